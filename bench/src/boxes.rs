@@ -274,7 +274,7 @@ impl Guest {
         let plan = Arc::new(Plan::compile(Some(&given), &PlanDefaults::default()));
         let name = self.0.to_str().context("a file whose name is text")?;
         let outcome = launcher.launch(&Spec::new(name, plan)).await?;
-        ensure!(outcome.success(), "{outcome:?}");
+        ensure!(outcome.is_success(), "{outcome:?}");
         Ok(())
     }
 }
@@ -515,7 +515,7 @@ async fn together(launcher: &Launcher) -> Result<()> {
 
 async fn ready(launcher: &Launcher, boxes: usize) -> Result<()> {
     let began = Instant::now();
-    while launcher.waiting() < boxes {
+    while launcher.waiting_count() < boxes {
         ensure!(began.elapsed() < PATIENCE, "no box waits");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -536,7 +536,7 @@ async fn contained(launcher: &Launcher) -> Result<()> {
     let given = serde_json::from_value(json!({"name": "b", "level": "container"}))?;
     let plan = Arc::new(Plan::compile(Some(&given), &PlanDefaults::default()));
     let outcome = launcher.launch(&Spec::new(TRUE, plan)).await?;
-    ensure!(outcome.success(), "{outcome:?}");
+    ensure!(outcome.is_success(), "{outcome:?}");
     Ok(())
 }
 
@@ -555,6 +555,6 @@ async fn configured(launcher: &Launcher, memory_mb: u64) -> Result<()> {
     };
     let plan = Arc::new(Plan::compile(None, &defaults));
     let outcome = launcher.launch(&Spec::new(TRUE, plan)).await?;
-    ensure!(outcome.success(), "{outcome:?}");
+    ensure!(outcome.is_success(), "{outcome:?}");
     Ok(())
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use clawk_carp::execute::{IssuedResolution, check};
+use clawk_carp::execute::{IssuedResolution, check_execution};
 use clawk_carp::message::{self, RequestShape};
-use clawk_carp::replay::{Event, replay};
-use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use clawk_carp::replay::{Event, replay_events};
+use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve_request};
 use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
 use clawk_kernel::carp::resolution_events;
 use clawk_proto::SessionId;
@@ -124,7 +124,7 @@ pub(crate) fn resolve_us(count: u32) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..(2_000_000 / count.max(1)).clamp(50, 5_000) {
         let start = Instant::now();
-        let resolved = resolve(&set, &request, now, ids(1), &ledger)?;
+        let resolved = resolve_request(&set, &request, now, ids(1), &ledger)?;
         chained(&request, &resolved, &mut chain, &mut scratch)?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
         black_box(resolved);
@@ -175,7 +175,7 @@ impl Record {
             event_type: kind,
             payload,
         };
-        serde_json::to_writer(&mut self.out, &self.chain.link(&draft, &mut self.scratch)?)?;
+        serde_json::to_writer(&mut self.out, &self.chain.link_event(&draft, &mut self.scratch)?)?;
         self.out.write_all(b"\n")?;
         Ok(())
     }
@@ -194,7 +194,8 @@ impl Record {
             parameters: Map::from_iter([("id".to_owned(), json!("x"))]),
             idempotency_key: None,
         };
-        let Ok(grant) = check(set, Some(issued), requester, None, &execution, self.now, ledger) else {
+        let Ok(grant) = check_execution(set, Some(issued), requester, None, &execution, self.now, ledger)
+        else {
             return Ok(());
         };
         let named = json!({ "action_id": action, "resolution_id": issued.resolution_id }).to_string();
@@ -229,7 +230,7 @@ pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
             break;
         }
         record.now = record.now.checked_add(SignedDuration::from_secs(1))?;
-        let resolved = resolve(&set, &request, record.now, ids(turn + 1), &ledger)?;
+        let resolved = resolve_request(&set, &request, record.now, ids(turn + 1), &ledger)?;
         record.span = Uuid::from_u128(turn << 8);
         for (kind, payload) in
             resolution_events((&request, 0), &resolved.resolution, &resolved.evaluations, &[])
@@ -273,10 +274,10 @@ pub(crate) fn replay_s(file: &Path) -> Result<f64> {
             payload: &event.payload,
         })
         .collect();
-    let replayed = replay(&set, &events, None);
+    let replayed = replay_events(&set, &events, None);
     let seconds = start.elapsed().as_secs_f64();
     ensure!(
-        replayed.identical(),
+        replayed.is_identical(),
         "{} drifts: {:?}",
         replayed.drifts.len(),
         replayed.drifts.first()

@@ -63,7 +63,7 @@ fn proxy(place: &str) -> Result<SocketAddr> {
         )])),
         ..Options::default()
     };
-    let call = Proxy::new(options, &EnvironmentSource::fixed([("A", "")]))?.call(&[])?;
+    let call = Proxy::new(options, &EnvironmentSource::from_pairs([("A", "")]))?.call(&[])?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -73,7 +73,7 @@ fn proxy(place: &str) -> Result<SocketAddr> {
     std::thread::spawn(move || {
         runtime.block_on(async {
             if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                call.serve(listener, std::future::pending()).await;
+                call.serve_listener(listener, std::future::pending()).await;
             }
         });
     });

@@ -70,9 +70,9 @@ pub(crate) fn per_second(folder: &Path, executions: u32, pure: bool) -> Result<f
         parts.journal = state.journal();
         parts.clock = Arc::new(SystemClock::default());
         let kernel = Kernel::start(parts).await?;
-        flood(&kernel.cra(), executions / 10).await?;
+        flood(&kernel.cra_handle(), executions / 10).await?;
         let start = Instant::now();
-        flood(&kernel.cra(), executions).await?;
+        flood(&kernel.cra_handle(), executions).await?;
         let seconds = start.elapsed().as_secs_f64();
         kernel.shutdown("measured", 5_000).await;
         state.close();
@@ -95,13 +95,13 @@ async fn flood(cra: &CraHandle, executions: u32) -> Result<()> {
                 owner: "bench".to_owned(),
                 id: None,
             };
-            let session = cra.open(new).await?.id;
-            let resolution = cra.resolve(&request(session, None)).await?.resolution_id;
+            let session = cra.open_session(new).await?.id;
+            let resolution = cra.resolve_request(&request(session, None)).await?.resolution_id;
             while left
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
                 .is_ok()
             {
-                let answer = cra.execute(request(session, Some(resolution))).await?;
+                let answer = cra.execute_action(request(session, Some(resolution))).await?;
                 ensure!(answer.status == ExecutionStatus::Success, "{answer:?}");
             }
             Ok::<_, anyhow::Error>(())

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use clawk_recall::packed::{PackedVectors, pack};
+use clawk_recall::packed::{PackedVectors, pack_vector};
 
 /// Number of searches and reads. The fastest counts.
 const ROUNDS: u32 = 15;
@@ -22,7 +22,7 @@ pub(crate) fn milliseconds(dimensions: usize, rows: usize) -> String {
         share - 0.5
     };
     let mut vector = move || (0..dimensions).map(|_| value()).collect::<Vec<f32>>();
-    let packed: Vec<Vec<u8>> = (0..DIFFERENT).map(|_| pack(&vector())).collect();
+    let packed: Vec<Vec<u8>> = (0..DIFFERENT).map(|_| pack_vector(&vector())).collect();
     let mut matrix = PackedVectors::default();
     for (n, vector) in (0..).zip(packed.iter().cycle().take(rows)) {
         matrix.add(n, 0, vector);
@@ -32,7 +32,7 @@ pub(crate) fn milliseconds(dimensions: usize, rows: usize) -> String {
     for _ in 0..ROUNDS {
         let query = vector();
         let began = Instant::now();
-        black_box(matrix.nearest(&query, 10, |_| true));
+        black_box(matrix.nearest_rows(&query, 10, |_| true));
         scan = scan.min(began.elapsed().as_secs_f64() * 1e3);
         let began = Instant::now();
         black_box(black_box(&bytes).iter().fold(0_u64, |sum, word| sum ^ word));

@@ -33,7 +33,7 @@ pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
             event_type: "action.executed",
             payload: &payload,
         };
-        let sealed = chain.link(&draft, &mut scratch)?;
+        let sealed = chain.link_event(&draft, &mut scratch)?;
         serde_json::to_writer(&mut out, &sealed)?;
         out.write_all(b"\n")?;
     }

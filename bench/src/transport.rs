@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clawk_client::folder::{FolderWatcher, INBOX, OUTBOX, list, put, read};
+use clawk_client::folder::{FolderWatcher, INBOX, OUTBOX, list_messages, read, write_message};
 use clawk_client::{AgentAddress, AgentClient, OpenTransport, Options};
 use futures::{SinkExt as _, StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub(crate) fn measure(target: &str, requests: usize, folder: &Path) -> Result<St
             Some(which) => echo(which, folder, &tasks).await?,
             None => target.to_owned(),
         };
-        let client = AgentClient::connect(AgentAddress::parse(&url)?, Options::named("bench")).await?;
+        let client = AgentClient::connect(AgentAddress::parse(&url)?, Options::for_client("bench")).await?;
         let status = || async {
             let answer = client.call("claw.status", json!({})).await?;
             ensure!(answer.get("state").is_some(), "no state in {answer}");
@@ -184,7 +184,7 @@ async fn echo(which: &str, folder: &Path, tasks: &TaskTracker) -> Result<String>
                 let watch = FolderWatcher::new(&inbox);
                 loop {
                     // silent-ok: the folder is looked at again with the next change; the measurement waits for its answers
-                    for file in list(&inbox, usize::MAX).unwrap_or_default() {
+                    for file in list_messages(&inbox, usize::MAX).unwrap_or_default() {
                         let Ok(message) = read(&file, 1 << 20) else {
                             continue; // silent-ok: the measurement sees a missing answer
                         };
@@ -195,10 +195,10 @@ async fn echo(which: &str, folder: &Path, tasks: &TaskTracker) -> Result<String>
                             .to_string_lossy()
                             .into_owned();
                         // silent-ok: the measurement sees a missing answer
-                        let _put = put(&outbox, &name, text.as_bytes());
+                        let _put = write_message(&outbox, &name, text.as_bytes());
                         let _gone = std::fs::remove_file(&file);
                     }
-                    watch.changed().await;
+                    watch.wait_for_change().await;
                 }
             });
             Ok(format!("dir:{}", at.display()))

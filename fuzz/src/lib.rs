@@ -78,7 +78,7 @@ pub fn check_manifest(data: &[u8]) {
         "{:?}",
         loaded.diagnostics
     );
-    let words = clawk_manifest::render(&loaded.diagnostics, &loaded.sources, false);
+    let words = clawk_manifest::render_diagnostics(&loaded.diagnostics, &loaded.sources, false);
     assert!(
         loaded.diagnostics.is_empty() || !words.trim().is_empty(),
         "diagnostics without words: {:?}",

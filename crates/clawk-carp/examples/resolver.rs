@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clawk_carp::execute::{self, IssuedResolution};
 use clawk_carp::message::{self, RequestShape};
-use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve_request};
 use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
 use clawk_proto::SessionId;
 use clawk_proto::carp::{CarpExecution, Request};
@@ -142,7 +142,7 @@ fn measure(count: usize, hostile: bool) {
     let mut last = None;
     for _ in 0..rounds {
         let start = Instant::now();
-        let resolved = resolve(&set, &request, now, ids, &ledger).unwrap();
+        let resolved = resolve_request(&set, &request, now, ids, &ledger).unwrap();
         plain.push(start.elapsed());
         events(&resolved, &mut chain, &mut scratch, &mut out);
         with_events.push(start.elapsed());
@@ -182,7 +182,7 @@ fn executions(
     let start = Instant::now();
     for n in 0..10_000i64 {
         let at = Timestamp::from_microsecond(now.as_microsecond() + n * 100).unwrap();
-        let checked = execute::check(
+        let checked = execute::check_execution(
             set,
             Some(&issued),
             &request.requester,

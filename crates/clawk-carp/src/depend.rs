@@ -60,7 +60,7 @@ enum VisitState {
 ///
 /// # Errors
 /// All faults. For cycles: one per cycle that a walk in id order finds.
-pub fn check(atlases: &[Arc<Atlas>]) -> Result<(), Vec<DependError>> {
+pub fn check_dependencies(atlases: &[Arc<Atlas>]) -> Result<(), Vec<DependError>> {
     let mut errors = Vec::new();
     let mut known: HashMap<&str, &Arc<Atlas>> = HashMap::new();
     for atlas in atlases {
@@ -90,12 +90,12 @@ pub fn check(atlases: &[Arc<Atlas>]) -> Result<(), Vec<DependError>> {
             }
         }
     }
-    cycles(atlases, &known, &mut errors);
+    find_cycles(atlases, &known, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
 /// Searches depth-first with an explicit stack, so that a long chain of Atlases can't overflow the thread's stack.
-fn cycles<'a>(
+fn find_cycles<'a>(
     atlases: &'a [Arc<Atlas>],
     known: &HashMap<&str, &'a Arc<Atlas>>,
     errors: &mut Vec<DependError>,

@@ -91,7 +91,7 @@ impl IssuedResolution {
     }
 
     /// Records a person's approval of a waiting action, for one use. Returns `false` if nothing waited; then nothing changes.
-    pub fn approve(&mut self, action_id: &str) -> bool {
+    pub fn approve_action(&mut self, action_id: &str) -> bool {
         match self.waiting.remove_entry(action_id) {
             Some((id, policy)) => self.approved.insert(id, policy).is_none(),
             None => false,
@@ -106,7 +106,7 @@ impl IssuedResolution {
     }
 
     /// The actions that wait for a person.
-    pub fn waiting(&self) -> impl Iterator<Item = &str> {
+    pub fn waiting_actions(&self) -> impl Iterator<Item = &str> {
         self.waiting.keys().map(|id| &**id)
     }
 }
@@ -188,7 +188,7 @@ impl ExecutionRefusal {
 ///
 /// # Errors
 /// Why the action does not run.
-pub fn check<'s>(
+pub fn check_execution<'s>(
     set: &'s AtlasSet,
     issued: Option<&IssuedResolution>,
     requester: &CarpRequester,
@@ -197,18 +197,18 @@ pub fn check<'s>(
     now: Timestamp,
     ledger: &RateLedger,
 ) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
-    let issued = live(issued, requester, execution, now)?;
-    let entry = offered(set, issued, &execution.action_id)?;
+    let issued = live_resolution(issued, requester, execution, now)?;
+    let entry = offered_action(set, issued, &execution.action_id)?;
     let fits = entry
         .action
         .parameters
-        .check(&execution.parameters, "/execution/parameters");
+        .check_parameters(&execution.parameters, "/execution/parameters");
     fits.map_err(ExecutionRefusal::InvalidParameters)?;
-    judge(set, issued, task, execution, now, ledger)
+    judge_execution(set, issued, task, execution, now, ledger)
 }
 
 /// The action, if the resolution contains it.
-fn offered<'s>(
+fn offered_action<'s>(
     set: &'s AtlasSet,
     issued: &IssuedResolution,
     action_id: &str,
@@ -225,7 +225,7 @@ fn offered<'s>(
 }
 
 /// The policies' verdict on an execution with a live resolution and valid parameters.
-pub(crate) fn judge<'s>(
+pub(crate) fn judge_execution<'s>(
     set: &'s AtlasSet,
     issued: &IssuedResolution,
     task: Option<&CarpTask>,
@@ -234,7 +234,7 @@ pub(crate) fn judge<'s>(
     ledger: &RateLedger,
 ) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
     let action_id = execution.action_id.as_str();
-    let entry = offered(set, issued, action_id)?;
+    let entry = offered_action(set, issued, action_id)?;
     let approved = issued.approved.contains_key(action_id);
     let waits = issued.waiting.get(action_id);
     let facts = ConditionFacts {
@@ -245,9 +245,9 @@ pub(crate) fn judge<'s>(
     };
     let asked = task.map_or(RiskTier::Low, |task| task.risk_tier);
     let tier = issued.risk_tier.max(asked).max(entry.action.shown.risk_tier);
-    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.of(&issued.agent_id));
-    let deciding = evaluator.decide(entry, tier, approved, None);
-    let (verdict, policy_id, reason) = evaluator.meaning(deciding);
+    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.windows_for_agent(&issued.agent_id));
+    let deciding = evaluator.decide_action(entry, tier, approved, None);
+    let (verdict, policy_id, reason) = evaluator.decision_meaning(deciding);
     // An action that waited at the resolution still waits: the passing of time is not an approval.
     let (verdict, policy_id) = match (verdict, waits) {
         (ActionVerdict::Allow, Some(policy)) => (ActionVerdict::Approval, Some(Arc::clone(policy))),
@@ -270,7 +270,7 @@ pub(crate) fn judge<'s>(
             };
             return Ok(ExecutionGrant {
                 action: &entry.action,
-                spends: evaluator.spends(entry, tier),
+                spends: evaluator.action_spends(entry, tier),
                 evaluation: evaluation(outcome, None),
                 by_approval: approved,
             });
@@ -295,7 +295,7 @@ pub(crate) fn judge<'s>(
 }
 
 /// The resolution, if it is the named one, not expired, and the caller's own.
-fn live<'i>(
+fn live_resolution<'i>(
     issued: Option<&'i IssuedResolution>,
     requester: &CarpRequester,
     execution: &CarpExecution,

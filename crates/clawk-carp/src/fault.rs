@@ -19,7 +19,7 @@ pub struct InputFaults {
 
 impl InputFaults {
     /// A list with one fault.
-    pub(crate) fn one(path: &str, code: &'static str, message: String) -> Self {
+    pub(crate) fn single_fault(path: &str, code: &'static str, message: String) -> Self {
         let mut faults = Self::default();
         faults.push(path.to_owned(), code, message);
         faults
@@ -35,13 +35,15 @@ impl InputFaults {
     }
 
     /// Returns `value` if there is no fault.
-    pub(crate) fn or<T>(self, value: Option<T>) -> Result<T, Self> {
+    pub(crate) fn into_result<T>(self, value: Option<T>) -> Result<T, Self> {
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),
             Some(_) => Err(self),
-            None if self.errors.is_empty() => {
-                Err(Self::one("", "invalid", "the input could not be read".to_owned()))
-            }
+            None if self.errors.is_empty() => Err(Self::single_fault(
+                "",
+                "invalid",
+                "the input could not be read".to_owned(),
+            )),
             None => Err(self),
         }
     }
@@ -110,11 +112,11 @@ pub(crate) struct FaultCollector {
 }
 
 impl FaultCollector {
-    pub(crate) fn fault(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
+    pub(crate) fn add_fault(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
         self.faults.push(at.pointer(), code, message.into());
     }
 
-    pub(crate) fn warn(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
+    pub(crate) fn add_warning(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
         if self.warnings.len() < MAX_KEPT {
             self.warnings.push(CarpFault {
                 path: at.pointer(),
@@ -124,25 +126,25 @@ impl FaultCollector {
         }
     }
 
-    fn expected(&mut self, at: &InputPath<'_>, what: &str, found: &Value) {
-        self.fault(at, "type", format!("expected {what}, found {}", kind(found)));
+    fn add_type_fault(&mut self, at: &InputPath<'_>, what: &str, found: &Value) {
+        self.add_fault(at, "type", format!("expected {what}, found {}", kind(found)));
     }
 
     /// Reads an object that may have only the members `known`.
-    pub(crate) fn object<'v>(
+    pub(crate) fn read_object<'v>(
         &mut self,
         value: &'v Value,
         at: &InputPath<'_>,
         known: &[&str],
     ) -> Option<&'v Map<String, Value>> {
-        let map = self.map(value, at)?;
+        let map = self.read_map(value, at)?;
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let shown: String = key.chars().take(64).collect();
-            let hint = match nearest(key, known.iter().copied()) {
+            let hint = match nearest_word(key, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known: {}", known.join(", ")),
             };
-            self.fault(
+            self.add_fault(
                 &at.key(key),
                 "unknown_field",
                 format!("unknown field `{shown}` ({hint})"),
@@ -152,16 +154,20 @@ impl FaultCollector {
     }
 
     /// Reads an object with any members.
-    pub(crate) fn map<'v>(&mut self, value: &'v Value, at: &InputPath<'_>) -> Option<&'v Map<String, Value>> {
+    pub(crate) fn read_map<'v>(
+        &mut self,
+        value: &'v Value,
+        at: &InputPath<'_>,
+    ) -> Option<&'v Map<String, Value>> {
         let map = value.as_object();
         if map.is_none() {
-            self.expected(at, "an object", value);
+            self.add_type_fault(at, "an object", value);
         }
         map
     }
 
     /// Reads a required member.
-    pub(crate) fn required<'v>(
+    pub(crate) fn read_required<'v>(
         &mut self,
         map: &'v Map<String, Value>,
         at: &InputPath<'_>,
@@ -169,19 +175,19 @@ impl FaultCollector {
     ) -> Option<&'v Value> {
         let value = map.get(key);
         if value.is_none() {
-            self.fault(&at.key(key), "missing", format!("`{key}` is required"));
+            self.add_fault(&at.key(key), "missing", format!("`{key}` is required"));
         }
         value
     }
 
-    pub(crate) fn text<'v>(
+    pub(crate) fn read_text<'v>(
         &mut self,
         value: &'v Value,
         at: &InputPath<'_>,
         length: LengthBounds,
     ) -> Option<&'v str> {
         let Some(text) = value.as_str() else {
-            self.expected(at, "a text", value);
+            self.add_type_fault(at, "a text", value);
             return None;
         };
         let LengthBounds(least, most) = length;
@@ -192,7 +198,7 @@ impl FaultCollector {
             text.chars().count()
         };
         if count < least || count > most {
-            self.fault(
+            self.add_fault(
                 at,
                 "length",
                 format!("{least} to {most} characters are wanted, found {count}"),
@@ -210,8 +216,8 @@ impl FaultCollector {
         key: &str,
         length: LengthBounds,
     ) -> Option<&'v str> {
-        let value = self.required(map, at, key)?;
-        self.text(value, &at.key(key), length)
+        let value = self.read_required(map, at, key)?;
+        self.read_text(value, &at.key(key), length)
     }
 
     /// Reads an optional text.
@@ -223,21 +229,21 @@ impl FaultCollector {
         length: LengthBounds,
     ) -> Option<&'v str> {
         let value = map.get(key)?;
-        self.text(value, &at.key(key), length)
+        self.read_text(value, &at.key(key), length)
     }
 
-    pub(crate) fn flag(&mut self, map: &Map<String, Value>, at: &InputPath<'_>, key: &str) -> bool {
+    pub(crate) fn read_flag(&mut self, map: &Map<String, Value>, at: &InputPath<'_>, key: &str) -> bool {
         match map.get(key) {
             None => false,
             Some(Value::Bool(flag)) => *flag,
             Some(other) => {
-                self.expected(&at.key(key), "true or false", other);
+                self.add_type_fault(&at.key(key), "true or false", other);
                 false
             }
         }
     }
 
-    pub(crate) fn integer(
+    pub(crate) fn read_integer(
         &mut self,
         value: &Value,
         at: &InputPath<'_>,
@@ -247,7 +253,7 @@ impl FaultCollector {
         match value.as_u64() {
             Some(number) if (least..=most).contains(&number) => Some(number),
             Some(number) => {
-                self.fault(
+                self.add_fault(
                     at,
                     "range",
                     format!("{least} to {most} is wanted, found {number}"),
@@ -255,14 +261,14 @@ impl FaultCollector {
                 None
             }
             None => {
-                self.expected(at, &format!("a whole number from {least} to {most}"), value);
+                self.add_type_fault(at, &format!("a whole number from {least} to {most}"), value);
                 None
             }
         }
     }
 
     /// Reads a list of at most `most` items. Calls `each` with every item and its position.
-    pub(crate) fn list<'v>(
+    pub(crate) fn read_list<'v>(
         &mut self,
         value: &'v Value,
         at: &InputPath<'_>,
@@ -270,11 +276,11 @@ impl FaultCollector {
         mut each: impl FnMut(&mut Self, &'v Value, &InputPath<'_>),
     ) {
         let Some(items) = value.as_array() else {
-            self.expected(at, "a list", value);
+            self.add_type_fault(at, "a list", value);
             return;
         };
         if items.len() > most {
-            self.fault(
+            self.add_fault(
                 at,
                 "too_many",
                 format!("at most {most} are allowed, found {}", items.len()),
@@ -287,7 +293,7 @@ impl FaultCollector {
     }
 
     /// Reads a list of texts under `key`; empty if absent.
-    pub(crate) fn texts(
+    pub(crate) fn read_texts(
         &mut self,
         map: &Map<String, Value>,
         at: &InputPath<'_>,
@@ -297,21 +303,21 @@ impl FaultCollector {
     ) -> Vec<String> {
         let mut out = Vec::new();
         if let Some(value) = map.get(key) {
-            self.list(value, &at.key(key), most, |report, item, at| {
-                out.extend(report.text(item, at, length).map(str::to_owned));
+            self.read_list(value, &at.key(key), most, |report, item, at| {
+                out.extend(report.read_text(item, at, length).map(str::to_owned));
             });
         }
         out
     }
 
     /// Reads one word of a closed set.
-    pub(crate) fn word<T: Copy>(
+    pub(crate) fn read_word<T: Copy>(
         &mut self,
         value: &Value,
         at: &InputPath<'_>,
         words: &[(&str, T)],
     ) -> Option<T> {
-        let text = self.text(value, at, LengthBounds(0, 10_000))?;
+        let text = self.read_text(value, at, LengthBounds(0, 10_000))?;
         let found = words
             .iter()
             .find(|(word, _)| *word == text)
@@ -319,11 +325,11 @@ impl FaultCollector {
         if found.is_none() {
             let shown: String = text.chars().take(64).collect();
             let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let hint = match nearest(text, all.iter().copied()) {
+            let hint = match nearest_word(text, all.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("one of {}", all.join(", ")),
             };
-            self.fault(at, "value", format!("`{shown}` is not known here ({hint})"));
+            self.add_fault(at, "value", format!("`{shown}` is not known here ({hint})"));
         }
         found
     }
@@ -341,19 +347,19 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// The known word that was probably meant, if one is near enough.
-pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn nearest_word<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if word.len() > 64 {
         return None;
     }
     known
-        .map(|candidate| (distance(word, candidate), candidate))
+        .map(|candidate| (edit_distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= 2.min(candidate.len() / 3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
 /// The edit distance between two words.
-fn distance(from: &str, to: &str) -> usize {
+fn edit_distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (line, have) in from.chars().enumerate() {

@@ -114,7 +114,7 @@ impl GlobPattern {
         let Some(mut rest) = strip_tail(tail, rest) else {
             return false;
         };
-        self.middle.iter().all(|part| match behind(part, rest) {
+        self.middle.iter().all(|part| match text_behind(part, rest) {
             Some(after) => {
                 rest = after;
                 true
@@ -124,7 +124,7 @@ impl GlobPattern {
     }
 
     /// The largest number of steps per byte of text.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn match_cost(&self) -> usize {
         let tried = self.middle.iter().filter(|part| part.contains('?'));
         1 + tried.map(|part| part.len()).sum::<usize>()
     }
@@ -155,7 +155,7 @@ fn strip_tail<'t>(part: &str, text: &'t str) -> Option<&'t str> {
 }
 
 /// The text after the first occurrence of `part`.
-fn behind<'t>(part: &str, text: &'t str) -> Option<&'t str> {
+fn text_behind<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     if !part.contains('?') {
         return text.find(part).and_then(|at| text.get(at + part.len()..));
     }

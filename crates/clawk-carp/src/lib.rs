@@ -36,5 +36,5 @@ mod tests;
 pub use atlas::Atlas;
 pub use fault::InputFaults;
 pub use rate::RateLedger;
-pub use resolve::{ExplainedResolution, resolve};
+pub use resolve::{ExplainedResolution, resolve_request};
 pub use set::{AtlasSet, Options};

@@ -35,7 +35,7 @@ pub enum LoadError {
 ///
 /// # Errors
 /// The manifest can't be read; or all faults of it and of the files it names.
-pub fn load(path: &Path) -> Result<Atlas, LoadError> {
+pub fn load_atlas(path: &Path) -> Result<Atlas, LoadError> {
     let (manifest, root) = if path.is_dir() {
         (path.join("atlas.json"), Some(path.to_owned()))
     } else if path.file_name().is_some_and(|name| name == "atlas.json") {
@@ -80,7 +80,7 @@ fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
         });
         if holds_json {
             let message = format!("files in `{folder}/` are not read; what counts stands in `atlas.json`");
-            report.warn(&InputPath::Root.key(folder), "not_read", message);
+            report.add_warning(&InputPath::Root.key(folder), "not_read", message);
         }
     }
     atlas.warnings.append(&mut report.warnings);
@@ -107,7 +107,7 @@ fn context_file(root: &Path, name: &str, left: &mut u64) -> ContextFileContent {
         return ContextFileContent::Refused("lies outside the Atlas's directory".to_owned());
     }
     for base in [root.to_owned(), root.join("context")] {
-        match inside(&base, root, relative) {
+        match path_inside(&base, root, relative) {
             Ok(Some(path)) => return read_text(&path, left),
             Ok(None) => {}
             Err(why) => return ContextFileContent::Refused(why),
@@ -117,7 +117,7 @@ fn context_file(root: &Path, name: &str, left: &mut u64) -> ContextFileContent {
 }
 
 /// The path, if it is a regular file. An error if a link is on the path.
-fn inside(base: &Path, root: &Path, relative: &Path) -> Result<Option<PathBuf>, String> {
+fn path_inside(base: &Path, root: &Path, relative: &Path) -> Result<Option<PathBuf>, String> {
     let mut path = root.to_owned();
     let from_root = base.strip_prefix(root).unwrap_or(Path::new("")).join(relative);
     for part in from_root.components() {

@@ -29,7 +29,11 @@ pub enum RequestShape {
 pub fn parse(bytes: &[u8], shape: RequestShape) -> Result<Request, InputFaults> {
     match crate::json::parse(bytes) {
         Ok(value) => read(&value, shape),
-        Err(cause) => Err(InputFaults::one("", "json", format!("no readable JSON: {cause}"))),
+        Err(cause) => Err(InputFaults::single_fault(
+            "",
+            "json",
+            format!("no readable JSON: {cause}"),
+        )),
     }
 }
 
@@ -39,8 +43,8 @@ pub fn parse(bytes: &[u8], shape: RequestShape) -> Result<Request, InputFaults> 
 /// The same errors as [`parse`].
 pub fn read(value: &Value, shape: RequestShape) -> Result<Request, InputFaults> {
     let mut report = FaultCollector::default();
-    let request = request(&mut report, value, shape);
-    report.faults.or(request)
+    let request = read_request(&mut report, value, shape);
+    report.faults.into_result(request)
 }
 
 /// The difference between the request's timestamp and now, milliseconds, in either direction.
@@ -48,9 +52,9 @@ pub fn read(value: &Value, shape: RequestShape) -> Result<Request, InputFaults> 
 /// # Errors
 /// The timestamp is not RFC 3339 with a zone.
 pub fn skew_ms(request: &Request, now: Timestamp) -> Result<u64, InputFaults> {
-    match timestamp(&request.timestamp) {
+    match parse_timestamp(&request.timestamp) {
         Some(at) => Ok(at.as_millisecond().abs_diff(now.as_millisecond())),
-        None => Err(InputFaults::one(
+        None => Err(InputFaults::single_fault(
             "/timestamp",
             "timestamp",
             TIMESTAMP_WANTED.to_owned(),
@@ -60,13 +64,13 @@ pub fn skew_ms(request: &Request, now: Timestamp) -> Result<u64, InputFaults> {
 
 const TIMESTAMP_WANTED: &str = "expected RFC 3339 with a zone, such as `2024-12-28T12:00:00Z`";
 
-fn timestamp(text: &str) -> Option<Timestamp> {
+fn parse_timestamp(text: &str) -> Option<Timestamp> {
     let shaped = text.len() >= 20 && text.as_bytes().get(10) == Some(&b'T') && !text.contains(['[', ' ']);
     // silent-ok: the caller says what is expected
     if shaped { text.parse().ok() } else { None }
 }
 
-fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> Option<Request> {
+fn read_request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> Option<Request> {
     let known = [
         "carp_version",
         "request_id",
@@ -79,10 +83,10 @@ fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> O
         "context",
     ];
     let at = InputPath::Root;
-    let map = report.object(value, &at, &known)?;
+    let map = report.read_object(value, &at, &known)?;
     let version = report.required_text(map, &at, "carp_version", LengthBounds(1, 64));
     if let Some(version) = version.filter(|version| *version != CARP_VERSION) {
-        report.fault(
+        report.add_fault(
             &at.key("carp_version"),
             "version",
             format!("`{version}` is not spoken here; `1.0` is"),
@@ -90,8 +94,8 @@ fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> O
     }
     let request_id = id(report, map, &at, "request_id");
     let time = report.required_text(map, &at, "timestamp", LengthBounds(1, 64));
-    if time.is_some_and(|text| timestamp(text).is_none()) {
-        report.fault(&at.key("timestamp"), "timestamp", TIMESTAMP_WANTED);
+    if time.is_some_and(|text| parse_timestamp(text).is_none()) {
+        report.add_fault(&at.key("timestamp"), "timestamp", TIMESTAMP_WANTED);
     }
     let operations = [
         CarpOperation::Resolve,
@@ -99,22 +103,22 @@ fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> O
         CarpOperation::Validate,
     ]
     .map(|one| (one.name(), one));
-    let operation = report.required(map, &at, "operation");
-    let operation = operation.and_then(|value| report.word(value, &at.key("operation"), &operations));
-    let requester = report.required(map, &at, "requester");
+    let operation = report.read_required(map, &at, "operation");
+    let operation = operation.and_then(|value| report.read_word(value, &at.key("operation"), &operations));
+    let requester = report.read_required(map, &at, "requester");
     let requester = requester.and_then(|value| requester_of(report, value, &at.key("requester")));
     let task = match map.get("task") {
-        Some(value) => task(report, value, &at.key("task")),
+        Some(value) => read_task(report, value, &at.key("task")),
         None if shape == RequestShape::Wire && operation == Some(CarpOperation::Execute) => None,
         None => {
-            report.required(map, &at, "task");
+            report.read_required(map, &at, "task");
             None
         }
     };
     let execution = match map.get("execution") {
-        Some(value) => execution(report, value, &at.key("execution")),
+        Some(value) => read_execution(report, value, &at.key("execution")),
         None if operation == Some(CarpOperation::Execute) => {
-            report.required(map, &at, "execution");
+            report.read_required(map, &at, "execution");
             None
         }
         None => None,
@@ -122,7 +126,7 @@ fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> O
     let atlas_ids = atlas_ids(report, map, &at);
     let context = match map.get("context") {
         None => Some(Map::new()),
-        Some(value) => report.map(value, &at.key("context")).cloned(),
+        Some(value) => report.read_map(value, &at.key("context")).cloned(),
     };
     Some(Request {
         carp_version: version?.to_owned(),
@@ -138,14 +142,14 @@ fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> O
 }
 
 fn atlas_ids(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<String> {
-    let ids = report.texts(map, at, "atlas_ids", MAX_ENTRIES, LengthBounds(1, 255));
+    let ids = report.read_texts(map, at, "atlas_ids", MAX_ENTRIES, LengthBounds(1, 255));
     let at = at.key("atlas_ids");
     for (index, id) in ids
         .iter()
         .enumerate()
         .filter(|(_, id)| !crate::atlas::is_atlas_id(id))
     {
-        report.fault(
+        report.add_fault(
             &at.index(index),
             "pattern",
             format!("`{id}` is not a valid Atlas id"),
@@ -154,28 +158,28 @@ fn atlas_ids(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPa
     ids
 }
 
-fn uuid(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Uuid> {
-    let text = report.text(value, at, LengthBounds(0, 255))?;
+fn read_uuid(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Uuid> {
+    let text = report.read_text(value, at, LengthBounds(0, 255))?;
     // Only the hyphenated form is accepted, because the text may become part of a hash.
     let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36); // silent-ok: the fault says what is wanted
     if id.is_none() {
-        report.fault(at, "uuid", "expected a UUID");
+        report.add_fault(at, "uuid", "expected a UUID");
     }
     id
 }
 
 fn id(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>, key: &str) -> Option<Uuid> {
-    let value = report.required(map, at, key)?;
-    uuid(report, value, &at.key(key))
+    let value = report.read_required(map, at, key)?;
+    read_uuid(report, value, &at.key(key))
 }
 
 fn requester_of(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpRequester> {
-    let map = report.object(value, at, &["agent_id", "session_id", "parent_session_id"])?;
+    let map = report.read_object(value, at, &["agent_id", "session_id", "parent_session_id"])?;
     let agent_id = report.required_text(map, at, "agent_id", LengthBounds(1, 255));
     let session_id = id(report, map, at, "session_id");
     let parent = match map.get("parent_session_id") {
         None | Some(Value::Null) => None,
-        Some(value) => uuid(report, value, &at.key("parent_session_id")),
+        Some(value) => read_uuid(report, value, &at.key("parent_session_id")),
     };
     Some(CarpRequester {
         agent_id: agent_id?.to_owned(),
@@ -184,8 +188,8 @@ fn requester_of(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) 
     })
 }
 
-fn task(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpTask> {
-    let map = report.object(
+fn read_task(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpTask> {
+    let map = report.read_object(
         value,
         at,
         &["goal", "risk_tier", "context_hints", "required_capabilities"],
@@ -194,10 +198,10 @@ fn task(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Optio
     let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
     let risk_tier = match map.get("risk_tier") {
         None => Some(RiskTier::Low),
-        Some(value) => report.word(value, &at.key("risk_tier"), &tiers),
+        Some(value) => report.read_word(value, &at.key("risk_tier"), &tiers),
     };
-    let context_hints = report.texts(map, at, "context_hints", MAX_ENTRIES, LengthBounds(0, 1000));
-    let required_capabilities = report.texts(
+    let context_hints = report.read_texts(map, at, "context_hints", MAX_ENTRIES, LengthBounds(0, 1000));
+    let required_capabilities = report.read_texts(
         map,
         at,
         "required_capabilities",
@@ -212,8 +216,8 @@ fn task(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Optio
     })
 }
 
-fn execution(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpExecution> {
-    let map = report.object(
+fn read_execution(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpExecution> {
+    let map = report.read_object(
         value,
         at,
         &["resolution_id", "action_id", "parameters", "idempotency_key"],
@@ -222,12 +226,12 @@ fn execution(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> 
     let action_id = report.required_text(map, at, "action_id", LengthBounds(1, 255));
     let parameters = match map.get("parameters") {
         None => Some(Map::new()),
-        Some(value) => report.map(value, &at.key("parameters")).cloned(),
+        Some(value) => report.read_map(value, &at.key("parameters")).cloned(),
     };
     let idempotency_key = match map.get("idempotency_key") {
         None | Some(Value::Null) => None,
         Some(value) => report
-            .text(value, &at.key("idempotency_key"), LengthBounds(1, 255))
+            .read_text(value, &at.key("idempotency_key"), LengthBounds(1, 255))
             .map(str::to_owned),
     };
     Some(CarpExecution {

@@ -61,21 +61,24 @@ struct Window {
 }
 
 impl Window {
-    fn used(&self, now: i64) -> u64 {
-        let gone = self.entries.iter().take_while(|(at, _)| !self.counts(*at, now));
+    fn used_amount(&self, now: i64) -> u64 {
+        let gone = self
+            .entries
+            .iter()
+            .take_while(|(at, _)| !self.is_counted(*at, now));
         gone.fold(self.total, |sum, (_, amount)| sum.saturating_sub(*amount))
     }
 
-    fn counts(&self, at: i64, now: i64) -> bool {
+    fn is_counted(&self, at: i64, now: i64) -> bool {
         now.saturating_sub(at) < self.length_micros
     }
 
-    fn add(&mut self, now: i64, amount: u64) {
+    fn add_amount(&mut self, now: i64, amount: u64) {
         while let Some((_, gone)) = self
             .entries
             .front()
             .copied()
-            .filter(|(at, _)| !self.counts(*at, now))
+            .filter(|(at, _)| !self.is_counted(*at, now))
         {
             self.total = self.total.saturating_sub(gone);
             self.entries.pop_front();
@@ -95,10 +98,10 @@ impl Window {
     }
 
     /// Microseconds until `amount` fits below `limit`.
-    fn wait(&self, now: i64, amount: u64, limit: u64) -> Option<i64> {
+    fn wait_micros(&self, now: i64, amount: u64, limit: u64) -> Option<i64> {
         let room = limit.checked_sub(amount)?;
-        let mut used = self.used(now);
-        for (at, sum) in self.entries.iter().filter(|(at, _)| self.counts(*at, now)) {
+        let mut used = self.used_amount(now);
+        for (at, sum) in self.entries.iter().filter(|(at, _)| self.is_counted(*at, now)) {
             if used <= room {
                 break;
             }
@@ -128,12 +131,12 @@ impl RateLedger {
 
     /// The amount of a limit that an agent has used in the window that ends now.
     #[must_use]
-    pub fn used(&self, agent: &str, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
-        self.of(agent).used(bucket, now)
+    pub fn used_amount(&self, agent: &str, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
+        self.windows_for_agent(agent).used_amount(bucket, now)
     }
 
     /// The windows of one agent.
-    pub(crate) fn of(&self, agent: &str) -> AgentWindows<'_> {
+    pub(crate) fn windows_for_agent(&self, agent: &str) -> AgentWindows<'_> {
         AgentWindows(self.agents.get(agent))
     }
 
@@ -142,17 +145,20 @@ impl RateLedger {
     /// # Errors
     /// An amount would exceed a limit, or no window is free. Nothing was charged.
     pub fn spend(&mut self, agent: &str, spends: &[BucketSpend], now: Timestamp) -> Result<(), SpendError> {
-        let view = self.of(agent);
-        let fresh = spends.iter().filter(|spend| !view.has(&spend.bucket)).count();
+        let view = self.windows_for_agent(agent);
+        let fresh = spends
+            .iter()
+            .filter(|spend| !view.has_window(&spend.bucket))
+            .count();
         for spend in spends {
-            if let Some(retry_after_ms) = view.exceeded(&spend.bucket, spend.amount, now) {
+            if let Some(retry_after_ms) = view.exceeded_wait_ms(&spend.bucket, spend.amount, now) {
                 let key = Arc::clone(&spend.bucket.key);
                 return Err(SpendError::Exceeded { key, retry_after_ms });
             }
         }
         let at = now.as_microsecond();
         if self.windows + fresh > MAX_WINDOWS {
-            self.sweep(at);
+            self.drop_expired(at);
             if self.windows + fresh > MAX_WINDOWS {
                 return Err(SpendError::Full);
             }
@@ -166,8 +172,8 @@ impl RateLedger {
                 self.windows += 1;
                 Window::default()
             });
-            window.length_micros = length(&spend.bucket);
-            window.add(at, spend.amount);
+            window.length_micros = window_length(&spend.bucket);
+            window.add_amount(at, spend.amount);
         }
         Ok(())
     }
@@ -185,7 +191,7 @@ impl RateLedger {
     }
 
     /// Drops expired entries, at most once a second, so that a full ledger stays fast.
-    fn sweep(&mut self, now: i64) {
+    fn drop_expired(&mut self, now: i64) {
         if now.saturating_sub(self.swept_at) < 1_000_000 && self.swept_at != 0 {
             return;
         }
@@ -195,7 +201,7 @@ impl RateLedger {
                 window
                     .entries
                     .back()
-                    .is_some_and(|(at, _)| window.counts(*at, now))
+                    .is_some_and(|(at, _)| window.is_counted(*at, now))
             });
             !windows.is_empty()
         });
@@ -203,7 +209,7 @@ impl RateLedger {
     }
 }
 
-fn length(bucket: &RateLimitBucket) -> i64 {
+fn window_length(bucket: &RateLimitBucket) -> i64 {
     i64::try_from(bucket.window_seconds.saturating_mul(MICROS)).unwrap_or(i64::MAX)
 }
 
@@ -216,24 +222,29 @@ impl AgentWindows<'_> {
         self.0.and_then(|windows| windows.get(&bucket.key))
     }
 
-    fn has(&self, bucket: &RateLimitBucket) -> bool {
+    fn has_window(&self, bucket: &RateLimitBucket) -> bool {
         self.window(bucket).is_some()
     }
 
-    pub(crate) fn used(&self, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
+    pub(crate) fn used_amount(&self, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
         self.window(bucket)
-            .map_or(0, |window| window.used(now.as_microsecond()))
+            .map_or(0, |window| window.used_amount(now.as_microsecond()))
     }
 
     /// The wait in milliseconds if `amount` does not fit now.
-    pub(crate) fn exceeded(&self, bucket: &RateLimitBucket, amount: u64, now: Timestamp) -> Option<u64> {
-        if self.used(bucket, now).saturating_add(amount) <= bucket.limit {
+    pub(crate) fn exceeded_wait_ms(
+        &self,
+        bucket: &RateLimitBucket,
+        amount: u64,
+        now: Timestamp,
+    ) -> Option<u64> {
+        if self.used_amount(bucket, now).saturating_add(amount) <= bucket.limit {
             return None;
         }
         let Some(window) = self.window(bucket) else {
             return Some(u64::MAX);
         };
-        let wait = window.wait(now.as_microsecond(), amount, bucket.limit);
+        let wait = window.wait_micros(now.as_microsecond(), amount, bucket.limit);
         Some(wait.map_or(u64::MAX, |micros| {
             u64::try_from(micros).unwrap_or(0).div_ceil(1000)
         }))

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::execute::{self, ExecutionRefusal, IssuedResolution};
 use crate::rate::RateLedger;
-use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, ExplainedResolution, ResolutionIds, resolve};
+use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, ExplainedResolution, ResolutionIds, resolve_request};
 use crate::set::AtlasSet;
 
 /// The largest number of stored differences; more are only counted.
@@ -103,11 +103,11 @@ pub struct AtlasReplayResult {
 impl AtlasReplayResult {
     /// Whether there is no difference.
     #[must_use]
-    pub const fn identical(&self) -> bool {
+    pub const fn is_identical(&self) -> bool {
         self.drifts.is_empty()
     }
 
-    fn drift(&mut self, drift: ReplayDrift) {
+    fn add_drift(&mut self, drift: ReplayDrift) {
         if self.drifts.len() < MAX_DRIFTS {
             self.drifts.push(drift);
         } else {
@@ -116,7 +116,7 @@ impl AtlasReplayResult {
     }
 
     /// Compares one verdict. `now`: the new verdict, and whether it waits for a person.
-    fn judged(
+    fn compare_judgement(
         &mut self,
         (index, call): (usize, bool),
         action: &str,
@@ -124,18 +124,18 @@ impl AtlasReplayResult {
         now: Option<(Value, bool)>,
     ) {
         self.evaluations += 1;
-        let recorded = recorded.map_or(Value::Null, judgement);
+        let recorded = recorded.map_or(Value::Null, judgement_members);
         let (replayed, asks) = now.unwrap_or_default();
         if recorded == replayed {
             return;
         }
-        let turn = match (passes(&recorded), passes(&replayed)) {
+        let turn = match (is_passing(&recorded), is_passing(&replayed)) {
             (true, false) if asks => Turn::Asked,
             (true, false) => Turn::Blocked,
             (false, true) => Turn::Allowed,
             (true, true) | (false, false) => Turn::None,
         };
-        self.drift(ReplayDrift {
+        self.add_drift(ReplayDrift {
             index,
             event_type: "policy.evaluated",
             action_id: Some(action.to_owned()),
@@ -146,9 +146,9 @@ impl AtlasReplayResult {
         });
     }
 
-    fn other(&mut self, index: usize, event_type: &'static str, recorded: Value, replayed: Value) {
+    fn compare_recorded(&mut self, index: usize, event_type: &'static str, recorded: Value, replayed: Value) {
         if recorded != replayed {
-            self.drift(ReplayDrift {
+            self.add_drift(ReplayDrift {
                 index,
                 event_type,
                 action_id: None,
@@ -163,13 +163,13 @@ impl AtlasReplayResult {
 
 /// Replays the events of one or more sessions, each in order. `only`: the other sessions fill the windows but are not compared.
 #[must_use]
-pub fn replay(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> AtlasReplayResult {
+pub fn replay_events(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> AtlasReplayResult {
     replay_under(&|_| Some(set), events, &|session| {
         only.is_none_or(|only| only == session)
     })
 }
 
-/// As [`replay`], for Atlases that changed over time. `set_at`: the set in force at an event, by its index; `None`: unknown, and
+/// As [`replay_events`], for Atlases that changed over time. `set_at`: the set in force at an event, by its index; `None`: unknown, and
 /// the verdict is skipped. `counts`: which other sessions fill the windows.
 #[must_use]
 pub fn replay_under<'s>(
@@ -195,11 +195,11 @@ pub fn replay_under<'s>(
         match event.event_type {
             "session.started" => {
                 let session = player.sessions.entry(event.session).or_default();
-                text(event.payload, "agent_id").clone_into(&mut session.agent);
+                member_text(event.payload, "agent_id").clone_into(&mut session.agent);
             }
-            "carp.request.received" => player.resolution(index, event),
+            "carp.request.received" => player.replay_resolution(index, event),
             // An evaluation that belongs to no resolution belongs to an execution.
-            "policy.evaluated" => player.execution(index, event),
+            "policy.evaluated" => player.replay_execution(index, event),
             _ => {}
         }
     }
@@ -232,7 +232,7 @@ impl<'a> ReplayEventIndex<'a> {
             record.places.push(lane.len());
             lane.push(index);
             if event.event_type.starts_with("action.") {
-                let action = text(event.payload, "action_id");
+                let action = member_text(event.payload, "action_id");
                 record
                     .by_span
                     .entry((event.span, action))
@@ -262,7 +262,7 @@ impl<'a> ReplayEventIndex<'a> {
     }
 
     /// The later events of the same session, with their indexes.
-    fn behind(&self, index: usize) -> impl Iterator<Item = (usize, &'a Event<'a>)> + '_ {
+    fn events_behind(&self, index: usize) -> impl Iterator<Item = (usize, &'a Event<'a>)> + '_ {
         let session = self.events.get(index).map(|event| event.session);
         let lane = session.and_then(|session| self.lanes.get(&session));
         let place = self.places.get(index).copied().unwrap_or_default();
@@ -271,7 +271,7 @@ impl<'a> ReplayEventIndex<'a> {
     }
 
     /// The event that ended the execution with this verdict. `None`: it still waits, or the record ends before it.
-    fn answer(&self, index: usize, event: &Event<'_>, action: &str) -> Option<&'a Event<'a>> {
+    fn execution_end(&self, index: usize, event: &Event<'_>, action: &str) -> Option<&'a Event<'a>> {
         let same_span = self.by_span.get(&(event.span, action));
         let list = same_span.or_else(|| self.by_session.get(&(event.session, action)))?;
         let next = *list.get(list.partition_point(|known| *known <= index))?;
@@ -312,11 +312,11 @@ struct AtlasReplayer<'a, 's> {
 
 impl AtlasReplayer<'_, '_> {
     /// Resolves a request again and compares.
-    fn resolution(&mut self, index: usize, event: &Event<'_>) {
+    fn replay_resolution(&mut self, index: usize, event: &Event<'_>) {
         let record = self.record;
         let mut of = Vec::new();
         let mut completed = None;
-        for (at, event) in record.behind(index) {
+        for (at, event) in record.events_behind(index) {
             match event.event_type {
                 "policy.evaluated" | "context.injected" | "context.redacted" => of.push(at),
                 "carp.resolution.completed" => {
@@ -337,29 +337,29 @@ impl AtlasReplayer<'_, '_> {
         let Some(set) = (self.set_at)(index) else {
             return;
         };
-        let request = self.request(event);
-        let recorded_id = text(completed.payload, "resolution_id");
+        let request = self.recorded_request(event);
+        let recorded_id = member_text(completed.payload, "resolution_id");
         let ids = ResolutionIds {
             resolution: Uuid::try_parse(recorded_id).unwrap_or_default(), // silent-ok: an id is never compared
             approval: Uuid::nil(),
             trace: Uuid::nil(),
         };
-        let counts = self.counts(event);
+        let counts = self.is_in_scope(event);
         self.out.resolutions += usize::from(counts);
-        match resolve(set, &request, event.at, ids, &self.ledger) {
+        match resolve_request(set, &request, event.at, ids, &self.ledger) {
             Ok(resolved) => {
                 let issued = IssuedResolution::new(&request, &resolved.resolution, event.at);
                 if counts {
-                    self.compare(&of, end, &resolved, &issued);
+                    self.compare_resolution(&of, end, &resolved, &issued);
                 }
-                let held = self.held(&of);
+                let held = self.held_actions(&of);
                 let session = self.sessions.entry(event.session).or_default();
                 let judged = resolved.evaluations.iter();
                 let judged = judged.map(|one| ((*one.action_id).into(), judgement_of(one)));
                 session.issued.push_back(ReplayedResolution {
                     recorded_id: recorded_id.to_owned(),
                     issued,
-                    denied: judged.filter(|(_, judgement)| !passes(judgement)).collect(),
+                    denied: judged.filter(|(_, judgement)| !is_passing(judgement)).collect(),
                     held,
                 });
                 if session.issued.len() > MAX_ISSUED {
@@ -369,27 +369,28 @@ impl AtlasReplayer<'_, '_> {
             Err(error) if counts => {
                 let was = completed.payload.get("decision_type").cloned();
                 let (was, now) = (was.unwrap_or_default(), json!(error.to_string()));
-                self.out.other(end, "carp.resolution.completed", was, now);
+                self.out
+                    .compare_recorded(end, "carp.resolution.completed", was, now);
             }
             Err(_) => {} // silent-ok: nothing is said of other sessions
         }
     }
 
     /// The actions that these recorded verdicts did not let pass.
-    fn held(&self, of: &[usize]) -> HashSet<Box<str>> {
+    fn held_actions(&self, of: &[usize]) -> HashSet<Box<str>> {
         let judged = of.iter().filter_map(|at| self.record.events.get(*at));
         let judged = judged.filter(|event| event.event_type == "policy.evaluated");
-        let held = judged.filter(|event| !passes(&judgement(event.payload)));
-        held.map(|event| text(event.payload, "action_id").into())
+        let held = judged.filter(|event| !is_passing(&judgement_members(event.payload)));
+        held.map(|event| member_text(event.payload, "action_id").into())
             .collect()
     }
 
-    fn counts(&self, event: &Event<'_>) -> bool {
+    fn is_in_scope(&self, event: &Event<'_>) -> bool {
         (self.counts)(event.session)
     }
 
     /// The recorded request; missing members get their defaults.
-    fn request(&self, event: &Event<'_>) -> Request {
+    fn recorded_request(&self, event: &Event<'_>) -> Request {
         let payload = event.payload;
         let list = |name: &str| -> Vec<String> {
             let items = payload.get(name).and_then(Value::as_array).into_iter().flatten();
@@ -399,8 +400,8 @@ impl AtlasReplayer<'_, '_> {
         let session = self.sessions.get(&event.session);
         Request {
             carp_version: CARP_VERSION.to_owned(),
-            request_id: Uuid::try_parse(text(payload, "request_id")).unwrap_or_default(), // silent-ok: never compared
-            timestamp: crate::resolve::stamp(event.at),
+            request_id: Uuid::try_parse(member_text(payload, "request_id")).unwrap_or_default(), // silent-ok: never compared
+            timestamp: crate::resolve::format_timestamp(event.at),
             operation: CarpOperation::Resolve,
             requester: CarpRequester {
                 agent_id: session.map(|session| session.agent.clone()).unwrap_or_default(),
@@ -408,7 +409,7 @@ impl AtlasReplayer<'_, '_> {
                 parent_session_id: None,
             },
             task: Some(CarpTask {
-                goal: text(payload, "goal").to_owned(),
+                goal: member_text(payload, "goal").to_owned(),
                 // An invalid tier counts as the highest, so a replay is never more lenient.
                 risk_tier: tier.map_or(RiskTier::Low, |tier| tier.unwrap_or(RiskTier::Critical)),
                 context_hints: list("context_hints"),
@@ -424,24 +425,24 @@ impl AtlasReplayer<'_, '_> {
         }
     }
 
-    fn compare(
+    fn compare_resolution(
         &mut self,
         of: &[usize],
         end: usize,
         resolved: &ExplainedResolution,
         issued: &IssuedResolution,
     ) {
-        let waits: HashSet<&str> = issued.waiting().collect();
+        let waits: HashSet<&str> = issued.waiting_actions().collect();
         let mut left: BTreeMap<&str, (usize, &Map<String, Value>)> = BTreeMap::new();
         let mut blocks = Vec::new();
         let events = self.record.events;
         for (index, event) in of.iter().filter_map(|index| Some((*index, events.get(*index)?))) {
             match event.event_type {
                 "policy.evaluated" => {
-                    left.insert(text(event.payload, "action_id"), (index, event.payload));
+                    left.insert(member_text(event.payload, "action_id"), (index, event.payload));
                 }
                 // Blocks that were left out for lack of space were resolved too.
-                _ => blocks.push(members(event.payload, &["block_id", "source"])),
+                _ => blocks.push(select_members(event.payload, &["block_id", "source"])),
             }
         }
         for one in &resolved.evaluations {
@@ -449,13 +450,16 @@ impl AtlasReplayer<'_, '_> {
             match left.remove(&*one.action_id) {
                 Some((index, recorded)) => {
                     self.out
-                        .judged((index, false), &one.action_id, Some(recorded), now)
+                        .compare_judgement((index, false), &one.action_id, Some(recorded), now)
                 }
-                None => self.out.judged((end, false), &one.action_id, None, now),
+                None => self
+                    .out
+                    .compare_judgement((end, false), &one.action_id, None, now),
             }
         }
         for (action, (index, recorded)) in left {
-            self.out.judged((index, false), action, Some(recorded), None);
+            self.out
+                .compare_judgement((index, false), action, Some(recorded), None);
         }
         let resolution = &resolved.resolution;
         let now: Value = resolution
@@ -463,7 +467,8 @@ impl AtlasReplayer<'_, '_> {
             .iter()
             .map(|block| json!({ "block_id": block.block_id, "source": block.source }))
             .collect();
-        self.out.other(end, "context.injected", Value::from(blocks), now);
+        self.out
+            .compare_recorded(end, "context.injected", Value::from(blocks), now);
         let now = json!({
             "allowed_count": resolution.allowed_actions.len(), "decision_type": resolution.decision.kind,
             "denied_count": resolution.denied_actions.len(), "ttl_seconds": resolution.ttl_seconds,
@@ -471,18 +476,19 @@ impl AtlasReplayer<'_, '_> {
         let counts = ["allowed_count", "decision_type", "denied_count", "ttl_seconds"];
         let recorded = events
             .get(end)
-            .map_or(Value::Null, |event| members(event.payload, &counts));
-        self.out.other(end, "carp.resolution.completed", recorded, now);
+            .map_or(Value::Null, |event| select_members(event.payload, &counts));
+        self.out
+            .compare_recorded(end, "carp.resolution.completed", recorded, now);
     }
 
     /// Judges an execution again, and charges the amounts of its approval.
-    fn execution(&mut self, index: usize, event: &Event<'_>) {
-        let action = text(event.payload, "action_id");
-        let answer = self.record.answer(index, event, action);
+    fn replay_execution(&mut self, index: usize, event: &Event<'_>) {
+        let action = member_text(event.payload, "action_id");
+        let answer = self.record.execution_end(index, event, action);
         let approved = answer.filter(|event| event.event_type == "action.approved");
-        let named = approved.map(|event| text(event.payload, "resolution_id"));
+        let named = approved.map(|event| member_text(event.payload, "resolution_id"));
         let of = |told: &&mut ReplayedResolution| named.is_none_or(|named| named == told.recorded_id);
-        let counts = self.counts(event);
+        let counts = self.is_in_scope(event);
         let set = (self.set_at)(index);
         let (Some(set), Some(session)) = (set, self.sessions.get_mut(&event.session)) else {
             return;
@@ -498,13 +504,13 @@ impl AtlasReplayer<'_, '_> {
             parameters: Map::new(),
             idempotency_key: None,
         };
-        let mut now = execute::judge(set, issued, None, &execution, event.at, &self.ledger);
+        let mut now = execute::judge_execution(set, issued, None, &execution, event.at, &self.ledger);
         let waits = matches!(now, Err(ExecutionRefusal::PendingApproval { .. }));
         // The person's approval came before this verdict or after it.
-        let before = passes(&judgement(event.payload)) && told.held.contains(action);
+        let before = is_passing(&judgement_members(event.payload)) && told.held.contains(action);
         if waits && approved.is_some() {
-            issued.approve(action);
-            let with = execute::judge(set, issued, None, &execution, event.at, &self.ledger);
+            issued.approve_action(action);
+            let with = execute::judge_execution(set, issued, None, &execution, event.at, &self.ledger);
             if let Ok(grant) = &with {
                 // silent-ok: a used-up limit shows at the next verdict
                 let _ = self.ledger.spend(agent, &grant.spends, event.at);
@@ -532,14 +538,15 @@ impl AtlasReplayer<'_, '_> {
         };
         let now = says.map(|says| (says, waits));
         if counts {
-            self.out.judged((index, true), action, Some(event.payload), now);
+            self.out
+                .compare_judgement((index, true), action, Some(event.payload), now);
         }
     }
 }
 
 /// The part of a `policy.evaluated` that a replay must repeat.
-fn judgement(payload: &Map<String, Value>) -> Value {
-    members(payload, &["policy_id", "result"])
+fn judgement_members(payload: &Map<String, Value>) -> Value {
+    select_members(payload, &["policy_id", "result"])
 }
 
 fn judgement_of(evaluation: &ActionEvaluation) -> Value {
@@ -547,18 +554,18 @@ fn judgement_of(evaluation: &ActionEvaluation) -> Value {
     json!({ "policy_id": policy, "result": evaluation.outcome })
 }
 
-fn passes(judgement: &Value) -> bool {
+fn is_passing(judgement: &Value) -> bool {
     let result = judgement.get("result").and_then(Value::as_str);
     matches!(result, Some("allow" | "not_applicable"))
 }
 
-fn members(payload: &Map<String, Value>, names: &[&str]) -> Value {
+fn select_members(payload: &Map<String, Value>, names: &[&str]) -> Value {
     names
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), payload.get(*name)?.clone())))
         .collect()
 }
 
-fn text<'a>(payload: &'a Map<String, Value>, member: &str) -> &'a str {
+fn member_text<'a>(payload: &'a Map<String, Value>, member: &str) -> &'a str {
     payload.get(member).and_then(Value::as_str).unwrap_or_default()
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::atlas::{ConditionFacts, Rule, tier_bit};
 use crate::rate::RateLedger;
 use crate::set::AtlasSet;
-use crate::verdict::{ActionVerdict, DecidingPolicies, DecisionSource, PolicyEvaluator, bits};
+use crate::verdict::{ActionVerdict, DecidingPolicies, DecisionSource, PolicyEvaluator, set_bits};
 
 /// The `policy_id` of an evaluation that no policy decided.
 pub const DEFAULT_POLICY: &str = "default";
@@ -135,7 +135,7 @@ pub enum ResolveError {
 ///
 /// # Errors
 /// The request names an unknown Atlas or has no task.
-pub fn resolve(
+pub fn resolve_request(
     set: &AtlasSet,
     request: &Request,
     now: Timestamp,
@@ -143,7 +143,7 @@ pub fn resolve(
     ledger: &RateLedger,
 ) -> Result<ExplainedResolution, ResolveError> {
     let task = request.task.as_ref().ok_or(ResolveError::NoTask)?;
-    let selected = select(set, &request.atlas_ids).map_err(ResolveError::UnknownAtlas)?;
+    let selected = select_atlases(set, &request.atlas_ids).map_err(ResolveError::UnknownAtlas)?;
     let agent = &request.requester.agent_id;
     let facts = ConditionFacts {
         agent,
@@ -151,14 +151,14 @@ pub fn resolve(
         context: &request.context,
         now,
     };
-    let candidates = candidates(set, &selected, task);
-    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.of(agent));
+    let candidates = candidate_actions(set, &selected, task);
+    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.windows_for_agent(agent));
     let mut tally = ResolutionTally::new(set, candidates.actions.len());
     for at in &candidates.actions {
         if let Some(entry) = set.actions.get(*at) {
             let tier = task.risk_tier.max(entry.action.shown.risk_tier);
-            let deciding = evaluator.decide(entry, tier, false, Some(&mut tally.firsts));
-            tally.take(&evaluator, entry, tier_bit(tier), deciding);
+            let deciding = evaluator.decide_action(entry, tier, false, Some(&mut tally.firsts));
+            tally.add_action(&evaluator, entry, tier_bit(tier), deciding);
         }
     }
     let constraints = tally.constraints(&mut evaluator, ledger);
@@ -167,9 +167,9 @@ pub fn resolve(
         carp_version: CARP_VERSION.to_owned(),
         resolution_id: ids.resolution,
         request_id: request.request_id,
-        timestamp: stamp(now),
+        timestamp: format_timestamp(now),
         decision,
-        context_blocks: context(set, &selected, task, &facts),
+        context_blocks: context_blocks(set, &selected, task, &facts),
         allowed_actions: tally.allowed,
         denied_actions: tally.denied,
         constraints,
@@ -183,12 +183,12 @@ pub fn resolve(
 }
 
 /// RFC 3339, UTC, microseconds, `Z`.
-pub(crate) fn stamp(at: Timestamp) -> String {
+pub(crate) fn format_timestamp(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
 /// The positions of the Atlases that the request names, in its order; all, by id, if it names none. The error lists unknown ones.
-pub(crate) fn select(set: &AtlasSet, ids: &[String]) -> Result<Vec<usize>, Vec<String>> {
+pub(crate) fn select_atlases(set: &AtlasSet, ids: &[String]) -> Result<Vec<usize>, Vec<String>> {
     if ids.is_empty() {
         return Ok((0..set.parts.len()).collect());
     }
@@ -210,7 +210,7 @@ pub(crate) struct CandidateActions {
     pub(crate) unknown_capabilities: Vec<String>,
 }
 
-pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &CarpTask) -> CandidateActions {
+pub(crate) fn candidate_actions(set: &AtlasSet, selected: &[usize], task: &CarpTask) -> CandidateActions {
     let parts = || selected.iter().filter_map(|at| set.parts.get(*at));
     let all = parts().flat_map(|part| part.actions.clone());
     let mut unknown_capabilities = Vec::new();
@@ -243,7 +243,7 @@ pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &CarpTask) ->
 }
 
 /// The context: packs whose conditions hold for the task's tier, or that a hint names; highest priority first.
-fn context(
+fn context_blocks(
     set: &AtlasSet,
     selected: &[usize],
     task: &CarpTask,
@@ -264,7 +264,7 @@ fn context(
             let hinted = task.context_hints.iter().any(|hint| **hint == *pack.id);
             let wanted =
                 task.required_capabilities.is_empty() || !pack.in_capability || asked.contains(&*pack.id);
-            if hinted || (wanted && pack.conditions.tiers(facts) & tier_bit(task.risk_tier) != 0) {
+            if hinted || (wanted && pack.conditions.matching_tiers(facts) & tier_bit(task.risk_tier) != 0) {
                 packs.push(pack);
             }
         }
@@ -310,7 +310,7 @@ impl ResolutionTally {
         }
     }
 
-    fn take(
+    fn add_action(
         &mut self,
         evaluator: &PolicyEvaluator<'_>,
         entry: &crate::set::ActionEntry,
@@ -318,10 +318,10 @@ impl ResolutionTally {
         deciding: DecisionSource,
     ) {
         self.tiers |= tier;
-        let (verdict, policy_id, reason) = evaluator.meaning(deciding);
+        let (verdict, policy_id, reason) = evaluator.decision_meaning(deciding);
         let action_id = Arc::clone(&entry.action.shown.action_id);
         if verdict == ActionVerdict::Allow {
-            for pattern in evaluator.set.fits(entry) {
+            for pattern in evaluator.set.matching_patterns(entry) {
                 let slot = usize::try_from(*pattern)
                     .ok()
                     .and_then(|at| self.touched.get_mut(at)); // silent-ok: a u32 is a usize
@@ -407,7 +407,7 @@ impl ResolutionTally {
             kind,
             reason,
             approval_id: asks.then(|| ids.approval.to_string()),
-            expires_at: asks.then(|| stamp(expires)),
+            expires_at: asks.then(|| format_timestamp(expires)),
         }
     }
 
@@ -432,7 +432,7 @@ impl ResolutionTally {
             set.scopes
                 .iter()
                 .copied()
-                .filter(|rank| evaluator.tiers(*rank) & self.tiers != 0),
+                .filter(|rank| evaluator.matching_tiers(*rank) & self.tiers != 0),
         );
         for (ranks_of, touched) in set
             .patterns
@@ -446,10 +446,10 @@ impl ResolutionTally {
                 .skip(from)
                 .copied()
                 .take_while(|rank| *rank < rates_end);
-            ranks.extend(rates.filter(|rank| evaluator.tiers(*rank) & touched != 0));
+            ranks.extend(rates.filter(|rank| evaluator.matching_tiers(*rank) & touched != 0));
         }
-        let budgets = bits(self.budgets).filter_map(|k| set.budgets.get(k).copied());
-        ranks.extend(budgets.filter(|rank| evaluator.tiers(*rank) & self.tiers != 0));
+        let budgets = set_bits(self.budgets).filter_map(|k| set.budgets.get(k).copied());
+        ranks.extend(budgets.filter(|rank| evaluator.matching_tiers(*rank) & self.tiers != 0));
         ranks.extend(self.allows.iter().copied().filter(|rank| {
             set.policies
                 .get(*rank)
@@ -460,11 +460,11 @@ impl ResolutionTally {
         let facts = evaluator.facts;
         ranks
             .into_iter()
-            .filter_map(|rank| self.constraint(set, rank, &facts, ledger))
+            .filter_map(|rank| self.policy_constraint(set, rank, &facts, ledger))
             .collect()
     }
 
-    fn constraint(
+    fn policy_constraint(
         &self,
         set: &AtlasSet,
         rank: usize,
@@ -476,7 +476,7 @@ impl ResolutionTally {
         let left = ranked.bucket.as_ref().map_or(0, |bucket| {
             bucket
                 .limit
-                .saturating_sub(ledger.used(facts.agent, bucket, facts.now))
+                .saturating_sub(ledger.used_amount(facts.agent, bucket, facts.now))
         });
         let patterns = || match &policy.actions {
             None => json!(["*"]),

@@ -63,7 +63,7 @@ pub enum SetError {
 #[derive(Debug)]
 pub(crate) struct ActionEntry {
     pub(crate) action: AtlasAction,
-    /// The range of its patterns in `AtlasSet::fits`.
+    /// The range of its patterns in `AtlasSet::matching_patterns`.
     fits: std::ops::Range<usize>,
     /// One bit per scope policy that excludes it.
     pub(crate) outside: u64,
@@ -123,9 +123,9 @@ impl AtlasSet {
     /// A dependency is wrong, an action is declared twice, or a limit is exceeded.
     pub fn compile(mut atlases: Vec<Arc<Atlas>>, options: Options) -> Result<Self, SetError> {
         atlases.sort_by(|a, b| a.id.cmp(&b.id));
-        depend::check(&atlases).map_err(SetError::Depend)?;
+        depend::check_dependencies(&atlases).map_err(SetError::Depend)?;
         let by_action = collect_actions(&atlases)?;
-        let policies = rank(&atlases);
+        let policies = rank_policies(&atlases);
         let mut conditions = Vec::new();
         let mut interned: HashMap<String, usize> = HashMap::new();
         let policies: Vec<RankedPolicy> = policies
@@ -135,12 +135,12 @@ impl AtlasSet {
                     conditions.push(policy.conditions.clone());
                     conditions.len() - 1
                 });
-                ranked(atlas, policy, id)
+                ranked_policy(atlas, policy, id)
             })
             .collect();
         let mut class_ends = [0; 5];
         for (class, end) in class_ends.iter_mut().enumerate() {
-            *end = policies.partition_point(|ranked| ranked.policy.rule.class() <= class);
+            *end = policies.partition_point(|ranked| ranked.policy.rule.evaluation_class() <= class);
         }
         let index = Index::new(&policies)?;
         let has_allow = policies.iter().any(|ranked| ranked.policy.rule == Rule::Allow);
@@ -193,12 +193,12 @@ impl AtlasSet {
     }
 
     /// The patterns that the action matches.
-    pub(crate) fn fits(&self, entry: &ActionEntry) -> &[u32] {
+    pub(crate) fn matching_patterns(&self, entry: &ActionEntry) -> &[u32] {
         self.fits.get(entry.fits.clone()).unwrap_or_default()
     }
 
     /// The ranks of a pattern.
-    pub(crate) fn ranks(&self, pattern: u32) -> &[usize] {
+    pub(crate) fn pattern_ranks(&self, pattern: u32) -> &[usize] {
         usize::try_from(pattern)
             .ok()
             .and_then(|at| self.patterns.get(at))
@@ -212,7 +212,7 @@ impl AtlasSet {
             .flat_map(|atlas| &atlas.actions)
             .map(|action| action.shown.action_id.len())
             .sum();
-        let weight: usize = index.general.iter().map(|(glob, _)| glob.weight()).sum();
+        let weight: usize = index.general.iter().map(|(glob, _)| glob.match_cost()).sum();
         if bytes.saturating_mul(weight) > MAX_WORK {
             let message =
                 "patterns with several wildcards, times actions; write them as `name`, `name*` or `*name`";
@@ -221,7 +221,7 @@ impl AtlasSet {
         for atlas in &self.atlases {
             for action in &atlas.actions {
                 let start = self.fits.len();
-                let (inside, budgets) = index.find(&action.shown.action_id, &mut self.fits);
+                let (inside, budgets) = index.find_patterns(&action.shown.action_id, &mut self.fits);
                 if self.fits.len() > MAX_PAIRS {
                     let message = "too many different patterns fit the same actions";
                     return Err(SetError::TooMuch(message.to_owned()));
@@ -296,16 +296,16 @@ fn collect_actions(atlases: &[Arc<Atlas>]) -> Result<HashMap<Arc<str>, usize>, S
 }
 
 /// All policies in evaluation order.
-fn rank(atlases: &[Arc<Atlas>]) -> Vec<(&Arc<str>, &Arc<Policy>)> {
+fn rank_policies(atlases: &[Arc<Atlas>]) -> Vec<(&Arc<str>, &Arc<Policy>)> {
     let mut all: Vec<(&Arc<str>, &Arc<Policy>)> = atlases
         .iter()
         .flat_map(|atlas| atlas.policies.iter().map(move |policy| (&atlas.id, policy)))
         .collect();
-    all.sort_by_key(|(_, policy)| (policy.rule.class(), Reverse(policy.priority)));
+    all.sort_by_key(|(_, policy)| (policy.rule.evaluation_class(), Reverse(policy.priority)));
     all
 }
 
-fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> RankedPolicy {
+fn ranked_policy(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> RankedPolicy {
     let (limit, code) = match &policy.rule {
         Rule::Deny => (None, "denied_by_policy"),
         Rule::Scope => (None, "outside_scope"),
@@ -361,15 +361,15 @@ impl Index {
         let mut ids: HashMap<Pattern, usize> = HashMap::new();
         for (rank, ranked) in policies.iter().enumerate() {
             let (scope, budget) = match ranked.policy.rule {
-                Rule::Scope => (bit(&mut index.scopes, rank, "scope")?, 0),
-                Rule::Budget(_) => (0, bit(&mut index.budgets, rank, "budget")?),
+                Rule::Scope => (next_bit(&mut index.scopes, rank, "scope")?, 0),
+                Rule::Budget(_) => (0, next_bit(&mut index.budgets, rank, "budget")?),
                 Rule::Deny | Rule::RequireApproval | Rule::RateLimit(_) | Rule::Allow => (0, 0),
             };
             let patterns = ranked.policy.actions.as_deref().unwrap_or(&[Pattern::All]);
             for pattern in patterns {
                 let id = match ids.get(pattern) {
                     Some(id) => *id,
-                    None => index.add(pattern, &mut ids),
+                    None => index.add_pattern(pattern, &mut ids),
                 };
                 if let Some(bits) = index.bits.get_mut(id) {
                     bits.0 |= scope;
@@ -384,12 +384,12 @@ impl Index {
                 }
             }
         }
-        index.prefix_lengths = lengths(&index.prefix);
-        index.suffix_lengths = lengths(&index.suffix);
+        index.prefix_lengths = key_lengths(&index.prefix);
+        index.suffix_lengths = key_lengths(&index.suffix);
         Ok(index)
     }
 
-    fn add(&mut self, pattern: &Pattern, ids: &mut HashMap<Pattern, usize>) -> usize {
+    fn add_pattern(&mut self, pattern: &Pattern, ids: &mut HashMap<Pattern, usize>) -> usize {
         let id = self.ranks.len();
         self.ranks.push(Vec::new());
         self.bits.push((0, 0));
@@ -415,7 +415,7 @@ impl Index {
     }
 
     /// Appends the patterns that the action matches. Returns the scope policies and budgets that name it.
-    fn find(&self, action: &str, fits: &mut Vec<u32>) -> (u64, u64) {
+    fn find_patterns(&self, action: &str, fits: &mut Vec<u32>) -> (u64, u64) {
         let mut bits = (0, 0);
         let mut take = |id: Option<&usize>| {
             let Some(id) = id else { return };
@@ -449,7 +449,7 @@ impl Index {
     }
 }
 
-fn lengths(map: &HashMap<Box<str>, usize>) -> Vec<usize> {
+fn key_lengths(map: &HashMap<Box<str>, usize>) -> Vec<usize> {
     let mut lengths: Vec<usize> = map.keys().map(|key| key.len()).collect();
     lengths.sort_unstable();
     lengths.dedup();
@@ -457,7 +457,7 @@ fn lengths(map: &HashMap<Box<str>, usize>) -> Vec<usize> {
 }
 
 /// The next bit in a list of special policies.
-fn bit(list: &mut Vec<usize>, rank: usize, kind: &str) -> Result<u64, SetError> {
+fn next_bit(list: &mut Vec<usize>, rank: usize, kind: &str) -> Result<u64, SetError> {
     if list.len() >= MAX_SPECIAL {
         return Err(SetError::TooMuch(format!(
             "more than {MAX_SPECIAL} `{kind}` policies"

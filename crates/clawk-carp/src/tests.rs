@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::message::RequestShape;
-use crate::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use crate::resolve::{ExplainedResolution, ResolutionIds, resolve_request};
 use crate::{Atlas, AtlasSet, InputFaults, Options, RateLedger};
 
 pub(crate) const NOW: &str = "2026-03-04T12:00:00Z"; // a Wednesday
@@ -117,7 +117,7 @@ pub(crate) fn resolved(
     now: &str,
     ledger: &RateLedger,
 ) -> ExplainedResolution {
-    resolve(set, request, at(now), ids(), ledger).expect("resolves")
+    resolve_request(set, request, at(now), ids(), ledger).expect("resolves")
 }
 
 pub(crate) fn resolution(set: &AtlasSet, parts: &Value) -> CarpResolution {

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use crate::execute::{self, ExecutionRefusal, IssuedResolution};
 use crate::fault::{FaultCollector, InputPath};
 use crate::rate::RateLedger;
-use crate::resolve::{candidates, select, stamp};
+use crate::resolve::{candidate_actions, format_timestamp, select_atlases};
 use crate::set::AtlasSet;
 
 /// Checks a request with a valid shape: its Atlases and capabilities must be known. For an execution, the action must be known and
 /// its parameters valid; with `issued`, it must be granted now. Charges and issues nothing.
 #[must_use]
-pub fn validate(
+pub fn validate_request(
     set: &AtlasSet,
     request: &Request,
     issued: Option<&IssuedResolution>,
@@ -28,16 +28,16 @@ pub fn validate(
         .enumerate()
         .filter(|(_, id)| set.atlas_at(id).is_none())
     {
-        report.fault(
+        report.add_fault(
             &ids_at.index(index),
             "unknown_atlas",
             format!("`{id}` is not loaded"),
         );
     }
-    if let (Ok(selected), Some(task)) = (select(set, &request.atlas_ids), &request.task) {
+    if let (Ok(selected), Some(task)) = (select_atlases(set, &request.atlas_ids), &request.task) {
         let task_at = root.key("task");
         let capabilities_at = task_at.key("required_capabilities");
-        let unknown = candidates(set, &selected, task).unknown_capabilities;
+        let unknown = candidate_actions(set, &selected, task).unknown_capabilities;
         for (index, id) in task
             .required_capabilities
             .iter()
@@ -45,7 +45,7 @@ pub fn validate(
             .filter(|(_, id)| unknown.contains(id))
         {
             let message = format!("`{id}` is not a capability of the Atlases asked");
-            report.fault(&capabilities_at.index(index), "unknown_capability", message);
+            report.add_fault(&capabilities_at.index(index), "unknown_capability", message);
         }
     }
     if let Some(execution) = &request.execution {
@@ -53,21 +53,22 @@ pub fn validate(
         match (set.action(&execution.action_id), issued) {
             (None, _) => {
                 let message = format!("`{}` is not an action of the loaded Atlases", execution.action_id);
-                report.fault(&at.key("action_id"), "unknown_action", message);
+                report.add_fault(&at.key("action_id"), "unknown_action", message);
             }
             (Some(action), None) => {
                 if let Err(faults) = action
                     .parameters
-                    .check(&execution.parameters, "/execution/parameters")
+                    .check_parameters(&execution.parameters, "/execution/parameters")
                 {
                     report.faults.errors.extend(faults.errors);
                 }
             }
             (Some(_), Some(_)) => {
                 let task = request.task.as_ref();
-                let checked = execute::check(set, issued, &request.requester, task, execution, now, ledger);
+                let checked =
+                    execute::check_execution(set, issued, &request.requester, task, execution, now, ledger);
                 if let Err(refusal) = checked {
-                    refused(&mut report, &at, refusal);
+                    add_refusal(&mut report, &at, refusal);
                 }
             }
         }
@@ -75,22 +76,22 @@ pub fn validate(
     ValidateResponse {
         carp_version: CARP_VERSION.to_owned(),
         request_id: request.request_id,
-        timestamp: stamp(now),
+        timestamp: format_timestamp(now),
         valid: report.faults.errors.is_empty(),
         errors: report.faults.errors,
     }
 }
 
-fn refused(report: &mut FaultCollector, at: &InputPath<'_>, refusal: ExecutionRefusal) {
+fn add_refusal(report: &mut FaultCollector, at: &InputPath<'_>, refusal: ExecutionRefusal) {
     let message = refusal.to_string();
     match refusal {
         ExecutionRefusal::InvalidParameters(faults) => report.faults.errors.extend(faults.errors),
-        ExecutionRefusal::Expired => report.fault(&at.key("resolution_id"), "expired", message),
-        ExecutionRefusal::Unauthorized => report.fault(&at.key("resolution_id"), "unauthorized", message),
-        ExecutionRefusal::NotAllowed { .. } => report.fault(&at.key("action_id"), "not_allowed", message),
+        ExecutionRefusal::Expired => report.add_fault(&at.key("resolution_id"), "expired", message),
+        ExecutionRefusal::Unauthorized => report.add_fault(&at.key("resolution_id"), "unauthorized", message),
+        ExecutionRefusal::NotAllowed { .. } => report.add_fault(&at.key("action_id"), "not_allowed", message),
         ExecutionRefusal::PendingApproval { .. } => {
-            report.fault(&at.key("action_id"), "pending_approval", message)
+            report.add_fault(&at.key("action_id"), "pending_approval", message)
         }
-        ExecutionRefusal::Denied { .. } => report.fault(&at.key("action_id"), "denied", message),
+        ExecutionRefusal::Denied { .. } => report.add_fault(&at.key("action_id"), "denied", message),
     }
 }

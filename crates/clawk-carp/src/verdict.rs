@@ -77,7 +77,7 @@ impl<'a> PolicyEvaluator<'a> {
     }
 
     /// The tiers for which the policy's conditions hold.
-    pub(crate) fn tiers(&mut self, rank: usize) -> u8 {
+    pub(crate) fn matching_tiers(&mut self, rank: usize) -> u8 {
         let Some(id) = self.set.policies.get(rank).map(|ranked| ranked.conditions) else {
             return 0;
         };
@@ -88,7 +88,7 @@ impl<'a> PolicyEvaluator<'a> {
             .set
             .conditions
             .get(id)
-            .map_or(0, |conditions| conditions.tiers(&self.facts));
+            .map_or(0, |conditions| conditions.matching_tiers(&self.facts));
         if let Some(slot) = self.held.get_mut(id) {
             *slot = Some(tiers);
         }
@@ -96,29 +96,29 @@ impl<'a> PolicyEvaluator<'a> {
     }
 
     /// The tiers for which the policy would decide. A rate limit decides only when it is used up.
-    fn bites(&mut self, rank: usize) -> u8 {
-        let tiers = self.tiers(rank);
+    fn deciding_tiers(&mut self, rank: usize) -> u8 {
+        let tiers = self.matching_tiers(rank);
         match self
             .set
             .policies
             .get(rank)
             .and_then(|ranked| ranked.bucket.as_ref())
         {
-            Some(bucket) if tiers != 0 && self.view.exceeded(bucket, 1, self.now()).is_none() => 0,
+            Some(bucket) if tiers != 0 && self.view.exceeded_wait_ms(bucket, 1, self.now()).is_none() => 0,
             _ => tiers,
         }
     }
 
     /// By tier: the pattern's first rank that decides.
-    fn firsts(&mut self, pattern: u32, table: &mut DecidingPolicies) -> [usize; 4] {
+    fn first_ranks(&mut self, pattern: u32, table: &mut DecidingPolicies) -> [usize; 4] {
         let slot = usize::try_from(pattern).unwrap_or(NONE);
         if let Some(Some(known)) = table.0.get(slot) {
             return *known;
         }
         let mut out = [NONE; 4];
         let mut open = crate::atlas::EVERY_TIER;
-        for &rank in self.set.ranks(pattern) {
-            let fresh = self.bites(rank) & open;
+        for &rank in self.set.pattern_ranks(pattern) {
+            let fresh = self.deciding_tiers(rank) & open;
             for (tier, first) in out.iter_mut().enumerate() {
                 if fresh & (1 << tier) != 0 {
                     *first = rank;
@@ -136,19 +136,19 @@ impl<'a> PolicyEvaluator<'a> {
     }
 
     /// The scope policies and budgets whose conditions hold for the tier.
-    pub(crate) fn special(&mut self, tier: RiskTier) -> (u64, u64) {
+    pub(crate) fn special_policies(&mut self, tier: RiskTier) -> (u64, u64) {
         let all = match self.special {
             Some(all) => all,
             None => {
                 let mut all = [(0, 0); 4];
                 for (k, rank) in self.set.scopes.iter().enumerate() {
-                    let tiers = self.tiers(*rank);
+                    let tiers = self.matching_tiers(*rank);
                     for (tier, (scopes, _)) in all.iter_mut().enumerate() {
                         *scopes |= u64::from(tiers >> tier & 1) << k;
                     }
                 }
                 for (k, rank) in self.set.budgets.iter().enumerate() {
-                    let tiers = self.tiers(*rank);
+                    let tiers = self.matching_tiers(*rank);
                     for (tier, (_, budgets)) in all.iter_mut().enumerate() {
                         *budgets |= u64::from(tiers >> tier & 1) << k;
                     }
@@ -162,7 +162,7 @@ impl<'a> PolicyEvaluator<'a> {
 
     /// What decides about the action at this tier. Pass `table` for many actions, `None` for one. `approved`: a person has
     /// approved, so approval policies are skipped.
-    pub(crate) fn decide(
+    pub(crate) fn decide_action(
         &mut self,
         entry: &ActionEntry,
         tier: RiskTier,
@@ -171,29 +171,29 @@ impl<'a> PolicyEvaluator<'a> {
     ) -> DecisionSource {
         let set = self.set;
         let mut best = NONE;
-        for &pattern in set.fits(entry) {
+        for &pattern in set.matching_patterns(entry) {
             let found = match table.as_deref_mut() {
-                Some(table) => self.firsts(pattern, table).get(index(tier)).copied(),
-                None => self.walk(pattern, tier, approved, best),
+                Some(table) => self.first_ranks(pattern, table).get(index(tier)).copied(),
+                None => self.first_rank_below(pattern, tier, approved, best),
             };
             best = best.min(found.unwrap_or(NONE));
         }
-        let (scopes, budgets) = self.special(tier);
-        if let Some(rank) = bits(scopes & entry.outside).find_map(|k| set.scopes.get(k)) {
+        let (scopes, budgets) = self.special_policies(tier);
+        if let Some(rank) = set_bits(scopes & entry.outside).find_map(|k| set.scopes.get(k)) {
             best = best.min(*rank);
         }
         let [_, _, rates_end, ..] = set.class_ends;
         if best >= rates_end {
             if let Some(own) = &entry.own
-                && self.view.exceeded(own, 1, self.now()).is_some()
+                && self.view.exceeded_wait_ms(own, 1, self.now()).is_some()
             {
                 return DecisionSource::OwnLimit;
             }
-            let spent = bits(budgets & entry.budgets).find_map(|k| {
+            let spent = set_bits(budgets & entry.budgets).find_map(|k| {
                 let rank = *set.budgets.get(k)?;
-                let spend = self.cost(rank, entry)?;
+                let spend = self.budget_cost(rank, entry)?;
                 self.view
-                    .exceeded(&spend.bucket, spend.amount, self.now())
+                    .exceeded_wait_ms(&spend.bucket, spend.amount, self.now())
                     .map(|_| rank)
             });
             best = best.min(spent.unwrap_or(NONE));
@@ -206,24 +206,30 @@ impl<'a> PolicyEvaluator<'a> {
     }
 
     /// The first deciding rank of one pattern below `best`.
-    fn walk(&mut self, pattern: u32, tier: RiskTier, approved: bool, best: usize) -> Option<usize> {
+    fn first_rank_below(
+        &mut self,
+        pattern: u32,
+        tier: RiskTier,
+        approved: bool,
+        best: usize,
+    ) -> Option<usize> {
         let [denies_end, approvals_end, ..] = self.set.class_ends;
         self.set
-            .ranks(pattern)
+            .pattern_ranks(pattern)
             .iter()
             .copied()
             .take_while(|rank| *rank < best)
             .filter(|rank| !approved || !(denies_end..approvals_end).contains(rank))
-            .find(|rank| self.bites(*rank) & tier_bit(tier) != 0)
+            .find(|rank| self.deciding_tiers(*rank) & tier_bit(tier) != 0)
     }
 
     /// The amount that one call of the action takes from a budget.
-    fn cost(&self, rank: usize, entry: &ActionEntry) -> Option<BucketSpend> {
+    fn budget_cost(&self, rank: usize, entry: &ActionEntry) -> Option<BucketSpend> {
         let ranked = self.set.policies.get(rank)?;
         let Rule::Budget(budget) = &ranked.policy.rule else {
             return None;
         };
-        let amount = budget.cost(&entry.action.shown.action_id);
+        let amount = budget.action_cost(&entry.action.shown.action_id);
         Some(BucketSpend {
             bucket: ranked.bucket.clone()?,
             amount,
@@ -231,26 +237,27 @@ impl<'a> PolicyEvaluator<'a> {
     }
 
     /// All amounts that one call of the action takes.
-    pub(crate) fn spends(&mut self, entry: &ActionEntry, tier: RiskTier) -> Vec<BucketSpend> {
+    pub(crate) fn action_spends(&mut self, entry: &ActionEntry, tier: RiskTier) -> Vec<BucketSpend> {
         let set = self.set;
         let [_, approvals_end, rates_end, ..] = set.class_ends;
         let mut ranks: Vec<usize> = set
-            .fits(entry)
+            .matching_patterns(entry)
             .iter()
-            .flat_map(|pattern| set.ranks(*pattern))
+            .flat_map(|pattern| set.pattern_ranks(*pattern))
             .copied()
             .filter(|rank| (approvals_end..rates_end).contains(rank))
             .collect();
         ranks.sort_unstable();
         ranks.dedup();
-        ranks.retain(|rank| self.tiers(*rank) & tier_bit(tier) != 0);
+        ranks.retain(|rank| self.matching_tiers(*rank) & tier_bit(tier) != 0);
         let buckets = ranks
             .iter()
             .filter_map(|rank| set.policies.get(*rank)?.bucket.clone());
         let mut out: Vec<BucketSpend> = buckets.map(|bucket| BucketSpend { bucket, amount: 1 }).collect();
         out.extend(entry.own.clone().map(|bucket| BucketSpend { bucket, amount: 1 }));
-        let (_, budgets) = self.special(tier);
-        let costs = bits(budgets & entry.budgets).filter_map(|k| self.cost(*set.budgets.get(k)?, entry));
+        let (_, budgets) = self.special_policies(tier);
+        let costs =
+            set_bits(budgets & entry.budgets).filter_map(|k| self.budget_cost(*set.budgets.get(k)?, entry));
         out.extend(costs);
         out
     }
@@ -265,15 +272,16 @@ impl<'a> PolicyEvaluator<'a> {
         if !matches!(violation, Violation::RateLimit | Violation::Budget) {
             return None;
         }
-        let spends = self.spends(entry, tier);
-        let waits = spends
-            .iter()
-            .filter_map(|spend| self.view.exceeded(&spend.bucket, spend.amount, self.now()));
+        let spends = self.action_spends(entry, tier);
+        let waits = spends.iter().filter_map(|spend| {
+            self.view
+                .exceeded_wait_ms(&spend.bucket, spend.amount, self.now())
+        });
         waits.max()
     }
 
     /// The verdict of a decision, with its policy id and reason for the resolution.
-    pub(crate) fn meaning(
+    pub(crate) fn decision_meaning(
         &self,
         deciding: DecisionSource,
     ) -> (ActionVerdict, Option<Arc<str>>, Option<Arc<str>>) {
@@ -310,7 +318,7 @@ pub(crate) const fn index(tier: RiskTier) -> usize {
 }
 
 /// The positions of the set bits, ascending.
-pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn set_bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         if word == 0 {
             return None;

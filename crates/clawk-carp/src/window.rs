@@ -11,7 +11,7 @@ use jiff::civil::Weekday;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde_json::{Map, Value, json};
 
-use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest};
+use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest_word};
 
 const DAY: u32 = 86_400;
 
@@ -47,19 +47,19 @@ impl TimeWindow {
         .unwrap_or(0); // INVARIANT: hours, minutes and seconds are not negative
         let today = local.weekday();
         if self.start < self.end {
-            self.on(today) && (self.start..self.end).contains(&second)
+            self.is_on_day(today) && (self.start..self.end).contains(&second)
         } else {
-            let began_today = second >= self.start && self.on(today);
-            let began_yesterday = second < self.end && self.on(today.wrapping_sub(1));
+            let began_today = second >= self.start && self.is_on_day(today);
+            let began_yesterday = second < self.end && self.is_on_day(today.wrapping_sub(1));
             if self.start == self.end {
-                self.on(today)
+                self.is_on_day(today)
             } else {
                 began_today || began_yesterday
             }
         }
     }
 
-    fn on(&self, day: Weekday) -> bool {
+    fn is_on_day(&self, day: Weekday) -> bool {
         let bit = day.to_monday_zero_offset();
         self.days & (1u8 << bit) != 0
     }
@@ -69,7 +69,7 @@ impl TimeWindow {
     pub fn parameters(&self) -> Map<String, Value> {
         let days: Vec<&str> = DAYS
             .iter()
-            .filter(|(_, day)| self.on(*day))
+            .filter(|(_, day)| self.is_on_day(*day))
             .map(|(name, _)| *name)
             .collect();
         let mut out = Map::new();
@@ -86,23 +86,23 @@ impl TimeWindow {
     }
 
     pub(crate) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Self> {
-        let map = report.object(value, at, &["start", "end", "timezone", "days"])?;
+        let map = report.read_object(value, at, &["start", "end", "timezone", "days"])?;
         let (start, end) = match (map.get("start"), map.get("end")) {
             (None, None) => (Some(0), Some(0)),
             (start, end) => {
                 let from = at.key("start");
                 let to = at.key("end");
                 let start = match start {
-                    Some(value) => clock(report, value, &from, DAY - 1),
+                    Some(value) => read_clock(report, value, &from, DAY - 1),
                     None => {
-                        report.fault(&from, "missing", "`start` is required beside `end`");
+                        report.add_fault(&from, "missing", "`start` is required beside `end`");
                         None
                     }
                 };
                 let end = match end {
-                    Some(value) => clock(report, value, &to, DAY),
+                    Some(value) => read_clock(report, value, &to, DAY),
                     None => {
-                        report.fault(&to, "missing", "`end` is required beside `start`");
+                        report.add_fault(&to, "missing", "`end` is required beside `start`");
                         None
                     }
                 };
@@ -112,10 +112,10 @@ impl TimeWindow {
         let zone_name = report
             .optional_text(map, at, "timezone", LengthBounds(1, 64))
             .unwrap_or("UTC");
-        let zone = zone(report, zone_name, &at.key("timezone"));
+        let zone = read_zone(report, zone_name, &at.key("timezone"));
         let days = match map.get("days") {
             None => 0b111_1111,
-            Some(value) => days(report, value, &at.key("days")),
+            Some(value) => read_days(report, value, &at.key("days")),
         };
         Some(Self {
             start: start?,
@@ -140,8 +140,8 @@ impl fmt::Display for Clock {
     }
 }
 
-fn clock(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>, most: u32) -> Option<u32> {
-    let text = report.text(value, at, LengthBounds(0, 64))?;
+fn read_clock(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>, most: u32) -> Option<u32> {
+    let text = report.read_text(value, at, LengthBounds(0, 64))?;
     let read = || {
         let mut seconds = 0;
         let mut parts = 0;
@@ -158,7 +158,7 @@ fn clock(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>, most: u
     };
     let found = read();
     if found.is_none() {
-        report.fault(
+        report.add_fault(
             at,
             "pattern",
             format!("`{text}` is not a valid time of day (`HH:MM` or `HH:MM:SS`)"),
@@ -167,7 +167,7 @@ fn clock(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>, most: u
     found
 }
 
-fn zone(report: &mut FaultCollector, name: &str, at: &InputPath<'_>) -> Option<TimeZone> {
+fn read_zone(report: &mut FaultCollector, name: &str, at: &InputPath<'_>) -> Option<TimeZone> {
     let database = TimeZoneDatabase::bundled();
     match database.get(name) {
         Ok(zone) => Some(zone),
@@ -177,11 +177,11 @@ fn zone(report: &mut FaultCollector, name: &str, at: &InputPath<'_>) -> Option<T
                 .available()
                 .map(|name| name.as_str().to_owned())
                 .collect();
-            let hint = nearest(name, names.iter().map(String::as_str)).map_or_else(
+            let hint = nearest_word(name, names.iter().map(String::as_str)).map_or_else(
                 || "an IANA name such as `Europe/Berlin`".to_owned(),
                 |near| format!("did you mean `{near}`?"),
             );
-            report.fault(
+            report.add_fault(
                 at,
                 "time_zone",
                 format!("`{name}` is not a valid time zone ({hint})"),
@@ -191,15 +191,15 @@ fn zone(report: &mut FaultCollector, name: &str, at: &InputPath<'_>) -> Option<T
     }
 }
 
-fn days(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> u8 {
+fn read_days(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> u8 {
     let mut bits = 0u8;
-    report.list(value, at, 7, |report, item, at| {
-        if let Some(day) = report.word(item, at, &DAYS) {
+    report.read_list(value, at, 7, |report, item, at| {
+        if let Some(day) = report.read_word(item, at, &DAYS) {
             bits |= 1u8 << day.to_monday_zero_offset();
         }
     });
     if value.as_array().is_some_and(Vec::is_empty) {
-        report.fault(
+        report.add_fault(
             at,
             "empty",
             "an empty list never holds; leave `days` out to mean every day",

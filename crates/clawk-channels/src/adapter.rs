@@ -20,18 +20,18 @@ pub use crate::questions::MessageFrame;
 /// A platform.
 pub trait ChannelAdapter: Send + Sync + fmt::Debug {
     /// What it can.
-    fn abilities(&self) -> PlatformCapabilities;
+    fn capabilities(&self) -> PlatformCapabilities;
 
-    /// Listens until `over` fires or it fails, and says by [`InboundPipeline::ready`] when it is connected. A platform is told that it may
-    /// forget a message only after [`InboundPipeline::message`] has returned something that is [`IngestOutcome::settled`].
-    fn start<'a>(
+    /// Listens until `over` fires or it fails, and says by [`InboundPipeline::report_ready`] when it is connected. A platform is told that it may
+    /// forget a message only after [`InboundPipeline::ingest_message`] has returned something that is [`IngestOutcome::is_settled`].
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect>;
 
     /// Sends one message: one attempt, told truly.
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery>;
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery>;
 
     /// Whether a message that may have been sent before is there. Asked only where [`PlatformCapabilities::idempotent`] is not given.
     fn sent_before<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
@@ -46,29 +46,29 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
     }
 
     /// Changes a message that was sent under this id.
-    fn edit<'a>(&'a self, _of: &'a str, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, _of: &'a str, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(std::future::ready(Delivery::Failed {
             reason: "the platform can't change messages".to_owned(),
         }))
     }
 
     /// Sends a question; where there are no buttons, its text says how to answer.
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
-        self.send(&asking.out)
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+        self.send_message(&asking.out)
     }
 
     /// Shows how a question was decided that was sent under this id; `out` is the question's text with the decision.
-    fn decided<'a>(
+    fn show_decision<'a>(
         &'a self,
         of: &'a str,
         out: &'a OutboundMessage,
         _decision: &'a Decision,
     ) -> BoxFuture<'a, Delivery> {
-        self.edit(of, out)
+        self.edit_message(of, out)
     }
 
     /// Shows that somebody writes.
-    fn typing<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -79,7 +79,7 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
 
     /// The conversation of the thread that a message in a group begins (`features.threads`). It is asked once the message's sender is let
     /// in. `None`: it stands in a thread already, or none can begin there.
-    fn thread<'a>(
+    fn begin_thread<'a>(
         &'a self,
         _inlet: &'a InboundPipeline,
         _incoming: &'a PlatformMessage,
@@ -87,10 +87,10 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(None))
     }
 
-    /// Shows by a reaction that a message is worked on. Returns what [`ChannelAdapter::unreact`] is given, where the platform names a reaction.
+    /// Shows by a reaction that a message is worked on. Returns what [`ChannelAdapter::remove_reaction`] is given, where the platform names a reaction.
     ///
     /// The error says why it is not shown, for the log.
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         _id: &'a str,
@@ -100,10 +100,10 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
         ))
     }
 
-    /// Takes the agent's reaction away. `mark` is what [`ChannelAdapter::react`] returned; `None` also when an earlier run of the agent put it.
+    /// Takes the agent's reaction away. `mark` is what [`ChannelAdapter::add_reaction`] returned; `None` also when an earlier run of the agent put it.
     ///
     /// The error says why it is still there, for the log.
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         _id: &'a str,
@@ -113,33 +113,37 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
     }
 
     /// A request to `/channels/NAME`. Its signature is checked over the raw body before anything is read from it.
-    fn receive<'a>(&'a self, _inlet: &'a InboundPipeline, _hook: HookRequest) -> BoxFuture<'a, HookReply> {
-        Box::pin(std::future::ready(HookReply::refused(
+    fn receive_hook<'a>(
+        &'a self,
+        _inlet: &'a InboundPipeline,
+        _hook: HookRequest,
+    ) -> BoxFuture<'a, HookReply> {
+        Box::pin(std::future::ready(HookReply::refusal(
             404,
             "this channel takes no requests",
         )))
     }
 
     /// The same with headers, streams and sockets, for a channel that people reach without a platform. This is what the listener calls.
-    fn serve<'a>(
+    fn serve_hook<'a>(
         &'a self,
         inlet: &'a Arc<InboundPipeline>,
         hook: HookRequest,
     ) -> BoxFuture<'a, HookResponse> {
-        Box::pin(async move { self.receive(inlet, hook).await.into() })
+        Box::pin(async move { self.receive_hook(inlet, hook).await.into() })
     }
 
     /// Fetches an attachment's bytes by its [`AttachmentContent::At`], at most `max_bytes` of them.
     ///
     /// The error says why it can't be had, for the model and people.
-    fn fetch<'a>(&'a self, _at: &'a str, _max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, _at: &'a str, _max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(std::future::ready(Err(
             "this channel can't fetch files".to_owned()
         )))
     }
 
     /// What the platform puts around what somebody says.
-    fn frame(&self) -> MessageFrame {
+    fn message_frame(&self) -> MessageFrame {
         MessageFrame::default()
     }
 
@@ -156,12 +160,12 @@ pub trait ChannelAdapter: Send + Sync + fmt::Debug {
     }
 
     /// Begins a run by hand, for `clawk channels fire`. `Ok(false)` means that this channel is not a trigger.
-    fn fire<'a>(&'a self, _inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
+    fn fire_trigger<'a>(&'a self, _inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
         Box::pin(std::future::ready(Ok(false)))
     }
 
     /// A run that this trigger began has its answer.
-    fn finished<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn on_run_finished<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct AlbumReceipt(watch::Sender<Option<bool>>);
 
 impl AlbumReceipt {
     /// Whether the album is durable, or refused for good.
-    pub(crate) fn settle(self, kept: bool) {
+    pub(crate) fn report_outcome(self, kept: bool) {
         let _others = self.0.send(Some(kept)); // silent-ok: the album has one part
     }
 }
@@ -75,7 +75,7 @@ impl<T> AlbumCollector<T> {
     }
 
     /// Adds a part. `total`: how many parts there are, where the platform says; with the last one the wait is over.
-    pub(crate) async fn gather(&self, key: &str, part: T, total: Option<usize>) -> AlbumOutcome<T> {
+    pub(crate) async fn add_part(&self, key: &str, part: T, total: Option<usize>) -> AlbumOutcome<T> {
         let (receipt, mut settled) = watch::channel(None);
         let first = {
             let mut open = self.lock();
@@ -131,7 +131,7 @@ impl<T> AlbumCollector<T> {
 }
 
 /// One message of the parts of an album: all files and words, in their order. `None`: there are no parts.
-pub(crate) fn merge(parts: impl IntoIterator<Item = PlatformMessage>) -> Option<PlatformMessage> {
+pub(crate) fn merge_parts(parts: impl IntoIterator<Item = PlatformMessage>) -> Option<PlatformMessage> {
     let mut parts = parts.into_iter();
     let mut whole = parts.next()?;
     for part in parts {

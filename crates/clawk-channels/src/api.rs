@@ -68,7 +68,7 @@ impl PlatformFailure {
         }
     }
 
-    pub(crate) fn delivery(self) -> Delivery {
+    pub(crate) fn into_delivery(self) -> Delivery {
         match self {
             Self::NotSent(reason) => Delivery::Retry {
                 after_ms: None,
@@ -129,7 +129,7 @@ impl PlatformApi {
     ///
     /// # Errors
     /// The secret can't stand in a header.
-    pub(crate) fn authorized(mut self, scheme: &str, secret: &str) -> Result<Self, String> {
+    pub(crate) fn with_authorization(mut self, scheme: &str, secret: &str) -> Result<Self, String> {
         let value = HeaderValue::from_str(&format!("{scheme} {secret}"));
         let mut value = value.map_err(|_invalid| "the secret can't stand in a header".to_owned())?;
         value.set_sensitive(true);
@@ -147,13 +147,13 @@ impl PlatformApi {
     }
 
     /// With one more header on every request.
-    pub(crate) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+    pub(crate) fn with_header(mut self, name: HeaderName, value: &'static str) -> Self {
         self.headers.insert(name, HeaderValue::from_static(value));
         self
     }
 
     /// An address below the base. `path` is ours; what comes from outside in it is encoded by the caller.
-    pub(crate) fn at(&self, path: &str) -> Result<Url, PlatformFailure> {
+    pub(crate) fn endpoint_url(&self, path: &str) -> Result<Url, PlatformFailure> {
         let text = if path.is_empty() {
             self.base.to_string()
         } else {
@@ -164,7 +164,7 @@ impl PlatformApi {
     }
 
     /// One exchange of JSON. A success whose body is not JSON is a fault: something else than the API answered.
-    pub(crate) async fn send(
+    pub(crate) async fn send_json(
         &self,
         method: Method,
         path: &str,
@@ -173,7 +173,7 @@ impl PlatformApi {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let json = bytes.is_some().then_some("application/json; charset=utf-8");
         let answer = self
-            .raw(method, path, json, bytes.unwrap_or_default(), &[])
+            .send_bytes(method, path, json, bytes.unwrap_or_default(), &[])
             .await?;
         if answer.status.is_success() && answer.foreign {
             return Err(PlatformFailure::Unknown("the answer is not JSON".to_owned()));
@@ -182,25 +182,29 @@ impl PlatformApi {
     }
 
     /// POST of JSON.
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
-        self.send(Method::POST, path, Some(body)).await
+    pub(crate) async fn post_json(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<PlatformResponse, PlatformFailure> {
+        self.send_json(Method::POST, path, Some(body)).await
     }
 
     /// POST of a form with files.
-    pub(crate) async fn upload(
+    pub(crate) async fn upload_form(
         &self,
         path: &str,
         form: MultipartForm,
         more: &[(HeaderName, HeaderValue)],
     ) -> Result<PlatformResponse, PlatformFailure> {
-        let (kind, body) = form.done().map_err(PlatformFailure::NotSent)?;
+        let (kind, body) = form.into_request_body().map_err(PlatformFailure::NotSent)?;
         let mut headers = more.to_vec();
         headers.push((CONTENT_TYPE, kind));
-        self.raw(Method::POST, path, None, body, &headers).await
+        self.send_bytes(Method::POST, path, None, body, &headers).await
     }
 
     /// One exchange with these bytes. The status alone says what became of it; the answer need not be JSON.
-    pub(crate) async fn raw(
+    pub(crate) async fn send_bytes(
         &self,
         method: Method,
         path: &str,
@@ -215,7 +219,7 @@ impl PlatformApi {
         headers.extend(more.iter().cloned());
         let request = Request {
             method,
-            url: self.at(path)?,
+            url: self.endpoint_url(path)?,
             headers,
             body: body.into(),
         };
@@ -235,7 +239,7 @@ impl PlatformApi {
 impl PlatformResponse {
     /// The outcome for a file when the platform refused its upload. Nothing was posted yet, so it is safe to try again.
     pub(crate) fn not_uploaded(&self, why: &str) -> Delivery {
-        let reason = shown(&format!("its upload: {} {why}", self.status.as_u16()));
+        let reason = bounded_line(&format!("its upload: {} {why}", self.status.as_u16()));
         match self.status.as_u16() {
             408 | 425 | 429 | 500..=599 => Delivery::Retry {
                 after_ms: self.retry_after_ms(),
@@ -258,8 +262,13 @@ impl PlatformResponse {
 
     /// What became of a message by status alone: 2xx delivered, 408, 425, 429 later, other 4xx never; 5xx later where the same
     /// message twice is one, else unknown.
-    pub(crate) fn delivery(&self, platform_id: Option<String>, idempotent: bool, why: &str) -> Delivery {
-        let reason = shown(&format!("{} {why}", self.status.as_u16()));
+    pub(crate) fn delivery_by_status(
+        &self,
+        platform_id: Option<String>,
+        idempotent: bool,
+        why: &str,
+    ) -> Delivery {
+        let reason = bounded_line(&format!("{} {why}", self.status.as_u16()));
         match self.status.as_u16() {
             200..=299 => Delivery::Delivered { platform_id },
             408 | 425 | 429 => Delivery::Retry {
@@ -290,7 +299,7 @@ pub(crate) fn seconds_ms(seconds: f64) -> Option<u64> {
 }
 
 /// A platform's own words, in one bounded line.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn bounded_line(text: &str) -> String {
     let line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

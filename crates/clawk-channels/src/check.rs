@@ -11,9 +11,9 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::adapter::HookReply;
-use crate::api::{PlatformApi, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
-use crate::genuine::{hex, hmac_sha256, same};
+use crate::genuine::{constant_time_eq, hmac_sha256, to_hex};
 use crate::platform_kit::{CHECK_LIMIT_MS, CredentialCheck, CredentialProbe, CredentialProof, public_url};
 pub use crate::platform_kit::{CheckGrade, Finding};
 use crate::platforms;
@@ -32,7 +32,7 @@ const WEBHOOK: &str = "channel-webhook";
 
 /// Asks the platforms of all these channels at once; each answer is waited for 5 seconds. Channels without a platform that can be asked
 /// give nothing. `nonce` is 32 random hexadecimal digits.
-pub async fn check(
+pub async fn check_channels(
     channels: &[(&Channel, &ChannelConfig)],
     secrets: &SecretResolver,
     now: Timestamp,
@@ -40,8 +40,8 @@ pub async fn check(
 ) -> Vec<(String, Finding)> {
     let each = channels.iter().map(|(channel, config)| async move {
         let (token, hook) = tokio::join!(
-            platform(channel, config, secrets, now),
-            webhook(channel, config, secrets, nonce)
+            check_platform(channel, config, secrets, now),
+            check_webhook(channel, config, secrets, nonce)
         );
         let found = token.into_iter().chain(hook);
         let name = channel.name.clone();
@@ -52,7 +52,7 @@ pub async fn check(
     join_all(each).await.into_iter().flatten().collect()
 }
 
-async fn platform(
+async fn check_platform(
     channel: &Channel,
     config: &ChannelConfig,
     secrets: &SecretResolver,
@@ -73,7 +73,7 @@ async fn platform(
             )];
         }
     };
-    let question = match question(check, config, &secret, secrets) {
+    let question = match credential_probe(check, config, &secret, secrets) {
         Ok(question) => question,
         Err(reason) => {
             return vec![Finding::new(
@@ -86,34 +86,45 @@ async fn platform(
     };
     let asked = question
         .api
-        .send(question.method.clone(), &question.path, question.body.as_ref());
+        .send_json(question.method.clone(), &question.path, question.body.as_ref());
     let answer = match tokio::time::timeout(Duration::from_millis(CHECK_LIMIT_MS), asked).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(fault)) => return vec![silent(&fault.reason(), &secret)],
-        Err(_) => return vec![silent(&format!("no answer within {CHECK_LIMIT_MS} ms"), &secret)], // silent-ok: said
+        Ok(Err(fault)) => return vec![unreachable_finding(&fault.reason(), &secret)],
+        Err(_) => {
+            return vec![unreachable_finding(
+                &format!("no answer within {CHECK_LIMIT_MS} ms"),
+                &secret,
+            )];
+        } // silent-ok: said
     };
-    let mut found = vec![token(channel, config, check.has_user_id, &question, &answer)];
+    let mut found = vec![check_token(
+        channel,
+        config,
+        check.has_user_id,
+        &question,
+        &answer,
+    )];
     if found.iter().all(|finding| finding.grade == CheckGrade::Ok) {
         if let Some(rights) = check.rights {
             found.extend(rights(&question, &answer).await);
         }
     }
-    found.extend(clock(&answer, now));
+    found.extend(check_clock(&answer, now));
     found
 }
 
 /// A text that may quote an address, without the secret that is part of some addresses.
-fn silent(reason: &str, secret: &Secret) -> Finding {
+fn unreachable_finding(reason: &str, secret: &Secret) -> Finding {
     let reason = reason.replace(secret.expose().trim(), "…");
     Finding::new(
         TOKEN,
         CheckGrade::Fail,
-        format!("the platform can't be asked: {}", shown(&reason)),
+        format!("the platform can't be asked: {}", bounded_line(&reason)),
         "check the network, HTTPS_PROXY, and `base_url` in clawk.toml",
     )
 }
 
-fn question(
+fn credential_probe(
     check: CredentialCheck,
     config: &ChannelConfig,
     secret: &Secret,
@@ -127,7 +138,7 @@ fn question(
     (check.question)(api, config, secret.expose().trim())
 }
 
-fn token(
+fn check_token(
     channel: &Channel,
     config: &ChannelConfig,
     has_user_id: bool,
@@ -149,16 +160,16 @@ fn token(
             true => Finding::new(
                 TOKEN,
                 CheckGrade::Fail,
-                shown(&format!(
+                bounded_line(&format!(
                     "the platform refuses the {}: {status} {why}",
-                    shape(gives_tokens)
+                    credential_noun(gives_tokens)
                 )),
                 format!("make a new one, and set it as `{}`", channel.auth.secret_ref),
             ),
             false => Finding::new(
                 TOKEN,
                 CheckGrade::Warn,
-                shown(&format!("the platform did not say: {status} {why}")),
+                bounded_line(&format!("the platform did not say: {status} {why}")),
                 "try again later",
             ),
         };
@@ -179,13 +190,13 @@ fn token(
         return Finding::new(
             TOKEN,
             CheckGrade::Fail,
-            shown(&format!(
+            bounded_line(&format!(
                 "the token belongs to `{name}`, and `settings.user_id` says otherwise"
             )),
             "write the token's own user as `settings.user_id` in clawk.toml",
         );
     }
-    Finding::ok(TOKEN, shown(&format!("taken: the bot is `{name}`")))
+    Finding::ok(TOKEN, bounded_line(&format!("taken: the bot is `{name}`")))
 }
 
 /// Where platforms say why they refuse.
@@ -201,7 +212,7 @@ const WHYS: [&str; 8] = [
 ];
 
 /// What a person set for the channel.
-const fn shape(gives_tokens: bool) -> &'static str {
+const fn credential_noun(gives_tokens: bool) -> &'static str {
     if gives_tokens {
         "app's id or secret"
     } else {
@@ -210,7 +221,7 @@ const fn shape(gives_tokens: bool) -> &'static str {
 }
 
 /// The platform's own time beside ours.
-fn clock(answer: &PlatformResponse, now: Timestamp) -> Option<Finding> {
+fn check_clock(answer: &PlatformResponse, now: Timestamp) -> Option<Finding> {
     let date = answer.headers.get(http::header::DATE)?.to_str().ok()?; // silent-ok: the platform does not say
     let theirs = of_date(date)?;
     let off = (now.0 - theirs.0) / 1_000_000;
@@ -250,7 +261,7 @@ fn of_date(text: &str) -> Option<Timestamp> {
 }
 
 /// Whether the public address of a webhook leads to this agent: it answers a nonce with what only this agent's secret makes of it.
-async fn webhook(
+async fn check_webhook(
     channel: &Channel,
     config: &ChannelConfig,
     secrets: &SecretResolver,
@@ -271,7 +282,7 @@ async fn webhook(
         });
     };
     let secret = secrets.resolve(&channel.auth.secret_ref).ok()?; // silent-ok: said by the check of the token
-    if !proves(&secret) {
+    if !is_proof_safe(&secret) {
         return Some(Finding::new(
             WEBHOOK,
             CheckGrade::Warn,
@@ -279,12 +290,12 @@ async fn webhook(
             "make a longer one, for example with `openssl rand -hex 32`",
         ));
     }
-    let wanted = proof(&secret, &channel.name, nonce);
+    let wanted = webhook_proof(&secret, &channel.name, nonce);
     let cure = "start the agent with `--listen`, and check that the public address (tunnel, proxy, DNS, certificate) leads to it";
     let asked = async {
         let asking = format!("{url}?{NONCE}={nonce}");
         let api = PlatformApi::new(&asking, secrets.env(), Duration::from_millis(CHECK_LIMIT_MS))?;
-        let answer = api.send(Method::GET, "", None).await;
+        let answer = api.send_json(Method::GET, "", None).await;
         answer.map_err(|fault| fault.reason())
     };
     let answer = match tokio::time::timeout(Duration::from_millis(CHECK_LIMIT_MS), asked).await {
@@ -293,22 +304,22 @@ async fn webhook(
             return Some(Finding::new(
                 WEBHOOK,
                 CheckGrade::Fail,
-                shown(&format!("{url}: {reason}")),
+                bounded_line(&format!("{url}: {reason}")),
                 cure,
             ));
         }
         Err(_) => {
-            let result = shown(&format!("{url}: no answer within {CHECK_LIMIT_MS} ms"));
+            let result = bounded_line(&format!("{url}: no answer within {CHECK_LIMIT_MS} ms"));
             return Some(Finding::new(WEBHOOK, CheckGrade::Fail, result, cure)); // silent-ok: said
         }
     };
     let told = answer.text("/proof").unwrap_or_default();
-    Some(match same(told, &wanted) {
-        true => Finding::ok(WEBHOOK, shown(&format!("{url} leads to this agent"))),
+    Some(match constant_time_eq(told, &wanted) {
+        true => Finding::ok(WEBHOOK, bounded_line(&format!("{url} leads to this agent"))),
         false => Finding::new(
             WEBHOOK,
             CheckGrade::Fail,
-            shown(&format!(
+            bounded_line(&format!(
                 "{url} answers {}, and not as this agent would",
                 answer.status.as_u16()
             )),
@@ -321,21 +332,21 @@ async fn webhook(
 const LEAST_CHARS: usize = 32;
 
 /// A proof made of this secret gives nothing away.
-fn proves(secret: &Secret) -> bool {
+fn is_proof_safe(secret: &Secret) -> bool {
     secret.expose().trim().chars().count() >= LEAST_CHARS
 }
 
 /// What only somebody with the secret makes of a nonce. Nothing that a platform signs looks like it.
-fn proof(secret: &Secret, channel: &str, nonce: &str) -> String {
+fn webhook_proof(secret: &Secret, channel: &str, nonce: &str) -> String {
     let key = secret.expose().trim().as_bytes();
-    hex(&hmac_sha256(
+    to_hex(&hmac_sha256(
         key,
         &[b"clawk doctor\0", channel.as_bytes(), b"\0", nonce.as_bytes()],
     ))
 }
 
 /// The answer to somebody who asks whether this listener is this agent's; `None`: the request is something else.
-pub(crate) fn answer(
+pub(crate) fn answer_webhook_probe(
     method: &Method,
     query: &str,
     channel: &str,
@@ -348,7 +359,7 @@ pub(crate) fn answer(
     }
     Some(HookReply::json(
         200,
-        &json!({"proof": proof(secret.filter(|secret| proves(secret))?, channel, nonce)}),
+        &json!({"proof": webhook_proof(secret.filter(|secret| is_proof_safe(secret))?, channel, nonce)}),
     ))
 }
 

@@ -22,7 +22,7 @@ fn of_trigger(channel: &Channel) -> Option<String> {
 
 impl ChannelConfig {
     /// Values that can't be meant: not a number, not an address, not a time zone.
-    fn values(&self, channel: &Channel) -> Vec<String> {
+    fn value_faults(&self, channel: &Channel) -> Vec<String> {
         let name = &channel.name;
         let mut faults = Vec::new();
         let addresses = [
@@ -52,7 +52,7 @@ impl ChannelConfig {
             ));
         }
         faults.extend((platform.setting_faults)(channel, self));
-        if let Some(Err(reason)) = self.timezone.as_deref().map(timetable::zone) {
+        if let Some(Err(reason)) = self.timezone.as_deref().map(timetable::time_zone) {
             faults.push(format!("`[channels.{name}] timezone`: {reason}"));
         }
         if self.max_attachment_mb == 0 || self.max_attachment_mb > MAX_ATTACHMENT_MB {
@@ -65,7 +65,7 @@ impl ChannelConfig {
     }
 
     /// The keys that are given.
-    fn given(&self) -> Vec<&'static str> {
+    fn given_keys(&self) -> Vec<&'static str> {
         let none = Self::default();
         let keys = [
             ("base_url", self.base_url != none.base_url),
@@ -100,12 +100,12 @@ impl ChannelConfig {
 
     /// What is wrong with these keys for this channel, with the cure.
     #[must_use]
-    pub fn faults(&self, channel: &Channel) -> Vec<String> {
+    pub fn config_faults(&self, channel: &Channel) -> Vec<String> {
         let (name, kind) = (&channel.name, channel.kind.as_str());
         let takes = platforms::entry(channel.kind).keys;
         let mut faults: Vec<String> = of_trigger(channel).into_iter().collect();
-        faults.extend(self.values(channel));
-        for key in self.given() {
+        faults.extend(self.value_faults(channel));
+        for key in self.given_keys() {
             if !takes.group.contains(&key) && !takes.keys.contains(&key) {
                 faults.push(format!(
                     "`[channels.{name}]`: `{key}` means nothing for type `{kind}`; remove it"
@@ -155,8 +155,10 @@ pub fn faults(
     let none = ChannelConfig::default();
     for channel in channels {
         let config = configs.get(&channel.name).unwrap_or(&none);
-        faults.extend(config.faults(channel));
-        faults.extend(crate::features::faults(channel, config, providers));
+        faults.extend(config.config_faults(channel));
+        faults.extend(crate::features::recording_provider_faults(
+            channel, config, providers,
+        ));
         faults.extend((platforms::entry(channel.kind).provider_faults)(
             channel, config, providers,
         ));

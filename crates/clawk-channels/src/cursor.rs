@@ -47,7 +47,7 @@ impl Cursor {
     }
 
     /// Keeps it durably: whole, or what was there before.
-    pub(crate) fn set(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn store_text(&self, text: &str) -> io::Result<()> {
         let folder = self.folder();
         fs::create_dir_all(folder)?;
         let fresh = self.0.with_extension("cursor.new");
@@ -69,8 +69,8 @@ mod tests {
         let one = Cursor::new(&folder.path().join("channels"), "../x");
         let two = Cursor::new(&folder.path().join("channels"), "x");
         assert_eq!(one.get().unwrap(), None);
-        one.set("5").unwrap();
-        one.set("6").unwrap();
+        one.store_text("5").unwrap();
+        one.store_text("6").unwrap();
         assert_eq!(one.get().unwrap().as_deref(), Some("6"));
         assert_eq!(two.get().unwrap(), None);
         assert_eq!(

@@ -11,7 +11,7 @@ const COMMANDS: [&str; 2] = ["/details", "/why"];
 const MAX_CALLS: usize = 20;
 
 /// Whether a text asks for details: the command alone, also with the agent's name behind it as some platforms write it.
-pub(crate) fn asks(text: &str) -> bool {
+pub(crate) fn is_details_command(text: &str) -> bool {
     let mut words = text.trim().splitn(2, '@');
     let command = words
         .next()
@@ -23,7 +23,7 @@ pub(crate) fn asks(text: &str) -> bool {
 }
 
 /// The record in words, Markdown.
-pub(crate) fn told(record: &TurnRecord) -> String {
+pub(crate) fn render_details(record: &TurnRecord) -> String {
     let mut lines = vec![format!("Record of the last answer (`{}`):", record.message)];
     for (number, call) in (1..).zip(record.calls.iter().take(MAX_CALLS)) {
         let mut line = format!(
@@ -61,7 +61,7 @@ pub(crate) fn told(record: &TurnRecord) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::asks;
+    use super::is_details_command;
 
     #[test]
     fn only_the_command_alone_asks() {
@@ -72,7 +72,7 @@ mod tests {
             "/why",
             "/Why@my_bot",
         ] {
-            assert!(asks(text), "{text}");
+            assert!(is_details_command(text), "{text}");
         }
         for text in [
             "/detail",
@@ -81,7 +81,7 @@ mod tests {
             "/details@my bot",
             "",
         ] {
-            assert!(!asks(text), "{text}");
+            assert!(!is_details_command(text), "{text}");
         }
     }
 }

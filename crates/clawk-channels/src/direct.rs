@@ -16,7 +16,7 @@ impl DirectConversations {
     }
 
     /// The platform put a message to `person` into `conversation`.
-    pub(crate) fn note(&self, person: &str, conversation: &str) {
+    pub(crate) fn remember_conversation(&self, person: &str, conversation: &str) {
         if person == conversation {
             return;
         }
@@ -28,7 +28,7 @@ impl DirectConversations {
     }
 
     /// The conversation with a person; the text itself, where it names none that is known.
-    pub(crate) fn of(&self, person: &str) -> String {
+    pub(crate) fn conversation_with(&self, person: &str) -> String {
         self.lock()
             .get(person)
             .cloned()
@@ -48,12 +48,18 @@ mod tests {
     #[test]
     fn a_person_is_answered_in_the_conversation_with_them_alone() {
         let direct = DirectConversations::default();
-        direct.note("U1", "D1");
-        direct.note("D2", "D2");
+        direct.remember_conversation("U1", "D1");
+        direct.remember_conversation("D2", "D2");
         assert!(direct.is_same("U1", "D1") && direct.is_same("C9", "C9"));
         for (asked, answered) in [("U1", "D2"), ("U2", "D1"), ("D1", "U1"), ("", "D1")] {
             assert!(!direct.is_same(asked, answered), "{asked} {answered}");
         }
-        assert_eq!((direct.of("U1").as_str(), direct.of("C9").as_str()), ("D1", "C9"));
+        assert_eq!(
+            (
+                direct.conversation_with("U1").as_str(),
+                direct.conversation_with("C9").as_str()
+            ),
+            ("D1", "C9")
+        );
     }
 }

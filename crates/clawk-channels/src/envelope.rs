@@ -6,7 +6,12 @@ use cbc::cipher::block_padding::NoPadding;
 use cbc::cipher::{BlockModeDecrypt as _, KeyIvInit as _};
 
 /// Decrypts, and takes off the padding: `block` bytes at most, each of which says how many there are. `None`: it is not genuine.
-pub(crate) fn opened(key: &[u8; 32], iv: &[u8; 16], sealed: &[u8], block: usize) -> Option<Vec<u8>> {
+pub(crate) fn decrypt_envelope(
+    key: &[u8; 32],
+    iv: &[u8; 16],
+    sealed: &[u8],
+    block: usize,
+) -> Option<Vec<u8>> {
     if sealed.is_empty() || !sealed.len().is_multiple_of(16) {
         return None;
     }
@@ -32,7 +37,7 @@ mod tests {
     use base64::engine::general_purpose::STANDARD;
     use sha2::{Digest as _, Sha256};
 
-    use super::opened;
+    use super::decrypt_envelope;
 
     #[test]
     fn the_vendors_example_opens_and_nothing_that_was_changed_does() {
@@ -43,15 +48,15 @@ mod tests {
             .unwrap();
         let (iv, sealed) = sealed.split_at(16);
         let iv: [u8; 16] = iv.try_into().unwrap();
-        assert_eq!(opened(&key, &iv, sealed, 16).unwrap(), b"hello world");
+        assert_eq!(decrypt_envelope(&key, &iv, sealed, 16).unwrap(), b"hello world");
         let mut changed = sealed.to_vec();
         changed[15] ^= 1;
         assert_ne!(
-            opened(&key, &iv, &changed, 16).as_deref(),
+            decrypt_envelope(&key, &iv, &changed, 16).as_deref(),
             Some(&b"hello world"[..])
         );
         for broken in [&sealed[..15], &[], &[0; 17][..]] {
-            assert_eq!(opened(&key, &iv, broken, 16), None);
+            assert_eq!(decrypt_envelope(&key, &iv, broken, 16), None);
         }
     }
 }

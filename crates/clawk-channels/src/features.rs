@@ -6,7 +6,11 @@ use crate::config::ChannelConfig;
 use crate::platforms;
 
 /// What is wrong with the Provider that a chat channel names for recordings.
-pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
+pub(crate) fn recording_provider_faults(
+    channel: &Channel,
+    config: &ChannelConfig,
+    providers: &[Provider],
+) -> Vec<String> {
     let Some(name) = config
         .settings
         .get("transcribe")
@@ -30,7 +34,7 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
 
 /// What the manifest asks of a channel and its type can't do: the field, as a path below the channel, and why.
 #[must_use]
-pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str, String)> {
+pub fn unsupported_features(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str, String)> {
     let (kind, features) = (channel.kind.as_str(), &channel.features);
     let profile = platforms::entry(channel.kind).profile;
     let mut found = Vec::new();
@@ -86,7 +90,7 @@ mod tests {
     use clawk_kernel::testing::manifest;
     use serde_json::json;
 
-    use super::{faults, unserved};
+    use super::{recording_provider_faults, unsupported_features};
     use crate::config::ChannelConfig;
 
     #[test]
@@ -98,7 +102,7 @@ mod tests {
                     "processing": {"typing_indicator": true, "read_receipts": true}}],
                 "providers": [{"name": "model", "protocol": "custom", "endpoint": "script:none", "model": "m",
                     "auth": {"type": "none"}, "capabilities": capabilities}]}));
-            let found = unserved(&manifest.channels[0], &manifest.providers);
+            let found = unsupported_features(&manifest.channels[0], &manifest.providers);
             found.into_iter().map(|(field, _)| field).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -139,7 +143,7 @@ mod tests {
         ] {
             let mut config = ChannelConfig::default();
             config.settings.insert("transcribe".to_owned(), name.to_owned());
-            let found = faults(&manifest.channels[0], &config, &manifest.providers);
+            let found = recording_provider_faults(&manifest.channels[0], &config, &manifest.providers);
             match fault {
                 None => assert_eq!(found, Vec::<String>::new()),
                 Some(fault) => assert!(found[0].contains(fault), "{found:?}"),

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::adapter::{Attachment, AttachmentContent, ChannelAdapter};
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::inlet::InboundPipeline;
 use crate::kinds;
 use crate::plain_name::harmless;
@@ -66,7 +66,7 @@ pub(crate) enum FileOwner<'a> {
 }
 
 impl<'a> FileOwner<'a> {
-    pub(crate) fn of(inlet: &'a InboundPipeline, inbound: &'a ChannelMessage) -> Self {
+    pub(crate) fn for_message(inlet: &'a InboundPipeline, inbound: &'a ChannelMessage) -> Self {
         match inbound.role {
             Role::Admin => Self::Admins,
             Role::User | Role::Viewer => Self::Others {
@@ -78,15 +78,15 @@ impl<'a> FileOwner<'a> {
     }
 
     /// A turn to fetch this person's files.
-    async fn turn(&self, fetching: &Arc<ShareLimiter>) -> ShareGuard {
+    async fn wait_fetch_turn(&self, fetching: &Arc<ShareLimiter>) -> ShareGuard {
         match self {
-            Self::Admins => fetching.take("", Some(Role::Admin)).await,
-            Self::Others { sender, .. } => fetching.take(sender, None).await,
+            Self::Admins => fetching.take_share("", Some(Role::Admin)).await,
+            Self::Others { sender, .. } => fetching.take_share(sender, None).await,
         }
     }
 
     /// Before a file is written: whose its bytes are, on the disk. If that fails, the sender is told.
-    async fn mark(&self, name: &str, data: &Bytes) -> Result<(), &'static str> {
+    async fn record_sender(&self, name: &str, data: &Bytes) -> Result<(), &'static str> {
         let Self::Others {
             inlet,
             conversation,
@@ -103,13 +103,13 @@ impl<'a> FileOwner<'a> {
                 "The file `{}` was not kept: it can't be recorded now who sent it. Send it again later.",
                 harmless(name)
             );
-            inlet.aside(conversation, told);
+            inlet.send_notice(conversation, told);
             "it can't be recorded who sent it"
         })
     }
 
     /// After it was written.
-    async fn note(&self, path: PathBuf) {
+    async fn record_written(&self, path: PathBuf) {
         if let Self::Others { inlet, .. } = self {
             inlet.kernel().note_sent(path).await;
         }
@@ -128,7 +128,7 @@ impl InboundFileStore {
     }
 
     /// The pictures of a message, and its text with a line for each file. A name can't forge a line of its own.
-    pub(crate) async fn take(
+    pub(crate) async fn store_attachments(
         &self,
         adapter: Option<&Arc<dyn ChannelAdapter>>,
         text: &str,
@@ -142,7 +142,7 @@ impl InboundFileStore {
             .any(|attachment| matches!(attachment.content, AttachmentContent::At(_)));
         let turn = if far {
             // silent-ok: without a turn nothing is fetched, which each file's line says
-            tokio::time::timeout_at(until, whose.turn(&self.fetching))
+            tokio::time::timeout_at(until, whose.wait_fetch_turn(&self.fetching))
                 .await
                 .ok()
         } else {
@@ -150,14 +150,15 @@ impl InboundFileStore {
         };
         let may_fetch = turn.is_some();
         for attachment in attachments.iter().take(MAX_ATTACHMENTS) {
-            let (kind, size, fate) = match self.bytes(adapter, attachment, until, may_fetch).await {
+            let (kind, size, fate) = match self.attachment_bytes(adapter, attachment, until, may_fetch).await
+            {
                 Ok(data) => {
                     let size = u64::try_from(data.len()).unwrap_or(u64::MAX);
-                    let kind = kinds::told(&attachment.media_type, &data);
+                    let kind = kinds::describe_type(&attachment.media_type, &data);
                     (
                         kind,
                         Some(size),
-                        self.keep(attachment, data, whose, &mut images).await,
+                        self.store_attachment(attachment, data, whose, &mut images).await,
                     )
                 }
                 Err(reason) => (
@@ -182,18 +183,19 @@ impl InboundFileStore {
     }
 
     /// The bytes of one file, fetched in its turn.
-    pub(crate) async fn one(
+    pub(crate) async fn read_attachment(
         &self,
         adapter: Option<&Arc<dyn ChannelAdapter>>,
         attachment: &Attachment,
         (sender, role): (&str, Option<Role>),
     ) -> Result<Bytes, String> {
         let until = Instant::now() + FETCH;
-        let turn = tokio::time::timeout_at(until, self.fetching.take(sender, role)).await;
-        self.bytes(adapter, attachment, until, turn.is_ok()).await
+        let turn = tokio::time::timeout_at(until, self.fetching.take_share(sender, role)).await;
+        self.attachment_bytes(adapter, attachment, until, turn.is_ok())
+            .await
     }
 
-    async fn bytes(
+    async fn attachment_bytes(
         &self,
         adapter: Option<&Arc<dyn ChannelAdapter>>,
         attachment: &Attachment,
@@ -222,7 +224,7 @@ impl InboundFileStore {
             }
             (AttachmentContent::At(at), Some(adapter)) => {
                 let until = until.min(Instant::now() + FETCH);
-                match tokio::time::timeout_at(until, adapter.fetch(at, self.max_bytes)).await {
+                match tokio::time::timeout_at(until, adapter.fetch_attachment(at, self.max_bytes)).await {
                     Ok(fetched) => fetched?,
                     Err(_) => {
                         return Err(format!(
@@ -241,15 +243,15 @@ impl InboundFileStore {
     }
 
     /// Shows a picture, and keeps every file; what became of it.
-    async fn keep(
+    async fn store_attachment(
         &self,
         attachment: &Attachment,
         data: Bytes,
         whose: &FileOwner<'_>,
         images: &mut Vec<AttachedPicture>,
     ) -> String {
-        let shown = self.show(attachment, &data, images);
-        let kept = self.kept(attachment, data, whose).await;
+        let shown = self.add_picture(attachment, &data, images);
+        let kept = self.write_attachment(attachment, data, whose).await;
         match (shown, kept) {
             // A model that can't see reads the note, and the file by its path.
             (true, Ok(path)) => format!("shown as a picture, kept as `{path}`"),
@@ -259,9 +261,9 @@ impl InboundFileStore {
         }
     }
 
-    fn show(&self, attachment: &Attachment, data: &Bytes, images: &mut Vec<AttachedPicture>) -> bool {
+    fn add_picture(&self, attachment: &Attachment, data: &Bytes, images: &mut Vec<AttachedPicture>) -> bool {
         let before: usize = images.iter().map(|image| image.data.len()).sum();
-        let Some(kind) = kinds::picture(data) else {
+        let Some(kind) = kinds::picture_type(data) else {
             return false;
         };
         if self.features.inline_images == Some(false)
@@ -275,7 +277,7 @@ impl InboundFileStore {
             name: Some(harmless(&attachment.name)),
             data: data.to_vec(),
         };
-        let fits = image.check().is_ok();
+        let fits = image.check_format().is_ok();
         if fits {
             images.push(image);
         }
@@ -283,19 +285,19 @@ impl InboundFileStore {
     }
 
     /// The path of a file, below the working directory; or why it is not kept.
-    async fn kept(
+    async fn write_attachment(
         &self,
         attachment: &Attachment,
         data: Bytes,
         whose: &FileOwner<'_>,
     ) -> Result<String, &'static str> {
         let workdir = self.workdir.clone().ok_or("the agent has no working directory")?;
-        whose.mark(&attachment.name, &data).await?;
+        whose.record_sender(&attachment.name, &data).await?;
         let (name, folder) = (attachment.name.clone(), workdir.join(FOLDER));
         let written = tokio::task::spawn_blocking(move || write(&workdir, &name, &data)).await;
         let error = match written {
             Ok(Ok(name)) => {
-                whose.note(folder.join(&name)).await;
+                whose.record_written(folder.join(&name)).await;
                 return Ok(format!("{FOLDER}/{name}"));
             }
             Ok(Err(error)) => error.to_string(),
@@ -309,10 +311,10 @@ impl InboundFileStore {
 /// A name on disk: the digest's start, then what is plain of the sender's own name. It has no separator and no leading dot, so it
 /// stays in its folder; the digest keeps two files of one name apart.
 pub(crate) fn on_disk(name: &str, data: &[u8]) -> String {
-    named(name, &hex(&Sha256::digest(data)), DIGITS)
+    sanitize_file_name(name, &to_hex(&Sha256::digest(data)), DIGITS)
 }
 
-fn named(name: &str, digest: &str, digits: usize) -> String {
+fn sanitize_file_name(name: &str, digest: &str, digits: usize) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let plain: String = last
         .chars()
@@ -342,17 +344,17 @@ fn write(workdir: &Path, name: &str, data: &[u8]) -> io::Result<String> {
         OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let digest = hex(&Sha256::digest(data));
+    let digest = to_hex(&Sha256::digest(data));
     // Whoever makes two files whose digests begin alike, or a tool that changed one, does not put other bytes in its place.
     for digits in [DIGITS, digest.len()] {
-        let name = named(name, &digest, digits);
+        let name = sanitize_file_name(name, &digest, digits);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o644)) {
             Ok(file) => {
                 std::fs::File::from(file).write_all(data)?;
                 return Ok(name);
             }
-            Err(rustix::io::Errno::EXIST) if holds(&folder, &name, data)? => return Ok(name),
+            Err(rustix::io::Errno::EXIST) if has_content(&folder, &name, data)? => return Ok(name),
             Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -364,7 +366,7 @@ fn write(workdir: &Path, name: &str, data: &[u8]) -> io::Result<String> {
 }
 
 /// Whether the file of this name holds these bytes: a repetition.
-fn holds(folder: &OwnedFd, name: &str, data: &[u8]) -> io::Result<bool> {
+fn has_content(folder: &OwnedFd, name: &str, data: &[u8]) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
         Ok(file) => std::fs::File::from(file),
@@ -417,7 +419,7 @@ mod tests {
         let mut told = String::new();
         for name in names {
             told = files
-                .take(None, &told, &[file(name, b"hello")], &FileOwner::Admins)
+                .store_attachments(None, &told, &[file(name, b"hello")], &FileOwner::Admins)
                 .await
                 .1;
         }
@@ -445,7 +447,7 @@ mod tests {
         std::os::unix::fs::symlink(&other, workdir.join("attachments")).unwrap();
         let files = InboundFileStore::new(Some(workdir), 1, ChannelFeatures::default());
         let (_, told) = files
-            .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
+            .store_attachments(None, "", &[file("x", b"hello")], &FileOwner::Admins)
             .await;
         assert!(told.contains("not kept"), "{told}");
         assert_eq!(std::fs::read_dir(other).unwrap().count(), 0);
@@ -458,14 +460,14 @@ mod tests {
         let kept = |told: &str| told.split('`').nth(1).unwrap().to_owned();
         let first = kept(
             &files
-                .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
+                .store_attachments(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                 .await
                 .1,
         );
         assert_eq!(
             kept(
                 &files
-                    .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
+                    .store_attachments(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                     .await
                     .1
             ),
@@ -475,7 +477,7 @@ mod tests {
         std::fs::write(workdir.path().join(&first), "changed").unwrap();
         let second = kept(
             &files
-                .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
+                .store_attachments(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                 .await
                 .1,
         );
@@ -498,7 +500,9 @@ mod tests {
                 }
             })
             .collect();
-        let (images, told) = files.take(None, "", &pictures, &FileOwner::Admins).await;
+        let (images, told) = files
+            .store_attachments(None, "", &pictures, &FileOwner::Admins)
+            .await;
         assert_eq!(images.len(), 5, "20 MiB are shown: {told}");
         assert_eq!(told.matches("kept as `attachments/").count(), 6, "{told}");
     }
@@ -508,7 +512,9 @@ mod tests {
         let files = InboundFileStore::new(None, 1, ChannelFeatures::default());
         let mut program = file("holiday.jpg", b"\x7fELF\x02\x01\x01");
         program.media_type = "image/jpeg".to_owned();
-        let (images, told) = files.take(None, "", &[program], &FileOwner::Admins).await;
+        let (images, told) = files
+            .store_attachments(None, "", &[program], &FileOwner::Admins)
+            .await;
         assert_eq!(images, []);
         assert!(
             told.contains("sent as image/jpeg, by its bytes application/x-executable"),
@@ -521,7 +527,7 @@ mod tests {
         let files = InboundFileStore::new(None, 1, ChannelFeatures::default());
         let png = b"\x89PNG\r\n\x1a\nrest";
         let (images, told) = files
-            .take(None, "see", &[file("a.txt", png)], &FileOwner::Admins)
+            .store_attachments(None, "see", &[file("a.txt", png)], &FileOwner::Admins)
             .await;
         assert_eq!(images.len(), 1);
         assert_eq!(images[0].mime_type, "image/png");
@@ -530,7 +536,9 @@ mod tests {
             size: Some(2 << 20),
             ..file("a.bin", b"x")
         };
-        let (images, told) = files.take(None, "", &[large], &FileOwner::Admins).await;
+        let (images, told) = files
+            .store_attachments(None, "", &[large], &FileOwner::Admins)
+            .await;
         assert_eq!(images.len(), 0);
         assert!(told.contains("larger than 1 MiB"), "{told}");
     }

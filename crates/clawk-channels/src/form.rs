@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::message::OutFile;
 
 /// A form that is being written.
@@ -22,12 +22,12 @@ impl MultipartForm {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| "no random bytes can be had".to_owned())?; // silent-ok: said
         Ok(Self {
-            boundary: format!("clawk-{}", hex(&random)),
+            boundary: format!("clawk-{}", to_hex(&random)),
             body: Vec::new(),
         })
     }
 
-    fn part(&mut self, head: &str, data: &[u8]) {
+    fn push_part(&mut self, head: &str, data: &[u8]) {
         let begin = format!("--{}\r\n{head}\r\n\r\n", self.boundary);
         self.body.extend_from_slice(begin.as_bytes());
         self.body.extend_from_slice(data);
@@ -36,7 +36,7 @@ impl MultipartForm {
 
     /// With a text.
     pub(crate) fn text(mut self, name: &str, value: &str) -> Self {
-        self.part(
+        self.push_part(
             &format!("content-disposition: form-data; name=\"{name}\""),
             value.as_bytes(),
         );
@@ -47,7 +47,7 @@ impl MultipartForm {
     pub(crate) fn json(mut self, name: &str, value: &serde_json::Value) -> Self {
         let head =
             format!("content-disposition: form-data; name=\"{name}\"\r\ncontent-type: application/json");
-        self.part(&head, value.to_string().as_bytes());
+        self.push_part(&head, value.to_string().as_bytes());
         self
     }
 
@@ -59,7 +59,7 @@ impl MultipartForm {
             "content-disposition: form-data; name=\"{name}\"; filename=\"{shown}\"\r\ncontent-type: {}",
             file.media_type
         );
-        self.part(&head, &file.data);
+        self.push_part(&head, &file.data);
         self
     }
 
@@ -67,7 +67,7 @@ impl MultipartForm {
     ///
     /// # Errors
     /// None that can come: a boundary of ours stands in a header.
-    pub(crate) fn done(mut self) -> Result<(HeaderValue, Vec<u8>), String> {
+    pub(crate) fn into_request_body(mut self) -> Result<(HeaderValue, Vec<u8>), String> {
         self.body
             .extend_from_slice(format!("--{}--\r\n", self.boundary).as_bytes());
         let kind = format!("multipart/form-data; boundary={}", self.boundary);
@@ -91,7 +91,7 @@ mod tests {
             .unwrap()
             .text("chat_id", "1")
             .file("document", &file)
-            .done()
+            .into_request_body()
             .unwrap();
         let body = String::from_utf8(body).unwrap();
         let boundary = kind

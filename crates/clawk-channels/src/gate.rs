@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{ChannelFact, Role, admit};
+use clawk_kernel::{ChannelFact, Role, admitted_role};
 use clawk_manifest::model::{AccessControl, Channel, MessageRate};
 
 use crate::config::ChannelConfig;
@@ -70,7 +70,7 @@ impl SenderAccessControl {
         config: &ChannelConfig,
         facts: &[ChannelFact],
     ) -> Self {
-        let pairings = PairingRegistry::of(&channel.name, facts);
+        let pairings = PairingRegistry::from_facts(&channel.name, facts);
         Self {
             admins: config.admins.clone(),
             channel,
@@ -96,11 +96,11 @@ impl SenderAccessControl {
             return Some(Role::Admin);
         }
         let paired = self.lock().pairings.is_paired(sender);
-        admit(&self.channel, sender, paired)
+        admitted_role(&self.channel, sender, paired)
     }
 
     /// Whether a sender is let in, and as what.
-    pub(crate) fn judge(&self, sender: &str, direct: bool, now: Timestamp) -> AccessDecision {
+    pub(crate) fn judge_sender(&self, sender: &str, direct: bool, now: Timestamp) -> AccessDecision {
         if let Some(role) = self.role(sender) {
             return AccessDecision::In(role);
         }
@@ -116,7 +116,7 @@ impl SenderAccessControl {
         if !direct {
             return AccessDecision::Out("the sender is not paired");
         }
-        match self.lock().pairings.ask(sender, pairing, now) {
+        match self.lock().pairings.offer_pairing(sender, pairing, now) {
             Ok(PairingOffer::Code(code, pending)) => AccessDecision::Code(code, pending),
             Ok(PairingOffer::Waiting) => {
                 AccessDecision::Out("the sender is not paired, and has a code that waits")
@@ -146,7 +146,7 @@ impl SenderAccessControl {
     }
 
     /// With the pairings, for whoever decides on them.
-    pub(crate) fn pairings<T>(&self, with: impl FnOnce(&mut PairingRegistry) -> T) -> T {
+    pub(crate) fn with_pairings<T>(&self, with: impl FnOnce(&mut PairingRegistry) -> T) -> T {
         with(&mut self.lock().pairings)
     }
 
@@ -187,7 +187,7 @@ impl SenderAccessControl {
     }
 
     /// Whether this refusal goes on the record now, and for how many it stands.
-    pub(crate) fn refused(&self, sender: &str, reason: &'static str, now: Timestamp) -> Option<u64> {
+    pub(crate) fn note_refusal(&self, sender: &str, reason: &'static str, now: Timestamp) -> Option<u64> {
         let mut inner = self.lock();
         if inner.refused.len() >= REMEMBERED {
             inner
@@ -219,7 +219,7 @@ impl SenderAccessControl {
     }
 
     /// Whether the sender is told now that they are not let in.
-    pub(crate) fn tells(&self, sender: &str, now: Timestamp) -> bool {
+    pub(crate) fn should_tell_sender(&self, sender: &str, now: Timestamp) -> bool {
         let mut inner = self.lock();
         inner.told.retain(|_, at| now.0 - at.0 < TELL_EVERY_MS * 1000);
         if inner.told.len() >= REMEMBERED || inner.told.contains_key(sender) {
@@ -265,47 +265,77 @@ mod tests {
     #[test]
     fn each_mode_lets_in_whom_it_says_with_the_role_it_says() {
         let closed = gate("telegram", &json!({}), &[]);
-        assert!(matches!(closed.judge("1", true, NOW), AccessDecision::Out(_)));
+        assert!(matches!(
+            closed.judge_sender("1", true, NOW),
+            AccessDecision::Out(_)
+        ));
         let open = gate("telegram", &json!({"access_control": {"mode": "open"}}), &["7"]);
-        assert_eq!(open.judge("1", false, NOW), AccessDecision::In(Role::User));
-        assert_eq!(open.judge("7", false, NOW), AccessDecision::In(Role::Admin));
-        assert_eq!(open.judge(NOBODY, false, NOW), AccessDecision::In(Role::User));
+        assert_eq!(open.judge_sender("1", false, NOW), AccessDecision::In(Role::User));
+        assert_eq!(
+            open.judge_sender("7", false, NOW),
+            AccessDecision::In(Role::Admin)
+        );
+        assert_eq!(
+            open.judge_sender(NOBODY, false, NOW),
+            AccessDecision::In(Role::User)
+        );
         let list = json!({"access_control": {"mode": "allowlist", "allowed_ids": ["1"]}});
         let list = gate("telegram", &list, &["7"]);
-        assert_eq!(list.judge("1", true, NOW), AccessDecision::In(Role::User));
-        assert_eq!(list.judge("7", true, NOW), AccessDecision::In(Role::Admin));
-        assert!(matches!(list.judge("2", true, NOW), AccessDecision::Out(_)));
-        assert!(matches!(list.judge(NOBODY, true, NOW), AccessDecision::Out(_)));
+        assert_eq!(list.judge_sender("1", true, NOW), AccessDecision::In(Role::User));
+        assert_eq!(list.judge_sender("7", true, NOW), AccessDecision::In(Role::Admin));
+        assert!(matches!(
+            list.judge_sender("2", true, NOW),
+            AccessDecision::Out(_)
+        ));
+        assert!(matches!(
+            list.judge_sender(NOBODY, true, NOW),
+            AccessDecision::Out(_)
+        ));
         let roles =
             json!({"access_control": {"mode": "role-based", "roles": [{"id": "1", "role": "viewer"}]}});
         let roles = gate("telegram", &roles, &["1"]);
         assert_eq!(
-            roles.judge("1", true, NOW),
+            roles.judge_sender("1", true, NOW),
             AccessDecision::In(Role::Viewer),
             "the role is the manifest's"
         );
-        assert!(matches!(roles.judge("2", true, NOW), AccessDecision::Out(_)));
+        assert!(matches!(
+            roles.judge_sender("2", true, NOW),
+            AccessDecision::Out(_)
+        ));
         let trigger = json!({"trigger": {"schedule": "* * * * *"}});
         let trigger = gate("cron", &trigger, &[]);
-        assert_eq!(trigger.judge("c", true, NOW), AccessDecision::In(Role::User));
-        assert!(matches!(trigger.judge("1", true, NOW), AccessDecision::Out(_)));
+        assert_eq!(
+            trigger.judge_sender("c", true, NOW),
+            AccessDecision::In(Role::User)
+        );
+        assert!(matches!(
+            trigger.judge_sender("1", true, NOW),
+            AccessDecision::Out(_)
+        ));
     }
 
     #[test]
     fn pairing_gives_a_code_in_direct_messages_alone() {
         let pairing = json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 5, "max_pending": 3}});
         let gate = gate("telegram", &json!({"access_control": pairing}), &[]);
-        assert!(matches!(gate.judge("1", false, NOW), AccessDecision::Out(_)));
-        assert!(matches!(gate.judge(NOBODY, true, NOW), AccessDecision::Out(_)));
-        let AccessDecision::Code(code, pending) = gate.judge("1", true, NOW) else {
+        assert!(matches!(
+            gate.judge_sender("1", false, NOW),
+            AccessDecision::Out(_)
+        ));
+        assert!(matches!(
+            gate.judge_sender(NOBODY, true, NOW),
+            AccessDecision::Out(_)
+        ));
+        let AccessDecision::Code(code, pending) = gate.judge_sender("1", true, NOW) else {
             panic!("no code");
         };
-        gate.pairings(|pairings| {
-            pairings.put(pending);
-            assert_eq!(pairings.whose(&code, NOW).as_deref(), Some("1"));
-            pairings.took("1", clawk_kernel::PairingChange::Approved);
+        gate.with_pairings(|pairings| {
+            pairings.add_pending(pending);
+            assert_eq!(pairings.owner_of_code(&code, NOW).as_deref(), Some("1"));
+            pairings.record_change("1", clawk_kernel::PairingChange::Approved);
         });
-        assert_eq!(gate.judge("1", true, NOW), AccessDecision::In(Role::User));
+        assert_eq!(gate.judge_sender("1", true, NOW), AccessDecision::In(Role::User));
     }
 
     #[test]
@@ -324,13 +354,13 @@ mod tests {
     #[test]
     fn a_flood_of_refusals_is_recorded_with_its_number_and_told_once() {
         let gate = gate("telegram", &json!({}), &[]);
-        assert_eq!(gate.refused("1", "no", NOW), Some(1));
+        assert_eq!(gate.note_refusal("1", "no", NOW), Some(1));
         for _ in 0..50 {
-            assert_eq!(gate.refused("1", "no", NOW), None);
+            assert_eq!(gate.note_refusal("1", "no", NOW), None);
         }
-        assert_eq!(gate.refused("1", "no", NOW.plus_millis(60_001)), Some(51));
-        assert!(gate.tells("1", NOW));
-        assert!(!gate.tells("1", NOW.plus_millis(3_599_000)));
-        assert!(gate.tells("1", NOW.plus_millis(3_601_000)));
+        assert_eq!(gate.note_refusal("1", "no", NOW.plus_millis(60_001)), Some(51));
+        assert!(gate.should_tell_sender("1", NOW));
+        assert!(!gate.should_tell_sender("1", NOW.plus_millis(3_599_000)));
+        assert!(gate.should_tell_sender("1", NOW.plus_millis(3_601_000)));
     }
 }

@@ -22,26 +22,26 @@ pub(crate) fn hmac_sha256(secret: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 }
 
 /// Lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether two texts are the same, in constant time for texts of one length.
-pub(crate) fn same(given: &str, wanted: &str) -> bool {
+pub(crate) fn constant_time_eq(given: &str, wanted: &str) -> bool {
     !wanted.is_empty() && bool::from(given.as_bytes().ct_eq(wanted.as_bytes()))
 }
 
 /// Whether `given` is the hex of this HMAC.
-pub(crate) fn signed(given: &str, secret: &str, parts: &[&[u8]]) -> bool {
+pub(crate) fn is_hmac_valid(given: &str, secret: &str, parts: &[&[u8]]) -> bool {
     !secret.is_empty()
-        && same(
+        && constant_time_eq(
             &given.to_ascii_lowercase(),
-            &hex(&hmac_sha256(secret.as_bytes(), parts)),
+            &to_hex(&hmac_sha256(secret.as_bytes(), parts)),
         )
 }
 
 /// Whether a signed time is near enough to ours.
-pub(crate) fn fresh(at: Timestamp, now: Timestamp) -> bool {
+pub(crate) fn is_time_fresh(at: Timestamp, now: Timestamp) -> bool {
     at.0.abs_diff(now.0) <= MAX_AGE_MS.unsigned_abs() * 1000
 }
 
@@ -53,24 +53,24 @@ pub(crate) fn of_seconds(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use super::{hex, hmac_sha256, same, signed};
+    use super::{constant_time_eq, hmac_sha256, is_hmac_valid, to_hex};
 
     #[test]
     fn a_signature_is_the_known_one_and_nothing_else_fits() {
         // RFC 4231, test case 2.
         let known = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(
-            hex(&hmac_sha256(b"Jefe", &[b"what do ya want ", b"for nothing?"])),
+            to_hex(&hmac_sha256(b"Jefe", &[b"what do ya want ", b"for nothing?"])),
             known
         );
-        assert!(signed(known, "Jefe", &[b"what do ya want for nothing?"]));
-        assert!(!signed(known, "Jeff", &[b"what do ya want for nothing?"]));
-        assert!(!signed(
+        assert!(is_hmac_valid(known, "Jefe", &[b"what do ya want for nothing?"]));
+        assert!(!is_hmac_valid(known, "Jeff", &[b"what do ya want for nothing?"]));
+        assert!(!is_hmac_valid(
             known.split_at(1).1,
             "Jefe",
             &[b"what do ya want for nothing?"]
         ));
-        assert!(!signed("", "", &[]));
-        assert!(!same("", ""), "an empty secret fits nothing");
+        assert!(!is_hmac_valid("", "", &[]));
+        assert!(!constant_time_eq("", ""), "an empty secret fits nothing");
     }
 }

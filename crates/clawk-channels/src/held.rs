@@ -57,7 +57,7 @@ impl Drop for SendAttempt<'_> {
 
 impl SendAttempt<'_> {
     /// The platform forbids it now. If the person wrote meanwhile, it may be allowed already, so it is tried again.
-    pub(crate) fn forbidden(self, why: &str) -> Delivery {
+    pub(crate) fn defer_forbidden(self, why: &str) -> Delivery {
         let mut all = self.held.lock();
         if let Some(own) = all.under_way.remove(&self.number) {
             if own.wrote {
@@ -82,7 +82,7 @@ impl DeferredDeliveries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn attempt(&self, conversation: &str) -> SendAttempt<'_> {
+    pub(crate) fn begin_attempt(&self, conversation: &str) -> SendAttempt<'_> {
         let mut all = self.lock();
         all.last += 1;
         let number = all.last;
@@ -96,7 +96,7 @@ impl DeferredDeliveries {
 
     /// What waited when the agent ended.
     pub(crate) async fn read(&self, inlet: &InboundPipeline) {
-        match inlet.kernel().outbox(READ).await {
+        match inlet.kernel().read_outbox(READ).await {
             Ok(rows) => {
                 let name = &inlet.channel().name;
                 let waiting = rows.into_iter().filter(|row| {
@@ -113,7 +113,7 @@ impl DeferredDeliveries {
     }
 
     /// How often what waited for this person was looked for in vain; `None`: nothing waited.
-    fn wrote(&self, conversation: &str) -> Option<u32> {
+    fn take_deferred(&self, conversation: &str) -> Option<u32> {
         let mut all = self.lock();
         let here = all
             .under_way
@@ -124,8 +124,8 @@ impl DeferredDeliveries {
     }
 
     /// The person wrote: what waited is owed again.
-    pub(crate) async fn release(&self, inlet: &InboundPipeline, conversation: &str) {
-        let Some(misses) = self.wrote(conversation) else {
+    pub(crate) async fn release_deferred(&self, inlet: &InboundPipeline, conversation: &str) {
+        let Some(misses) = self.take_deferred(conversation) else {
             return;
         };
         for _ in 0..LOOKS {
@@ -151,7 +151,7 @@ impl DeferredDeliveries {
         conversation: &str,
     ) -> Result<bool, clawk_kernel::KernelError> {
         let (name, mut found) = (&inlet.channel().name, false);
-        for row in inlet.kernel().outbox(READ).await? {
+        for row in inlet.kernel().read_outbox(READ).await? {
             let waits = row.dead && row.reason.as_deref().is_some_and(|why| why.starts_with(WAITS));
             if waits && row.owed.channel == *name && row.owed.conversation == conversation {
                 found = true;
@@ -174,22 +174,25 @@ mod tests {
     #[test]
     fn what_is_forbidden_waits_unless_the_person_wrote_since_the_attempt_began() {
         let held = DeferredDeliveries::default();
-        let forbidden = |held: &DeferredDeliveries| held.attempt("ann").forbidden("too old");
+        let forbidden = |held: &DeferredDeliveries| held.begin_attempt("ann").defer_forbidden("too old");
         assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
-        assert_eq!(held.wrote("ann"), Some(0), "it waited");
-        assert_eq!(held.wrote("ann"), None);
+        assert_eq!(held.take_deferred("ann"), Some(0), "it waited");
+        assert_eq!(held.take_deferred("ann"), None);
 
-        let attempt = held.attempt("ann");
-        assert_eq!(held.wrote("ann"), None, "nothing waits yet");
+        let attempt = held.begin_attempt("ann");
+        assert_eq!(held.take_deferred("ann"), None, "nothing waits yet");
         // A notice that is sent meanwhile takes nothing away from the answer.
-        drop(held.attempt("ann"));
-        assert!(matches!(attempt.forbidden("too old"), Delivery::Retry { .. }));
-        assert_eq!(held.wrote("ann"), None);
+        drop(held.begin_attempt("ann"));
+        assert!(matches!(
+            attempt.defer_forbidden("too old"),
+            Delivery::Retry { .. }
+        ));
+        assert_eq!(held.take_deferred("ann"), None);
         // That she wrote then is no word about a later attempt.
         assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
 
-        let attempt = held.attempt("ann");
-        assert_eq!(held.wrote("ann"), Some(0));
+        let attempt = held.begin_attempt("ann");
+        assert_eq!(held.take_deferred("ann"), Some(0));
         drop(attempt);
         assert!(held.lock().under_way.is_empty());
     }

@@ -74,7 +74,7 @@ pub enum IngestOutcome {
 impl IngestOutcome {
     /// Whether the message may be acknowledged, so that the platform does not send it again.
     #[must_use]
-    pub const fn settled(&self) -> bool {
+    pub const fn is_settled(&self) -> bool {
         !matches!(self, Self::Later(_))
     }
 }
@@ -211,26 +211,26 @@ impl InboundPipeline {
     }
 
     /// The platform is connected.
-    pub fn ready(&self) {
-        self.status.set(State::Ready, None);
+    pub fn report_ready(&self) {
+        self.status.set_state(State::Ready, None);
         self.connected.notify_one();
     }
 
     /// Completes when the platform was connected since this was asked last.
-    pub(crate) async fn connected(&self) {
+    pub(crate) async fn wait_connected(&self) {
         self.connected.notified().await;
     }
 
     /// It is connected in part, or not now.
-    pub fn degraded(&self, reason: impl Into<String>) {
-        self.status.set(State::Degraded, Some(reason.into()));
+    pub fn report_degraded(&self, reason: impl Into<String>) {
+        self.status.set_state(State::Degraded, Some(reason.into()));
     }
 
     /// The position up to which this adapter has read.
     ///
     /// # Errors
     /// It can't be read. Messages may come again; they are recognised by their ids.
-    pub fn cursor(&self) -> std::io::Result<Option<String>> {
+    pub fn read_cursor(&self) -> std::io::Result<Option<String>> {
         self.cursor.get()
     }
 
@@ -239,7 +239,7 @@ impl InboundPipeline {
     /// # Errors
     /// It can't be written. After a restart, messages may come again.
     pub fn set_cursor(&self, text: &str) -> std::io::Result<()> {
-        self.cursor.set(text)
+        self.cursor.store_text(text)
     }
 
     /// Whether a person may speak here. Sends no pairing code.
@@ -249,19 +249,22 @@ impl InboundPipeline {
     }
 
     /// The agent ends when it fires.
-    pub(crate) const fn over(&self) -> &CancellationToken {
+    pub(crate) const fn shutdown_token(&self) -> &CancellationToken {
         &self.over
     }
 
     /// Whether a message was taken in before. What can't be told counts as new; it is found to be a repetition later.
     pub(crate) async fn came_before(&self, incoming: &PlatformMessage) -> bool {
         let sender = incoming.sender.as_deref().unwrap_or(NOBODY);
-        let known = self.kernel.arrived(&self.inbound(incoming, sender)).await;
+        let known = self
+            .kernel
+            .find_arrival(&self.inbound_message(incoming, sender))
+            .await;
         matches!(known, Ok(Some(_)))
     }
 
     /// The message as the agent takes it, in the least role and without its words.
-    fn inbound(&self, incoming: &PlatformMessage, sender: &str) -> ChannelMessage {
+    fn inbound_message(&self, incoming: &PlatformMessage, sender: &str) -> ChannelMessage {
         ChannelMessage {
             channel: self.channel.name.clone(),
             conversation: incoming.conversation.clone(),
@@ -287,12 +290,12 @@ impl InboundPipeline {
     }
 
     /// Takes a message in.
-    pub async fn message(&self, mut incoming: PlatformMessage) -> IngestOutcome {
+    pub async fn ingest_message(&self, mut incoming: PlatformMessage) -> IngestOutcome {
         if let Some(answered) = self.recent.answered_by(&incoming) {
             incoming.context.quotes.push(answered);
         }
-        self.recent.heard(&incoming);
-        let taken = self.judged(&mut incoming).await;
+        self.recent.remember_inbound(&incoming);
+        let taken = self.ingest_judged(&mut incoming).await;
         let came = match &taken {
             IngestOutcome::Accepted { duplicate: false, .. } => IngestKind::Accepted,
             IngestOutcome::Accepted { duplicate: true, .. } => IngestKind::Duplicate,
@@ -300,14 +303,14 @@ impl InboundPipeline {
             IngestOutcome::Ignored => IngestKind::Ignored,
             IngestOutcome::Later(_) => return taken,
         };
-        self.status.came(self.now(), came);
+        self.status.note_inbound(self.now(), came);
         if came == IngestKind::Accepted {
             if !incoming.context.edited {
-                self.acknowledge(&incoming);
-                self.react(&incoming);
+                self.acknowledge_message(&incoming);
+                self.show_reaction(&incoming);
             }
             if let IngestOutcome::Accepted { message, session, .. } = &taken {
-                self.follow(&incoming.conversation, *message, *session);
+                self.follow_answer(&incoming.conversation, *message, *session);
             }
         }
         taken
@@ -317,18 +320,18 @@ impl InboundPipeline {
         clippy::too_many_lines,
         reason = "the steps of one message, in the order of C1 to C4"
     )]
-    async fn judged(&self, incoming: &mut PlatformMessage) -> IngestOutcome {
+    async fn ingest_judged(&self, incoming: &mut PlatformMessage) -> IngestOutcome {
         let sender = incoming
             .sender
             .as_deref()
             .filter(|sender| *sender != NOBODY)
             .unwrap_or(NOBODY);
-        let mut inbound = self.inbound(incoming, sender);
+        let mut inbound = self.inbound_message(incoming, sender);
         if self.is_shelved(incoming) {
             return IngestOutcome::Ignored;
         }
         // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
-        match self.kernel.arrived(&inbound).await {
+        match self.kernel.find_arrival(&inbound).await {
             Ok(Some(known)) => {
                 return IngestOutcome::Accepted {
                     message: known.message_id,
@@ -342,13 +345,16 @@ impl InboundPipeline {
         if self.has_answered(&incoming.ids, false) {
             return IngestOutcome::Ignored;
         }
-        let frame = self.adapter().map(|adapter| adapter.frame()).unwrap_or_default();
-        let spoken = frame.spoken(&incoming.text).into_owned();
+        let frame = self
+            .adapter()
+            .map(|adapter| adapter.message_frame())
+            .unwrap_or_default();
+        let spoken = frame.spoken_words(&incoming.text).into_owned();
         let answers = self.questions.is_answer(&spoken);
-        let asks = details::asks(&spoken);
+        let asks = details::is_details_command(&spoken);
         // With a name behind it, the command is for whom the platform says that it names.
         let bare = asks && !incoming.text.contains('@');
-        let command = self.command(incoming, &spoken);
+        let command = self.parse_command(incoming, &spoken);
         let bare = bare || command.as_ref().is_some_and(|written| !written.named);
         let addressed =
             bare || incoming.direct || incoming.mention || self.config.respond == ResponsePolicy::All;
@@ -359,17 +365,20 @@ impl InboundPipeline {
             Ok(role) => role,
             Err(taken) => return taken,
         };
-        if self.answers(incoming, sender, inbound.role, &spoken).await {
+        if self
+            .answers_question(incoming, sender, inbound.role, &spoken)
+            .await
+        {
             self.has_answered(&incoming.ids, true);
             return IngestOutcome::Ignored;
         }
         if let Some(written) = command {
             self.has_answered(&incoming.ids, true);
-            self.obey(&written, incoming, sender, inbound.role).await;
+            self.run_command(&written, incoming, sender, inbound.role).await;
             return IngestOutcome::Ignored;
         }
         if asks {
-            self.details(incoming, sender, inbound.role).await;
+            self.send_details(incoming, sender, inbound.role).await;
             return IngestOutcome::Ignored;
         }
         let length = u64::try_from(chars_of(incoming)).unwrap_or(u64::MAX);
@@ -378,7 +387,7 @@ impl InboundPipeline {
         {
             let told = format!("The message has {length} characters; at most {most} are taken.");
             return self
-                .refuse(
+                .refuse_message(
                     incoming,
                     sender,
                     "the message is longer than `max_message_length`",
@@ -388,43 +397,43 @@ impl InboundPipeline {
         }
         if !self.gate.admit_rate(sender, self.now()) {
             return self
-                .refuse(incoming, sender, "more messages than `rate_limit` lets in", None)
+                .refuse_message(incoming, sender, "more messages than `rate_limit` lets in", None)
                 .await;
         }
         let adapter = self.adapter();
         let threads = self.channel.features.threads == Some(true) && !incoming.direct;
         if let (true, Some(adapter)) = (threads, &adapter)
-            && let Some(thread) = adapter.thread(self, incoming).await
+            && let Some(thread) = adapter.begin_thread(self, incoming).await
         {
             // From here on it is a conversation of its own: its answer, its questions and its session.
             thread.clone_into(&mut inbound.conversation);
             incoming.conversation = thread;
         }
-        if self.hears(incoming)
-            && let Some(taken) = self.shelve(incoming, inbound.role).await
+        if self.has_recording(incoming)
+            && let Some(taken) = self.store_recording(incoming, inbound.role).await
         {
             return taken;
         }
-        let whose = FileOwner::of(self, &inbound);
+        let whose = FileOwner::for_message(self, &inbound);
         let taken = self
             .files
-            .take(adapter.as_ref(), &incoming.text, &incoming.attachments, &whose)
+            .store_attachments(adapter.as_ref(), &incoming.text, &incoming.attachments, &whose)
             .await;
         (inbound.images, inbound.text) = taken;
         let role = inbound.role;
-        let taken = self.submitted(inbound).await;
+        let taken = self.submit_message(inbound).await;
         if matches!(taken, IngestOutcome::Accepted { .. }) {
             self.questions
-                .spoke(&self.channel.name, &incoming.conversation, role);
+                .note_speaker(&self.channel.name, &incoming.conversation, role);
         }
         taken
     }
 
     /// Gives a message to the agent. If the mailbox is full, it waits for room first, so that a burst is slowed down and not lost.
-    async fn submitted(&self, inbound: ChannelMessage) -> IngestOutcome {
+    async fn submit_message(&self, inbound: ChannelMessage) -> IngestOutcome {
         let until = Instant::now() + Duration::from_millis(ROOM_MS);
         loop {
-            match self.kernel.submit(inbound.clone()).await {
+            match self.kernel.submit_message(inbound.clone()).await {
                 Ok(accepted) => {
                     return IngestOutcome::Accepted {
                         message: accepted.message_id,
@@ -436,7 +445,7 @@ impl InboundPipeline {
                     // Whoever brings it waits meanwhile; a place is free when a turn has ended.
                     tokio::time::sleep(Duration::from_millis(ROOM_LOOK_MS)).await;
                 }
-                Err(error) => return unkept(error),
+                Err(error) => return outcome_of_error(error),
             }
         }
     }
@@ -444,7 +453,7 @@ impl InboundPipeline {
     /// Takes the message of a schedule, in the name of the person who made it. Its role is the lower one of `most` and of what the
     /// person has now. It is refused if the person may not speak here any more.
     /// `made_from`: origins of the schedule's words.
-    pub(crate) async fn scheduled(
+    pub(crate) async fn ingest_scheduled(
         &self,
         incoming: PlatformMessage,
         most: Role,
@@ -476,7 +485,7 @@ impl InboundPipeline {
             images: Vec::new(),
             context,
         };
-        match self.kernel.submit(inbound).await {
+        match self.kernel.submit_message(inbound).await {
             Ok(accepted) => IngestOutcome::Accepted {
                 message: accepted.message_id,
                 session: accepted.session_id,
@@ -484,7 +493,7 @@ impl InboundPipeline {
             },
             // A run that finds no room is left out.
             Err(KernelError::Full(reason)) => IngestOutcome::Refused(reason),
-            Err(error) => unkept(error),
+            Err(error) => outcome_of_error(error),
         }
     }
 
@@ -503,18 +512,29 @@ impl InboundPipeline {
     }
 
     /// Whether the message answers a question, so that it is not a message to the agent.
-    async fn answers(&self, incoming: &PlatformMessage, sender: &str, role: Role, text: &str) -> bool {
+    async fn answers_question(
+        &self,
+        incoming: &PlatformMessage,
+        sender: &str,
+        role: Role,
+        text: &str,
+    ) -> bool {
         let (name, conversation) = (&self.channel.name, &incoming.conversation);
-        if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
+        if let Some(pressed) = self
+            .questions
+            .answer_typed(name, conversation, sender, role, text)
+            .await
+        {
             self.tell_pressed(conversation, sender, pressed).await;
             return true;
         }
-        self.questions.told((name, conversation), sender, role, text)
+        self.questions
+            .answer_own_question((name, conversation), sender, role, text)
     }
 
     /// Answers `/details`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn
     /// unless that person is a viewer.
-    async fn details(&self, incoming: &PlatformMessage, sender: &str, role: Role) {
+    async fn send_details(&self, incoming: &PlatformMessage, sender: &str, role: Role) {
         let (name, place) = (&self.channel.name, &incoming.conversation);
         if !self.gate.admit_rate(sender, self.now()) {
             self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
@@ -540,34 +560,35 @@ impl InboundPipeline {
                         "only an admin, and whose message it was, sees a record",
                     )
                     .await;
-                    self.aside(
+                    self.send_notice(
                         place,
                         "Only an admin, and whose message it was, may see this.".to_owned(),
                     );
                     return;
                 }
-                details::told(&record)
+                details::render_details(&record)
             }
         };
-        self.aside(place, text);
+        self.send_notice(place, text);
     }
 
     /// The sender's role, or the outcome for the message if the sender may not speak here.
     async fn let_in(&self, incoming: &PlatformMessage, sender: &str) -> Result<Role, IngestOutcome> {
-        match self.gate.judge(sender, incoming.direct, self.now()) {
+        match self.gate.judge_sender(sender, incoming.direct, self.now()) {
             AccessDecision::In(role) => Ok(role),
             AccessDecision::Out(reason) => {
-                let say = self.config.refuse == RefusalPolicy::Say && self.gate.tells(sender, self.now());
+                let say = self.config.refuse == RefusalPolicy::Say
+                    && self.gate.should_tell_sender(sender, self.now());
                 let told = say.then(|| "You are not let in here.".to_owned());
-                Err(self.refuse(incoming, sender, reason, told).await)
+                Err(self.refuse_message(incoming, sender, reason, told).await)
             }
             AccessDecision::Code(code, pending) => {
                 // On the record before anybody can use it.
-                let fact = pending.fact(&self.channel.name);
+                let fact = pending.pairing_fact(&self.channel.name);
                 if let Err(error) = self.kernel.record_channel(&fact).await {
                     return Err(IngestOutcome::Later(error.to_string()));
                 }
-                self.gate.pairings(|pairings| pairings.put(pending));
+                self.gate.with_pairings(|pairings| pairings.add_pending(pending));
                 self.gate.note_conversation(sender, &incoming.conversation);
                 let minutes = match &self.channel.access_control {
                     Some(AccessControl::Pairing { pairing }) => pairing.code_expiry_minutes,
@@ -578,7 +599,7 @@ impl InboundPipeline {
                      What you wrote was not kept; say it again afterwards."
                 );
                 Err(self
-                    .refuse(
+                    .refuse_message(
                         incoming,
                         sender,
                         "the sender is not paired, and got a code",
@@ -590,7 +611,7 @@ impl InboundPipeline {
     }
 
     /// Records a refusal, without the message's text. `told` is sent to the sender.
-    async fn refuse(
+    async fn refuse_message(
         &self,
         incoming: &PlatformMessage,
         sender: &str,
@@ -599,19 +620,19 @@ impl InboundPipeline {
     ) -> IngestOutcome {
         self.record_refusal(&incoming.conversation, sender, reason).await;
         if let Some(text) = told {
-            self.aside(&incoming.conversation, text);
+            self.send_notice(&incoming.conversation, text);
         }
         IngestOutcome::Refused(reason.to_owned())
     }
 
     /// Records that an adapter itself refused a message, without its text: for example an automatic mail.
-    pub async fn refused(&self, conversation: &str, sender: &str, reason: &'static str) {
+    pub async fn record_adapter_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
         self.record_refusal(conversation, sender, reason).await;
-        self.status.came(self.now(), IngestKind::Refused);
+        self.status.note_inbound(self.now(), IngestKind::Refused);
     }
 
     async fn record_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
-        let Some(count) = self.gate.refused(sender, reason, self.now()) else {
+        let Some(count) = self.gate.note_refusal(sender, reason, self.now()) else {
             return;
         };
         let fact = ChannelFact::Refused {
@@ -627,9 +648,9 @@ impl InboundPipeline {
     }
 
     /// Handles a pressed button. Returns what the person is told, for platforms that can show it next to the button.
-    pub async fn press(&self, press: &ButtonPress) -> String {
+    pub async fn handle_press(&self, press: &ButtonPress) -> String {
         let role = self.gate.role(&press.sender);
-        let pressed = self.questions.press(&self.channel.name, press, role).await;
+        let pressed = self.questions.answer_press(&self.channel.name, press, role).await;
         self.tell_pressed(&press.conversation, &press.sender, pressed)
             .await
     }
@@ -637,7 +658,7 @@ impl InboundPipeline {
     /// The same, for platforms that show nothing next to a button: what the person must know is said in the conversation.
     pub(crate) async fn press_and_say(&self, press: &ButtonPress) {
         let role = self.gate.role(&press.sender);
-        let pressed = self.questions.press(&self.channel.name, press, role).await;
+        let pressed = self.questions.answer_press(&self.channel.name, press, role).await;
         let says = match &pressed {
             PressOutcome::Before(_) => true,
             PressOutcome::Unknown => role.is_some(),
@@ -648,7 +669,7 @@ impl InboundPipeline {
             .tell_pressed(&press.conversation, &press.sender, pressed)
             .await;
         if says {
-            self.aside(&press.conversation, told);
+            self.send_notice(&press.conversation, told);
         }
     }
 
@@ -659,7 +680,7 @@ impl InboundPipeline {
                 self.record_refusal(conversation, sender, "only an admin answers questions")
                     .await;
                 let text = "Only an admin may answer this.".to_owned();
-                self.aside(conversation, text.clone());
+                self.send_notice(conversation, text.clone());
                 text
             }
             PressOutcome::Unknown => {
@@ -680,7 +701,7 @@ impl InboundPipeline {
     }
 
     /// Runs a task in the background until it is done or the channel ends.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_task(&self, work: impl Future<Output = ()> + Send + 'static) {
         let over = self.over.clone();
         self.tasks.spawn(async move {
             tokio::select! {
@@ -696,21 +717,21 @@ impl InboundPipeline {
     }
 
     /// Sends a notice. It is not tried again.
-    pub(crate) fn aside(&self, conversation: &str, text: String) {
+    pub(crate) fn send_notice(&self, conversation: &str, text: String) {
         let (Some(adapter), Some(place)) = (self.adapter(), self.aside_place(conversation)) else {
             return;
         };
         let out = OutboundMessage {
-            id: self.clock.uuid().to_string(),
+            id: self.clock.new_uuid().to_string(),
             conversation: conversation.to_owned(),
             reply_to: None,
-            text: dress(&text, adapter.abilities().markup),
+            text: dress(&text, adapter.capabilities().markup),
             markdown: text,
             files: Vec::new(),
         };
         let over = self.over.clone();
         self.tasks.spawn(async move {
-            let sent = tokio::time::timeout(Duration::from_millis(ASIDE_MS), adapter.send(&out));
+            let sent = tokio::time::timeout(Duration::from_millis(ASIDE_MS), adapter.send_message(&out));
             tokio::select! {
                 sent = sent => match sent {
                     Ok(Delivery::Delivered { .. }) => {}
@@ -724,26 +745,26 @@ impl InboundPipeline {
     }
 
     /// Shows the answer while it is being written, where messages can be edited.
-    fn follow(&self, conversation: &str, message: MessageId, session: SessionId) {
+    fn follow_answer(&self, conversation: &str, message: MessageId, session: SessionId) {
         let Some(adapter) = self.adapter() else { return };
-        if self.platform.is_trigger || !adapter.abilities().edits {
+        if self.platform.is_trigger || !adapter.capabilities().edits {
             return;
         }
-        if !self.live.expect(conversation, message) {
+        if !self.live.expect_answer(conversation, message) {
             return;
         }
-        let Some(watcher) = self.kernel.watch(session) else {
-            self.live.leave(conversation);
+        let Some(watcher) = self.kernel.watch_session(session) else {
+            self.live.cancel_follow(conversation);
             return;
         };
         let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
-        self.spawn(async move { live.follow(watcher, adapter, conversation, message).await });
+        self.spawn_task(async move { live.follow_session(watcher, adapter, conversation, message).await });
     }
 }
 
 /// The outcome for a message that the agent did not store. A fault of the message itself is final, so that the platform does not send
 /// it again and again. Every other fault may pass, so the platform sends it again.
-fn unkept(error: KernelError) -> IngestOutcome {
+fn outcome_of_error(error: KernelError) -> IngestOutcome {
     let told = error.to_string();
     match error {
         KernelError::Refused(reason) => IngestOutcome::Refused(reason),

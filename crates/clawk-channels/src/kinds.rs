@@ -33,12 +33,12 @@ const MAGIC: [(usize, &[u8], &str); 22] = [
 ];
 
 /// The media type of a picture that models take.
-pub(crate) fn picture(data: &[u8]) -> Option<&'static str> {
-    found(data).filter(|kind| AttachedPicture::TYPES.contains(kind))
+pub(crate) fn picture_type(data: &[u8]) -> Option<&'static str> {
+    detect_type(data).filter(|kind| AttachedPicture::TYPES.contains(kind))
 }
 
 /// What a file is. `None`: its bytes are not known here.
-pub(crate) fn found(data: &[u8]) -> Option<&'static str> {
+pub(crate) fn detect_type(data: &[u8]) -> Option<&'static str> {
     let magic = MAGIC.iter().find(|(at, magic, kind)| {
         let riff = !matches!(*kind, "image/webp" | "audio/wav") || data.starts_with(b"RIFF");
         riff && data.get(*at..).is_some_and(|rest| rest.starts_with(magic))
@@ -71,12 +71,12 @@ pub(crate) fn found(data: &[u8]) -> Option<&'static str> {
 }
 
 /// The type as the model reads it: what its bytes say, and what its sender called it where that is something else.
-pub(crate) fn told(claimed: &str, data: &[u8]) -> String {
+pub(crate) fn describe_type(claimed: &str, data: &[u8]) -> String {
     let claimed = harmless(claimed.split(';').next().unwrap_or(claimed).trim());
-    match found(data) {
+    match detect_type(data) {
         None => claimed,
         Some(kind) if is_vague(&claimed) => kind.to_owned(),
-        Some(kind) if agrees(&claimed, kind) => claimed,
+        Some(kind) if claim_agrees(&claimed, kind) => claimed,
         Some(kind) => format!("sent as {claimed}, by its bytes {kind}"),
     }
 }
@@ -90,7 +90,7 @@ fn is_vague(claimed: &str) -> bool {
 }
 
 /// Whether a claim may be true of such bytes: containers hold several types, and most formats of documents are text or an archive.
-fn agrees(claimed: &str, kind: &str) -> bool {
+fn claim_agrees(claimed: &str, kind: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     let (claims, is) = (family(claimed), family(kind));
     match kind {
@@ -111,30 +111,33 @@ fn agrees(claimed: &str, kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{found, picture, told};
+    use super::{describe_type, detect_type, picture_type};
 
     #[test]
     fn bytes_say_what_a_file_is() {
-        assert_eq!(picture(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
-        assert_eq!(picture(b"RIFF\0\0\0\0WEBPrest"), Some("image/webp"));
-        assert_eq!(found(b"xxxx\0\0\0\0WEBPrest"), None, "no RIFF before it");
-        assert_eq!(picture(b"BMxx"), None, "models take none");
+        assert_eq!(picture_type(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
+        assert_eq!(picture_type(b"RIFF\0\0\0\0WEBPrest"), Some("image/webp"));
+        assert_eq!(detect_type(b"xxxx\0\0\0\0WEBPrest"), None, "no RIFF before it");
+        assert_eq!(picture_type(b"BMxx"), None, "models take none");
         assert_eq!(
-            found("é".repeat(5000).as_bytes()),
+            detect_type("é".repeat(5000).as_bytes()),
             Some("text/plain"),
             "cut in a character"
         );
-        assert_eq!(found(b"\n<!DOCTYPE HTML><p>"), Some("text/html"));
-        assert_eq!(found(&[0, 1, 2]), None);
-        assert_eq!(told("", b"%PDF-1.7"), "application/pdf");
-        assert_eq!(told("application/json; charset=utf-8", b"{}"), "application/json");
-        assert_eq!(told("audio/ogg; codecs=opus", b"OggS"), "audio/ogg");
+        assert_eq!(detect_type(b"\n<!DOCTYPE HTML><p>"), Some("text/html"));
+        assert_eq!(detect_type(&[0, 1, 2]), None);
+        assert_eq!(describe_type("", b"%PDF-1.7"), "application/pdf");
         assert_eq!(
-            told("image/png", b"<html>"),
+            describe_type("application/json; charset=utf-8", b"{}"),
+            "application/json"
+        );
+        assert_eq!(describe_type("audio/ogg; codecs=opus", b"OggS"), "audio/ogg");
+        assert_eq!(
+            describe_type("image/png", b"<html>"),
             "sent as image/png, by its bytes text/html"
         );
         assert_eq!(
-            told("image/jpeg", b"\x89PNG\r\n\x1a\n"),
+            describe_type("image/jpeg", b"\x89PNG\r\n\x1a\n"),
             "sent as image/jpeg, by its bytes image/png"
         );
     }

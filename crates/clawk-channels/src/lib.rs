@@ -4,7 +4,7 @@
 //!   chats, the state of each channel.
 //! * **Depends on:** the kernel's doors (what is taken, what is owed), `clawk-egress` and `clawk-sandbox` for the ways out.
 //! * **Must not know:** tools, models, the command line, the HTTP listener.
-//! * **Start reading at:** [`adapter::ChannelAdapter`], then [`inlet::InboundPipeline::message`], then `outlet`.
+//! * **Start reading at:** [`adapter::ChannelAdapter`], then [`inlet::InboundPipeline::ingest_message`], then `outlet`.
 
 pub mod adapter;
 
@@ -84,11 +84,11 @@ mod reseal;
 pub use adapter::{
     ChannelAdapter, HookReply, HookRequest, HookResponse, HookWebSocket, OutFile, PlatformMessage,
 };
-pub use check::{CheckGrade, Finding, check};
+pub use check::{CheckGrade, Finding, check_channels};
 pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy};
 pub use config_check::faults;
 pub use dependencies::ChannelDependencies;
-pub use features::unserved;
+pub use features::unsupported_features;
 pub use inlet::{InboundPipeline, IngestOutcome};
 /// The reader of `Authentication-Results`, for the fuzz targets.
 #[cfg(feature = "mail")]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::adapter::{ChannelAdapter, OutboundMessage};
 use crate::markup::dress;
-use crate::split::length;
+use crate::split::text_length;
 
 /// A quicker answer is sent whole.
 const FIRST: Duration = Duration::from_millis(1_500);
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// The follower has seen the end of a turn. Returns whether it waits for another one; else it ends.
-    fn ended(&mut self, conversation: &str, message: MessageId) -> bool {
+    fn finish_turn(&mut self, conversation: &str, message: MessageId) -> bool {
         self.over.remove(&message);
         let Some(waiting) = self.waiting.get_mut(conversation) else {
             return false;
@@ -61,7 +61,7 @@ impl State {
     }
 
     /// Nobody follows this conversation any more.
-    fn left(&mut self, conversation: &str) {
+    fn remove_follower(&mut self, conversation: &str) {
         for message in self.waiting.remove(conversation).into_iter().flatten() {
             self.over.remove(&message);
         }
@@ -100,15 +100,15 @@ struct AnswerDraft {
 }
 
 impl LiveAnswers {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message was accepted. Returns `true` when its conversation has no follower yet: the caller must call [`Self::follow`] or
-    /// [`Self::leave`]. It comes before the follower's watcher is made, so that an answer that the follower can see is one that
-    /// [`Self::take`] knows to be followed.
-    pub(crate) fn expect(&self, conversation: &str, message: MessageId) -> bool {
-        let mut state = self.state();
+    /// A message was accepted. Returns `true` when its conversation has no follower yet: the caller must call [`Self::follow_session`] or
+    /// [`Self::cancel_follow`]. It comes before the follower's watcher is made, so that an answer that the follower can see is one that
+    /// [`Self::take_over_answer`] knows to be followed.
+    pub(crate) fn expect_answer(&self, conversation: &str, message: MessageId) -> bool {
+        let mut state = self.lock_state();
         if let Some(waiting) = state.waiting.get_mut(conversation) {
             waiting.insert(message);
             return false;
@@ -123,9 +123,9 @@ impl LiveAnswers {
     }
 
     /// What the platform shows of an answer. From here on, only the caller edits it.
-    pub(crate) async fn take(&self, message: MessageId) -> ShownAnswer {
+    pub(crate) async fn take_over_answer(&self, message: MessageId) -> ShownAnswer {
         let _alone = self.alone.lock().await;
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if state.is_followed(message) {
             state.over.insert(message);
         }
@@ -137,31 +137,31 @@ impl LiveAnswers {
     }
 
     /// Whether the platform may show a part of an answer under an id that is not known.
-    pub(crate) fn doubts(&self, message: MessageId) -> bool {
-        self.state().doubtful.contains_key(&message)
+    pub(crate) fn is_doubtful(&self, message: MessageId) -> bool {
+        self.lock_state().doubtful.contains_key(&message)
     }
 
     /// The platform has told which message it is.
-    pub(crate) fn settle(&self, message: MessageId, id: String) {
-        let mut state = self.state();
+    pub(crate) fn set_message_id(&self, message: MessageId, id: String) {
+        let mut state = self.lock_state();
         state.doubtful.remove(&message);
         state.shown.insert(message, id);
     }
 
     /// The conversation is not followed after all.
-    pub(crate) fn leave(&self, conversation: &str) {
-        self.state().left(conversation);
+    pub(crate) fn cancel_follow(&self, conversation: &str) {
+        self.lock_state().remove_follower(conversation);
     }
 
     /// The message that was being written is the answer now, or is gone.
-    pub(crate) fn forget(&self, message: MessageId) {
-        let mut state = self.state();
+    pub(crate) fn forget_message(&self, message: MessageId) {
+        let mut state = self.lock_state();
         state.shown.remove(&message);
         state.doubtful.remove(&message);
     }
 
     /// Follows a session until all turns that are waited for have ended.
-    pub(crate) async fn follow(
+    pub(crate) async fn follow_session(
         &self,
         watcher: Watcher,
         adapter: Arc<dyn ChannelAdapter>,
@@ -198,7 +198,7 @@ impl LiveAnswers {
                     Some(SessionNotice::Said(_)) => writing.ended = true,
                     Some(SessionNotice::TurnEnded { message, .. }) => {
                         writing.given_up |= writing.message == message;
-                        if !self.state().ended(&conversation, message) {
+                        if !self.lock_state().finish_turn(&conversation, message) {
                             return;
                         }
                     }
@@ -208,24 +208,24 @@ impl LiveAnswers {
                     if !writing.changed {
                         break;
                     }
-                    self.show(&*adapter, &conversation, &mut writing).await;
+                    self.show_draft(&*adapter, &conversation, &mut writing).await;
                 }
             }
         }
-        self.leave(&conversation);
+        self.cancel_follow(&conversation);
     }
 
-    async fn show(&self, adapter: &dyn ChannelAdapter, conversation: &str, writing: &mut AnswerDraft) {
+    async fn show_draft(&self, adapter: &dyn ChannelAdapter, conversation: &str, writing: &mut AnswerDraft) {
         writing.changed = false;
-        let abilities = adapter.abilities();
+        let abilities = adapter.capabilities();
         let markdown = format!("{} …", writing.text);
         let text = dress(&markdown, abilities.markup);
-        if writing.text.trim().is_empty() || length(&text, abilities.limit.1) > abilities.limit.0 {
+        if writing.text.trim().is_empty() || text_length(&text, abilities.limit.1) > abilities.limit.0 {
             return;
         }
         let _alone = self.alone.lock().await;
         let known = {
-            let state = self.state();
+            let state = self.lock_state();
             if state.over.contains(&writing.message) {
                 writing.given_up = true;
                 return;
@@ -242,8 +242,8 @@ impl LiveAnswers {
         };
         let told = async {
             match &known {
-                Some(id) => adapter.edit(id, &out).await,
-                None => adapter.send(&out).await,
+                Some(id) => adapter.edit_message(id, &out).await,
+                None => adapter.send_message(&out).await,
             }
         };
         match tokio::time::timeout(EDIT, told).await {
@@ -251,7 +251,7 @@ impl LiveAnswers {
                 writing.next = Instant::now() + PACE;
                 match (known, platform_id) {
                     (None, Some(id)) => {
-                        let mut state = self.state();
+                        let mut state = self.lock_state();
                         if state.shown.len() >= MAX_SHOWN {
                             // An answer that was never delivered; if it is one day, it is sent anew.
                             state.shown.pop_first();
@@ -272,7 +272,7 @@ impl LiveAnswers {
                 writing.given_up = true;
                 // An edit that was not answered leaves the message that is known.
                 if known.is_none() {
-                    let mut state = self.state();
+                    let mut state = self.lock_state();
                     if state.doubtful.len() >= MAX_SHOWN {
                         state.doubtful.pop_first();
                     }
@@ -296,25 +296,25 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_delivered_is_never_shown_again_however_many_come_after_it() {
         let live = LiveAnswers::default();
-        assert!(live.expect("ann", message(1)));
-        assert!(!live.expect("ann", message(2)), "one follower");
-        assert_eq!(live.take(message(1)).await, ShownAnswer::Nothing);
+        assert!(live.expect_answer("ann", message(1)));
+        assert!(!live.expect_answer("ann", message(2)), "one follower");
+        assert_eq!(live.take_over_answer(message(1)).await, ShownAnswer::Nothing);
         for n in 10..5_000 {
-            let _not_shown = live.take(message(n)).await;
+            let _not_shown = live.take_over_answer(message(n)).await;
         }
-        assert!(live.state().over.contains(&message(1)));
-        assert_eq!(live.state().over.len(), 1, "nobody follows the others");
+        assert!(live.lock_state().over.contains(&message(1)));
+        assert_eq!(live.lock_state().over.len(), 1, "nobody follows the others");
         // Its follower sees its end, and lets it go.
         assert!(
-            live.state().ended("ann", message(1)),
+            live.lock_state().finish_turn("ann", message(1)),
             "another turn is waited for"
         );
-        assert!(live.state().over.is_empty());
-        assert!(!live.state().ended("ann", message(2)));
-        assert!(live.state().waiting.is_empty());
-        assert!(live.expect("ann", message(3)));
-        let _not_shown = live.take(message(3)).await;
-        live.leave("ann");
-        assert!(live.state().waiting.is_empty() && live.state().over.is_empty());
+        assert!(live.lock_state().over.is_empty());
+        assert!(!live.lock_state().finish_turn("ann", message(2)));
+        assert!(live.lock_state().waiting.is_empty());
+        assert!(live.expect_answer("ann", message(3)));
+        let _not_shown = live.take_over_answer(message(3)).await;
+        live.cancel_follow("ann");
+        assert!(live.lock_state().waiting.is_empty() && live.lock_state().over.is_empty());
     }
 }

@@ -8,11 +8,11 @@ use crate::message::MarkupFormat;
 pub(crate) fn dress(text: &str, markup: MarkupFormat) -> String {
     match markup {
         MarkupFormat::Markdown => text.to_owned(),
-        MarkupFormat::TelegramHtml => telegram(text),
-        MarkupFormat::Mrkdwn => mrkdwn(text),
-        MarkupFormat::Whatsapp => whatsapp(text),
-        MarkupFormat::Html => page(text),
-        MarkupFormat::Plain => plain(text),
+        MarkupFormat::TelegramHtml => telegram_html(text),
+        MarkupFormat::Mrkdwn => slack_mrkdwn(text),
+        MarkupFormat::Whatsapp => whatsapp_markup(text),
+        MarkupFormat::Html => page_html(text),
+        MarkupFormat::Plain => plain_text(text),
     }
 }
 
@@ -40,25 +40,30 @@ const TAGS: MarkupStyle = MarkupStyle {
     block: ("<pre>", "</pre>"),
     quote: ("<blockquote>", "</blockquote>"),
     heading: ("<b>", "</b>"),
-    escape: html,
-    escape_code: html,
-    link: |url, label| format!("<a href=\"{}\">{label}</a>", html(url).replace('"', "&quot;")),
+    escape: html_text,
+    escape_code: html_text,
+    link: |url, label| {
+        format!(
+            "<a href=\"{}\">{label}</a>",
+            html_text(url).replace('"', "&quot;")
+        )
+    },
 };
 
 /// Telegram's HTML.
-pub(crate) fn telegram(text: &str) -> String {
+pub(crate) fn telegram_html(text: &str) -> String {
     write(text, &TAGS)
 }
 
 /// HTML for a page: what is not ours is escaped, and a link leads to the web or to a mail address only.
-pub(crate) fn page(text: &str) -> String {
+pub(crate) fn page_html(text: &str) -> String {
     let style = MarkupStyle {
-        escape: attribute,
-        escape_code: attribute,
+        escape: escape_attribute,
+        escape_code: escape_attribute,
         link: |url, label| {
             format!(
                 "<a href=\"{}\" target=\"_blank\" rel=\"noopener noreferrer\">{label}</a>",
-                attribute(url)
+                escape_attribute(url)
             )
         },
         ..TAGS
@@ -67,12 +72,12 @@ pub(crate) fn page(text: &str) -> String {
 }
 
 /// A text that may stand between quotation marks, too.
-fn attribute(text: &str) -> String {
-    html(text).replace('"', "&quot;").replace('\'', "&#39;")
+fn escape_attribute(text: &str) -> String {
+    html_text(text).replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 /// Slack's mrkdwn.
-pub(crate) fn mrkdwn(text: &str) -> String {
+pub(crate) fn slack_mrkdwn(text: &str) -> String {
     write(
         text,
         &MarkupStyle {
@@ -83,10 +88,10 @@ pub(crate) fn mrkdwn(text: &str) -> String {
             block: ("```\n", "```"),
             quote: ("> ", ""),
             heading: ("*", "*"),
-            escape: html,
-            escape_code: |text| html(&unfenced(text)),
+            escape: html_text,
+            escape_code: |text| html_text(&replace_backticks(text)),
             link: |url, label| {
-                let url = html(url).replace('|', "%7C");
+                let url = html_text(url).replace('|', "%7C");
                 format!("<{url}|{label}>")
             },
         },
@@ -94,7 +99,7 @@ pub(crate) fn mrkdwn(text: &str) -> String {
 }
 
 /// WhatsApp's marks. They can't be escaped: marks in a word may format it.
-pub(crate) fn whatsapp(text: &str) -> String {
+pub(crate) fn whatsapp_markup(text: &str) -> String {
     write(
         text,
         &MarkupStyle {
@@ -106,14 +111,14 @@ pub(crate) fn whatsapp(text: &str) -> String {
             quote: ("> ", ""),
             heading: ("*", "*"),
             escape: str::to_owned,
-            escape_code: unfenced,
-            link: labelled,
+            escape_code: replace_backticks,
+            link: labelled_link,
         },
     )
 }
 
 /// Code in which nothing ends it: where backticks would, marks that look the same stand there.
-fn unfenced(text: &str) -> String {
+fn replace_backticks(text: &str) -> String {
     // Code in a line ends at one backtick, a block at three. A block ends in a line end.
     if text.contains("```") || !text.ends_with('\n') {
         text.replace('`', "\u{2cb}")
@@ -123,7 +128,7 @@ fn unfenced(text: &str) -> String {
 }
 
 /// A link's label with its address behind it.
-fn labelled(url: &str, label: &str) -> String {
+fn labelled_link(url: &str, label: &str) -> String {
     if label == url {
         url.to_owned()
     } else {
@@ -132,7 +137,7 @@ fn labelled(url: &str, label: &str) -> String {
 }
 
 /// Plain text.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn plain_text(text: &str) -> String {
     write(
         text,
         &MarkupStyle {
@@ -145,12 +150,12 @@ pub(crate) fn plain(text: &str) -> String {
             heading: ("", ""),
             escape: str::to_owned,
             escape_code: str::to_owned,
-            link: labelled,
+            link: labelled_link,
         },
     )
 }
 
-fn html(text: &str) -> String {
+fn html_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -182,17 +187,17 @@ fn write(text: &str, style: &MarkupStyle) -> String {
         code: String::new(),
     };
     for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES) {
-        page.event(event);
+        page.write_event(event);
     }
     page.out.truncate(page.out.trim_end().len());
     page.out
 }
 
 impl Page<'_> {
-    fn event(&mut self, event: Event<'_>) {
+    fn write_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
+            Event::Start(tag) => self.start_tag(tag),
+            Event::End(tag) => self.end_tag(tag),
             // What looks like markup of somebody else is shown as it stands.
             Event::Text(text) if self.in_code => self.code.push_str(&text),
             Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
@@ -204,19 +209,19 @@ impl Page<'_> {
                     .push_str(&format!("{open}{}{close}", (self.style.escape_code)(&text)));
             }
             Event::SoftBreak | Event::HardBreak => self.out.push('\n'),
-            Event::Rule => self.paragraph("———"),
+            Event::Rule => self.write_paragraph("———"),
             Event::FootnoteReference(name) => self.out.push_str(&format!("[{}]", (self.style.escape)(&name))),
             Event::TaskListMarker(done) => self.out.push_str(if done { "[x] " } else { "[ ] " }),
         }
     }
 
-    fn paragraph(&mut self, text: &str) {
-        self.gap(2);
+    fn write_paragraph(&mut self, text: &str) {
+        self.ensure_line_ends(2);
         self.out.push_str(text);
     }
 
     /// At least so many line ends, unless it is the beginning.
-    fn gap(&mut self, lines: usize) {
+    fn ensure_line_ends(&mut self, lines: usize) {
         if self.out.is_empty() {
             return;
         }
@@ -226,29 +231,29 @@ impl Page<'_> {
         }
     }
 
-    fn start(&mut self, tag: Tag<'_>) {
+    fn start_tag(&mut self, tag: Tag<'_>) {
         let style = self.style;
         match tag {
             Tag::Paragraph => {
                 let in_item = self.lists.last().is_some() && self.out.ends_with(' ');
                 let in_quote = !style.quote.0.is_empty() && self.out.ends_with(style.quote.0);
                 if !in_item && !in_quote {
-                    self.gap(2);
+                    self.ensure_line_ends(2);
                 }
             }
-            Tag::Heading { .. } => self.paragraph(style.heading.0),
-            Tag::BlockQuote(_) => self.paragraph(style.quote.0),
+            Tag::Heading { .. } => self.write_paragraph(style.heading.0),
+            Tag::BlockQuote(_) => self.write_paragraph(style.quote.0),
             // No markup of ours names a language.
             Tag::CodeBlock(_) => {
-                self.paragraph(style.block.0);
+                self.write_paragraph(style.block.0);
                 self.in_code = true;
             }
             Tag::List(first) => {
-                self.gap(if self.lists.is_empty() { 2 } else { 1 });
+                self.ensure_line_ends(if self.lists.is_empty() { 2 } else { 1 });
                 self.lists.push(first);
             }
             Tag::Item => {
-                self.gap(1);
+                self.ensure_line_ends(1);
                 let indent = "  ".repeat(self.lists.len().saturating_sub(1));
                 let mark = match self.lists.last_mut() {
                     Some(Some(number)) => {
@@ -266,7 +271,7 @@ impl Page<'_> {
                 self.links.push((dest_url.into_string(), self.out.len()));
             }
             Tag::TableHead | Tag::TableRow => {
-                self.gap(1);
+                self.ensure_line_ends(1);
                 self.cell = false;
             }
             Tag::TableCell => {
@@ -274,7 +279,7 @@ impl Page<'_> {
                     self.out.push_str(" | ");
                 }
             }
-            Tag::Table(_) => self.gap(2),
+            Tag::Table(_) => self.ensure_line_ends(2),
             Tag::HtmlBlock
             | Tag::FootnoteDefinition(_)
             | Tag::DefinitionList
@@ -286,7 +291,7 @@ impl Page<'_> {
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end_tag(&mut self, tag: TagEnd) {
         let style = self.style;
         match tag {
             TagEnd::Heading(_) => self.out.push_str(style.heading.1),
@@ -339,26 +344,26 @@ impl Page<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{mrkdwn, page, plain, telegram};
+    use super::{page_html, plain_text, slack_mrkdwn, telegram_html};
 
     const TEXT: &str = "# Title\n\nA **bold** and *slanted* `x < y` [link](https://a.example/?q=1&r=2).\n\n- one\n- two\n  1. deep\n\n```rust\nif a < b {}\n```\n\n> said\n\n<b>raw</b> [bad](javascript:alert(1))";
 
     #[test]
     fn markdown_becomes_each_platforms_own() {
         assert_eq!(
-            telegram(TEXT),
+            telegram_html(TEXT),
             "<b>Title</b>\n\nA <b>bold</b> and <i>slanted</i> <code>x &lt; y</code> <a href=\"https://a.example/?q=1&amp;r=2\">link</a>.\n\n• one\n• two\n  1. deep\n\n<pre>if a &lt; b {}\n</pre>\n\n<blockquote>said</blockquote>\n\n&lt;b&gt;raw&lt;/b&gt; bad"
         );
-        assert!(mrkdwn(TEXT).contains("<https://a.example/?q=1&amp;r=2|link>"));
-        assert!(plain(TEXT).contains("link (https://a.example/?q=1&r=2)"));
-        assert!(!plain(TEXT).contains("**"));
+        assert!(slack_mrkdwn(TEXT).contains("<https://a.example/?q=1&amp;r=2|link>"));
+        assert!(plain_text(TEXT).contains("link (https://a.example/?q=1&r=2)"));
+        assert!(!plain_text(TEXT).contains("**"));
     }
 
     #[test]
     fn nothing_of_a_text_is_a_tag_or_leaves_its_attribute() {
         let evil = "[a](<https://x.example/\"onclick=\"alert(1)>) [b](javascript:alert(1)) [c](JavaScript:alert(1)) \
                     [d](data:text/html,x) `</code><script>` <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>";
-        for made in [telegram(evil), page(evil)] {
+        for made in [telegram_html(evil), page_html(evil)] {
             assert!(!made.contains("<script") && !made.contains("<img"), "{made}");
             assert!(
                 !made.to_lowercase().contains("href=\"javascript") && !made.contains("data:text"),
@@ -367,7 +372,7 @@ mod tests {
             let inside = made.split("href=\"").nth(1).unwrap().split('>').next().unwrap();
             assert!(!inside.contains("onclick=\"alert"), "{made}");
         }
-        assert!(mrkdwn("<!channel> <@U1>").contains("&lt;!channel&gt; &lt;@U1&gt;"));
+        assert!(slack_mrkdwn("<!channel> <@U1>").contains("&lt;!channel&gt; &lt;@U1&gt;"));
     }
 
     proptest! {
@@ -376,7 +381,7 @@ mod tests {
         /// Whatever is written, tags are balanced and nothing of the text is a tag.
         #[test]
         fn telegram_html_is_always_balanced(text in "[a-z<>&*_`#\\[\\]()~ \\n-]{0,200}") {
-            let html = telegram(&text);
+            let html = telegram_html(&text);
             let mut open = Vec::new();
             for part in html.split('<').skip(1) {
                 let tag = part.split('>').next().unwrap();

@@ -81,7 +81,7 @@ pub struct PlatformCapabilities {
 pub enum FileSupport {
     /// It takes none from us: why, for people.
     Nothing(&'static str),
-    /// In the message: [`crate::ChannelAdapter::send`] sends those of [`OutboundMessage::files`].
+    /// In the message: [`crate::ChannelAdapter::send_message`] sends those of [`OutboundMessage::files`].
     Inside,
     /// As messages of their own: [`crate::ChannelAdapter::send_file`].
     Beside,
@@ -90,7 +90,7 @@ pub enum FileSupport {
 impl PlatformCapabilities {
     /// Nothing but plain text of this length.
     #[must_use]
-    pub const fn plain(max: usize, unit: LengthUnit) -> Self {
+    pub const fn plain_text(max: usize, unit: LengthUnit) -> Self {
         Self {
             limit: (max, unit),
             markup: MarkupFormat::Plain,
@@ -156,7 +156,7 @@ pub enum AttachmentContent {
     Absent,
     /// They came with the message.
     Here(Bytes),
-    /// [`crate::ChannelAdapter::fetch`] takes this. It is called only for a sender who was let in.
+    /// [`crate::ChannelAdapter::fetch_attachment`] takes this. It is called only for a sender who was let in.
     At(String),
 }
 
@@ -180,7 +180,7 @@ impl OutFile {
         let plain = plain.trim().trim_start_matches('.');
         Self {
             name: if plain.is_empty() { "file" } else { plain }.to_owned(),
-            media_type: kinds::found(&data)
+            media_type: kinds::detect_type(&data)
                 .unwrap_or("application/octet-stream")
                 .to_owned(),
             data,
@@ -240,7 +240,7 @@ pub struct QuestionMessage {
 impl QuestionMessage {
     /// What a button carries: the question and the choice, at most 33 bytes.
     #[must_use]
-    pub fn carried(&self, choice: &str) -> String {
+    pub fn button_data(&self, choice: &str) -> String {
         format!("{}:{choice}", self.question)
     }
 }
@@ -308,7 +308,7 @@ impl HookReply {
 
     /// Why it was refused, for whoever sets the platform up; says nothing that a stranger could use.
     #[must_use]
-    pub fn refused(status: u16, reason: &str) -> Self {
+    pub fn refusal(status: u16, reason: &str) -> Self {
         Self::json(status, &serde_json::json!({ "error": reason }))
     }
 }
@@ -337,7 +337,7 @@ pub struct HookWebSocket {
     pub said: mpsc::Receiver<SocketFrame>,
 }
 
-/// What [`crate::ChannelAdapter::serve`] answers: a reply with further headers, a stream, or a WebSocket.
+/// What [`crate::ChannelAdapter::serve_hook`] answers: a reply with further headers, a stream, or a WebSocket.
 #[derive(Debug)]
 pub struct HookResponse {
     /// Status, content type and body.
@@ -374,7 +374,7 @@ pub struct ChannelDisconnect {
 
 impl ChannelDisconnect {
     /// It may be well again soon.
-    pub fn broken(reason: impl Into<String>) -> Self {
+    pub fn temporary(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             fatal: false,
@@ -384,15 +384,17 @@ impl ChannelDisconnect {
 
     /// How listening ended: without an error, the agent ends.
     #[must_use]
-    pub fn of(listened: Result<(), Self>) -> Self {
-        listened.err().unwrap_or_else(|| Self::broken("the agent ends"))
+    pub fn from_result(listened: Result<(), Self>) -> Self {
+        listened
+            .err()
+            .unwrap_or_else(|| Self::temporary("the agent ends"))
     }
 
     /// A person has to mend it.
     pub fn fatal(reason: impl Into<String>) -> Self {
         Self {
             fatal: true,
-            ..Self::broken(reason)
+            ..Self::temporary(reason)
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::inlet::InboundPipeline;
 use crate::live::ShownAnswer;
 use crate::markup::dress;
 use crate::message::RUN;
-use crate::split::{length, split};
+use crate::split::{split_markdown, text_length};
 
 /// The note on an answer that may have been delivered before.
 pub(crate) const REPEAT: &str = "(this may be a repeat)";
@@ -54,7 +54,7 @@ impl OutboundPipeline {
         }
     }
 
-    fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn lock_begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,7 +62,7 @@ impl OutboundPipeline {
     async fn of_trigger(&self, out: &OutgoingAnswer, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
             // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
-            None => self.send(out, &[], cancel).await,
+            None => self.send_answer(out, &[], cancel).await,
             Some((channel, conversation)) => match self.outlet_of(channel) {
                 Some(outlet) => {
                     let onward = OutgoingAnswer {
@@ -71,14 +71,14 @@ impl OutboundPipeline {
                         reply_to: None,
                         ..out.clone()
                     };
-                    outlet.send(&onward, &[], cancel).await
+                    outlet.send_answer(&onward, &[], cancel).await
                 }
                 None => Delivery::Failed {
                     reason: format!("`deliver_to` names the channel `{channel}`, which is not connected"),
                 },
             },
         };
-        self.adapter.finished(&out.conversation).await;
+        self.adapter.on_run_finished(&out.conversation).await;
         delivery
     }
 
@@ -88,19 +88,19 @@ impl OutboundPipeline {
     }
 
     /// Sends the pieces of an answer that the platform does not have yet, and its files.
-    pub(crate) async fn send(
+    pub(crate) async fn send_answer(
         &self,
         out: &OutgoingAnswer,
         files: &[OutFile],
         cancel: &CancellationToken,
     ) -> Delivery {
-        let abilities = self.adapter.abilities();
+        let abilities = self.adapter.capabilities();
         if let (Err(reason), false) = (self.takes_files(abilities), files.is_empty()) {
             return Delivery::Failed { reason };
         }
         let doubt = out.repeat && !abilities.idempotent;
         // A part of it may stand there already, under an id that nobody knows.
-        let shown = !abilities.idempotent && self.inlet.live.doubts(out.id);
+        let shown = !abilities.idempotent && self.inlet.live.is_doubtful(out.id);
         let marked = shown || doubt && self.last_piece(out, abilities).await == DeliveryLookup::CantKnow;
         let text = if marked {
             format!("{REPEAT}\n{}", out.text)
@@ -115,7 +115,7 @@ impl OutboundPipeline {
             (false, _) => pieces(&text, abilities),
         };
         let id = out.id.to_string();
-        let begun = self.begun().get(&id).copied();
+        let begun = self.lock_begun().get(&id).copied();
         let from = begun.filter(|_| !marked).unwrap_or(0);
         let mut platform_id = None;
         for (n, markdown) in pieces.iter().enumerate().skip(from) {
@@ -130,7 +130,7 @@ impl OutboundPipeline {
             };
             let live = (n == 0).then_some(out.id);
             let delivery = tokio::select! {
-                delivery = self.piece(&piece, live, doubt && !marked) => delivery,
+                delivery = self.send_piece(&piece, live, doubt && !marked) => delivery,
                 () = cancel.cancelled() => Delivery::Unknown {
                     reason: "the agent ended while it was being sent".to_owned(),
                 },
@@ -140,25 +140,27 @@ impl OutboundPipeline {
                     platform_id: id_there,
                 } => {
                     if let Some(id) = &id_there {
-                        self.inlet.recent.said(id, &out.conversation, markdown);
+                        self.inlet
+                            .recent
+                            .remember_outbound(id, &out.conversation, markdown);
                     }
                     platform_id = platform_id.or(id_there);
-                    self.has(&id, n + 1);
+                    self.record_pieces(&id, n + 1);
                 }
                 other => return other,
             }
         }
         if abilities.files == FileSupport::Beside {
-            match self.beside(out, files, !pieces.is_empty(), cancel).await {
+            match self.send_files(out, files, !pieces.is_empty(), cancel).await {
                 Delivery::Delivered {
                     platform_id: id_there,
                 } => platform_id = platform_id.or(id_there),
                 other => return other,
             }
         }
-        self.begun().remove(&id);
-        self.inlet.live.forget(out.id);
-        self.inlet.status.sent(self.inlet.clock().now());
+        self.lock_begun().remove(&id);
+        self.inlet.live.forget_message(out.id);
+        self.inlet.status.note_sent(self.inlet.clock().now());
         Delivery::Delivered { platform_id }
     }
 
@@ -182,21 +184,21 @@ impl OutboundPipeline {
 
     /// Sends one piece. `live` is set for the first piece of an answer: if the answer was shown while it was being written, that message
     /// is edited instead. With `look`, the platform is asked first whether it already has the piece.
-    async fn piece(&self, piece: &OutboundMessage, live: Option<MessageId>, look: bool) -> Delivery {
+    async fn send_piece(&self, piece: &OutboundMessage, live: Option<MessageId>, look: bool) -> Delivery {
         if look && let DeliveryLookup::Yes(platform_id) = self.adapter.sent_before(piece).await {
             return Delivery::Delivered { platform_id };
         }
         let shown = match live {
-            Some(message) => match self.shown(message).await {
+            Some(message) => match self.live_message_id(message).await {
                 Ok(id) => id.map(|id| (message, id)),
                 Err(delivery) => return delivery,
             },
             None => None,
         };
         if let Some((message, id)) = shown {
-            match self.adapter.edit(&id, piece).await {
+            match self.adapter.edit_message(&id, piece).await {
                 Delivery::Delivered { platform_id } => {
-                    self.inlet.live.forget(message);
+                    self.inlet.live.forget_message(message);
                     return Delivery::Delivered {
                         platform_id: platform_id.or(Some(id)),
                     };
@@ -210,28 +212,28 @@ impl OutboundPipeline {
                     };
                 }
                 // It is not there any more.
-                Delivery::Failed { .. } => self.inlet.live.forget(message),
+                Delivery::Failed { .. } => self.inlet.live.forget_message(message),
             }
         }
-        self.adapter.send(piece).await
+        self.adapter.send_message(piece).await
     }
 
     /// The platform's id of the message in which an answer was being written, if there is one.
     ///
     /// # Errors
     /// The platform can't say now; the attempt ends so.
-    async fn shown(&self, message: MessageId) -> Result<Option<String>, Delivery> {
+    async fn live_message_id(&self, message: MessageId) -> Result<Option<String>, Delivery> {
         let live = &self.inlet.live;
-        match live.take(message).await {
+        match live.take_over_answer(message).await {
             ShownAnswer::Nothing => Ok(None),
             ShownAnswer::Message(id) => Ok(Some(id)),
             // The same id again is the same message, and the platform tells which one it is.
-            ShownAnswer::Perhaps(out) if self.adapter.abilities().idempotent => {
-                match self.adapter.send(&out).await {
+            ShownAnswer::Perhaps(out) if self.adapter.capabilities().idempotent => {
+                match self.adapter.send_message(&out).await {
                     Delivery::Delivered {
                         platform_id: Some(id),
                     } => {
-                        live.settle(message, id.clone());
+                        live.set_message_id(message, id.clone());
                         Ok(Some(id))
                     }
                     Delivery::Delivered { platform_id: None } | Delivery::Failed { .. } => Ok(None),
@@ -248,7 +250,7 @@ impl OutboundPipeline {
     }
 
     /// Sends each file as a message. If one fails, the pieces and files before it are remembered and not sent again.
-    async fn beside(
+    async fn send_files(
         &self,
         out: &OutgoingAnswer,
         files: &[OutFile],
@@ -303,8 +305,8 @@ impl OutboundPipeline {
         self.adapter.sent_before(&piece).await
     }
 
-    fn has(&self, id: &str, pieces: usize) {
-        let mut begun = self.begun();
+    fn record_pieces(&self, id: &str, pieces: usize) {
+        let mut begun = self.lock_begun();
         if begun.len() >= REMEMBERED {
             begun.clear();
         }
@@ -313,22 +315,22 @@ impl OutboundPipeline {
 }
 
 impl ChannelDelivery for OutboundPipeline {
-    fn deliver<'a>(
+    fn deliver_answer<'a>(
         &'a self,
         out: &'a OutgoingAnswer,
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            self.inlet.written(&out.conversation);
+            self.inlet.stop_typing(&out.conversation);
             if self.inlet.platform().is_trigger {
                 return self.of_trigger(out, cancel).await;
             }
-            let delivery = self.send(out, &[], cancel).await;
+            let delivery = self.send_answer(out, &[], cancel).await;
             // One that is sent again later is still worked on.
             let over = matches!(delivery, Delivery::Delivered { .. } | Delivery::Failed { .. });
             let of = out.reply_to.as_deref().filter(|id| names_message(id));
             if let (true, Some(id)) = (over, of) {
-                self.inlet.unreact(&out.conversation, id);
+                self.inlet.hide_reaction(&out.conversation, id);
             }
             delivery
         })
@@ -343,8 +345,8 @@ fn names_message(id: &str) -> bool {
 /// Splits Markdown into pieces that each fit the platform's limit in the platform's own markup.
 pub(crate) fn pieces(text: &str, abilities: PlatformCapabilities) -> Vec<String> {
     let (max, unit) = abilities.limit;
-    let pieces = split(text, &|piece| {
-        length(&dress(piece, abilities.markup), unit) <= max
+    let pieces = split_markdown(text, &|piece| {
+        text_length(&dress(piece, abilities.markup), unit) <= max
     });
     if pieces.is_empty() {
         vec!["(an empty answer)".to_owned()]

@@ -56,7 +56,7 @@ pub(crate) enum PairingOffer {
 ///
 /// # Errors
 /// The machine gives no randomness.
-pub(crate) fn code() -> Result<String, getrandom::Error> {
+pub(crate) fn new_code() -> Result<String, getrandom::Error> {
     let mut bytes = [0; CODE_CHARS];
     getrandom::fill(&mut bytes)?;
     let letter = |byte: &u8| {
@@ -69,7 +69,7 @@ pub(crate) fn code() -> Result<String, getrandom::Error> {
 }
 
 /// SHA-256 of a typed code. Case and separators are ignored.
-pub(crate) fn digest(code: &str) -> Digest {
+pub(crate) fn code_digest(code: &str) -> Digest {
     let plain: String = code
         .chars()
         .filter(|c| !c.is_whitespace() && *c != '-')
@@ -80,7 +80,7 @@ pub(crate) fn digest(code: &str) -> Digest {
 
 impl PairingRegistry {
     /// From the record of one channel.
-    pub(crate) fn of(channel: &str, facts: &[ChannelFact]) -> Self {
+    pub(crate) fn from_facts(channel: &str, facts: &[ChannelFact]) -> Self {
         let mut all = Self::default();
         for fact in facts {
             if let ChannelFact::Pairing {
@@ -93,13 +93,19 @@ impl PairingRegistry {
             } = fact
                 && own == channel
             {
-                all.apply(sender, *step, *code, expires_at.as_deref());
+                all.apply_change(sender, *step, *code, expires_at.as_deref());
             }
         }
         all
     }
 
-    fn apply(&mut self, sender: &str, step: PairingChange, code: Option<Digest>, expires_at: Option<&str>) {
+    fn apply_change(
+        &mut self,
+        sender: &str,
+        step: PairingChange,
+        code: Option<Digest>,
+        expires_at: Option<&str>,
+    ) {
         self.pending.retain(|pending| pending.sender != sender);
         match step {
             PairingChange::Asked => {
@@ -128,24 +134,24 @@ impl PairingRegistry {
         self.paired.contains(sender)
     }
 
-    pub(crate) fn paired(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn paired_senders(&self) -> impl Iterator<Item = &str> {
         self.paired.iter().map(String::as_str)
     }
 
     /// What waits now.
-    pub(crate) fn pending(&mut self, now: Timestamp) -> &[PendingPairing] {
+    pub(crate) fn pending_pairings(&mut self, now: Timestamp) -> &[PendingPairing] {
         self.pending.retain(|pending| pending.until > now.0);
         &self.pending
     }
 
-    /// A code for somebody unknown. [`Self::put`] keeps it once it is on the record.
-    pub(crate) fn ask(
+    /// A code for somebody unknown. [`Self::add_pending`] keeps it once it is on the record.
+    pub(crate) fn offer_pairing(
         &mut self,
         sender: &str,
         rules: &model::PairingSettings,
         now: Timestamp,
     ) -> Result<PairingOffer, getrandom::Error> {
-        let pending = self.pending(now);
+        let pending = self.pending_pairings(now);
         if pending.iter().any(|pending| pending.sender == sender) {
             return Ok(PairingOffer::Waiting);
         }
@@ -155,25 +161,25 @@ impl PairingRegistry {
         }
         let minutes = i64::try_from(rules.code_expiry_minutes).unwrap_or(i64::MAX);
         let until = now.plus_millis(minutes.saturating_mul(60_000));
-        let code = code()?;
+        let code = new_code()?;
         let pending = PendingPairing {
             sender: sender.to_owned(),
             expires_at: until.to_string(),
-            digest: digest(&code),
+            digest: code_digest(&code),
             until: until.0,
         };
         Ok(PairingOffer::Code(code, pending))
     }
 
-    pub(crate) fn put(&mut self, pending: PendingPairing) {
+    pub(crate) fn add_pending(&mut self, pending: PendingPairing) {
         self.pending.push(pending);
     }
 
     /// Whose code this is. All are compared, each in constant time.
-    pub(crate) fn whose(&mut self, code: &str, now: Timestamp) -> Option<String> {
-        let typed = digest(code);
+    pub(crate) fn owner_of_code(&mut self, code: &str, now: Timestamp) -> Option<String> {
+        let typed = code_digest(code);
         let mut found = None;
-        for pending in self.pending(now) {
+        for pending in self.pending_pairings(now) {
             if bool::from(pending.digest.0.ct_eq(&typed.0)) {
                 found = Some(pending.sender.clone());
             }
@@ -182,14 +188,14 @@ impl PairingRegistry {
     }
 
     /// The step is on the record: it counts.
-    pub(crate) fn took(&mut self, sender: &str, step: PairingChange) {
-        self.apply(sender, step, None, None);
+    pub(crate) fn record_change(&mut self, sender: &str, step: PairingChange) {
+        self.apply_change(sender, step, None, None);
     }
 }
 
 impl PendingPairing {
     /// What goes on the record.
-    pub(crate) fn fact(&self, channel: &str) -> ChannelFact {
+    pub(crate) fn pairing_fact(&self, channel: &str) -> ChannelFact {
         ChannelFact::Pairing {
             channel: channel.to_owned(),
             sender: self.sender.clone(),
@@ -213,13 +219,13 @@ impl fmt::Debug for GuessLimiter {
 
 impl GuessLimiter {
     /// Whether a code is looked at now.
-    pub(crate) fn open(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn is_guess_allowed(&mut self, now: Timestamp) -> bool {
         let begins = now.plus_millis(-WINDOW_MS).0;
         self.0.retain(|at| *at > begins);
         self.0.len() < WRONG_CODES
     }
 
-    pub(crate) fn wrong(&mut self, now: Timestamp) {
+    pub(crate) fn note_wrong_guess(&mut self, now: Timestamp) {
         self.0.push_back(now.0);
     }
 }
@@ -242,11 +248,12 @@ mod tests {
     }
 
     fn asked(pairings: &mut PairingRegistry, sender: &str, minute: i64) -> (String, ChannelFact) {
-        let PairingOffer::Code(code, pending) = pairings.ask(sender, &RULES, at(minute)).unwrap() else {
+        let PairingOffer::Code(code, pending) = pairings.offer_pairing(sender, &RULES, at(minute)).unwrap()
+        else {
             panic!("no code");
         };
-        let fact = pending.fact("chat");
-        pairings.put(pending);
+        let fact = pending.pairing_fact("chat");
+        pairings.add_pending(pending);
         (code, fact)
     }
 
@@ -255,17 +262,23 @@ mod tests {
         let mut pairings = PairingRegistry::default();
         let (code, fact) = asked(&mut pairings, "ann", 0);
         assert_eq!(code.len(), 8);
-        assert_eq!(pairings.ask("ann", &RULES, at(1)).unwrap(), PairingOffer::Waiting);
-        let mut again = PairingRegistry::of("chat", std::slice::from_ref(&fact));
+        assert_eq!(
+            pairings.offer_pairing("ann", &RULES, at(1)).unwrap(),
+            PairingOffer::Waiting
+        );
+        let mut again = PairingRegistry::from_facts("chat", std::slice::from_ref(&fact));
         let (head, tail) = code.split_at(4);
         let typed = format!(" {}-{tail} ", head.to_lowercase());
-        assert_eq!(again.whose(&typed, at(29)).as_deref(), Some("ann"));
-        assert_eq!(again.whose(&code, at(30)), None, "lapsed");
-        assert_eq!(PairingRegistry::of("other", &[fact]).whose(&code, at(1)), None);
-        pairings.took("ann", PairingChange::Approved);
+        assert_eq!(again.owner_of_code(&typed, at(29)).as_deref(), Some("ann"));
+        assert_eq!(again.owner_of_code(&code, at(30)), None, "lapsed");
+        assert_eq!(
+            PairingRegistry::from_facts("other", &[fact]).owner_of_code(&code, at(1)),
+            None
+        );
+        pairings.record_change("ann", PairingChange::Approved);
         assert!(pairings.is_paired("ann"));
-        assert_eq!(pairings.whose(&code, at(2)), None, "used once");
-        pairings.took("ann", PairingChange::Revoked);
+        assert_eq!(pairings.owner_of_code(&code, at(2)), None, "used once");
+        pairings.record_change("ann", PairingChange::Revoked);
         assert!(!pairings.is_paired("ann"));
     }
 
@@ -274,9 +287,12 @@ mod tests {
         let mut pairings = PairingRegistry::default();
         asked(&mut pairings, "ann", 0);
         asked(&mut pairings, "bob", 1);
-        assert_eq!(pairings.ask("eve", &RULES, at(2)).unwrap(), PairingOffer::Full);
+        assert_eq!(
+            pairings.offer_pairing("eve", &RULES, at(2)).unwrap(),
+            PairingOffer::Full
+        );
         assert!(matches!(
-            pairings.ask("eve", &RULES, at(30)).unwrap(),
+            pairings.offer_pairing("eve", &RULES, at(30)).unwrap(),
             PairingOffer::Code(..)
         ));
     }
@@ -285,10 +301,10 @@ mod tests {
     fn five_wrong_codes_close_the_door_for_a_minute() {
         let mut guesses = GuessLimiter::default();
         for _ in 0..5 {
-            assert!(guesses.open(at(0)));
-            guesses.wrong(at(0));
+            assert!(guesses.is_guess_allowed(at(0)));
+            guesses.note_wrong_guess(at(0));
         }
-        assert!(!guesses.open(at(0)));
-        assert!(guesses.open(at(2)));
+        assert!(!guesses.is_guess_allowed(at(0)));
+        assert!(guesses.is_guess_allowed(at(2)));
     }
 }

@@ -9,46 +9,46 @@ const OPUS_RATE: u64 = 48_000;
 const MAX_BOXES: usize = 10_000;
 
 /// The media type that a speech server is told, and the length in milliseconds.
-pub(crate) fn measured(data: &[u8]) -> Option<(&'static str, u64)> {
-    let (kind, ms) = match kinds::found(data)? {
-        "audio/ogg" => ("audio/ogg", ogg(data)?),
-        "audio/wav" => ("audio/wav", wav(data)?),
-        "video/webm" => ("audio/webm", webm(data)?),
-        "video/mp4" => ("audio/mp4", mp4(data)?),
-        "audio/mpeg" => ("audio/mpeg", mp3(data)?),
+pub(crate) fn measure_recording(data: &[u8]) -> Option<(&'static str, u64)> {
+    let (kind, ms) = match kinds::detect_type(data)? {
+        "audio/ogg" => ("audio/ogg", ogg_length(data)?),
+        "audio/wav" => ("audio/wav", wav_length(data)?),
+        "video/webm" => ("audio/webm", webm_length(data)?),
+        "video/mp4" => ("audio/mp4", mp4_length(data)?),
+        "audio/mpeg" => ("audio/mpeg", mp3_length(data)?),
         _ => return None,
     };
     (ms > 0).then_some((kind, ms))
 }
 
-fn le32(data: &[u8], at: usize) -> Option<u64> {
+fn read_u32_le(data: &[u8], at: usize) -> Option<u64> {
     let four = data.get(at..at + 4)?.try_into().ok()?; // silent-ok: there are four
     Some(u64::from(u32::from_le_bytes(four)))
 }
 
-fn be32(data: &[u8], at: usize) -> Option<u64> {
+fn read_u32_be(data: &[u8], at: usize) -> Option<u64> {
     let four = data.get(at..at + 4)?.try_into().ok()?; // silent-ok: there are four
     Some(u64::from(u32::from_be_bytes(four)))
 }
 
-fn be64(data: &[u8], at: usize) -> Option<u64> {
-    Some(be32(data, at)? << 32 | be32(data, at + 4)?)
+fn read_u64_be(data: &[u8], at: usize) -> Option<u64> {
+    Some(read_u32_be(data, at)? << 32 | read_u32_be(data, at + 4)?)
 }
 
-fn wav(data: &[u8]) -> Option<u64> {
+fn wav_length(data: &[u8]) -> Option<u64> {
     let bytes = u64::try_from(data.len()).ok()?.saturating_sub(44); // silent-ok: no file is so large
     // A header that claims a rate that no recorder has tells nothing.
-    let second = le32(data, 28)?;
+    let second = read_u32_le(data, 28)?;
     (4_000..=800_000)
         .contains(&second)
         .then(|| bytes.saturating_mul(1_000) / second)
 }
 
 /// Opus in Ogg: the packets are counted, and the pages' own word is believed only if it is more.
-fn ogg(data: &[u8]) -> Option<u64> {
+fn ogg_length(data: &[u8]) -> Option<u64> {
     let (mut at, mut newest, mut samples, mut packets, mut opus) = (0_usize, 0_u64, 0_u64, 0_u64, false);
     while data.get(at..at + 4) == Some(b"OggS") {
-        let granule = le32(data, at + 6)? | le32(data, at + 10)? << 32;
+        let granule = read_u32_le(data, at + 6)? | read_u32_le(data, at + 10)? << 32;
         let count = usize::from(*data.get(at + 26)?);
         let segments = data.get(at + 27..at + 27 + count)?;
         let mut body = at + 27 + count;
@@ -59,7 +59,7 @@ fn ogg(data: &[u8]) -> Option<u64> {
                 match packets {
                     0 => opus = packet.starts_with(b"OpusHead"),
                     1 => {}
-                    _ => samples = samples.saturating_add(frames(packet)),
+                    _ => samples = samples.saturating_add(opus_samples(packet)),
                 }
                 packets += 1;
             }
@@ -76,7 +76,7 @@ fn ogg(data: &[u8]) -> Option<u64> {
 }
 
 /// Samples of an Opus packet, by its first bytes (RFC 6716, 3.1).
-fn frames(packet: &[u8]) -> u64 {
+fn opus_samples(packet: &[u8]) -> u64 {
     let Some(first) = packet.first() else { return 0 };
     let samples = match first >> 3 {
         config @ 0..=11 => [480, 960, 1_920, 2_880].get(usize::from(config & 3)).copied(),
@@ -92,7 +92,7 @@ fn frames(packet: &[u8]) -> u64 {
 }
 
 /// The newest time of a WebM file's clusters (Matroska: the id of a cluster, its size, then its time).
-fn webm(data: &[u8]) -> Option<u64> {
+fn webm_length(data: &[u8]) -> Option<u64> {
     const CLUSTER: [u8; 4] = [0x1F, 0x43, 0xB6, 0x75];
     const TIME: u8 = 0xE7;
     let (mut newest, mut clusters) = (0_u64, 0_u64);
@@ -116,11 +116,15 @@ fn webm(data: &[u8]) -> Option<u64> {
     }
     // A recording of one short cluster begins at zero: its bytes bound it, at the least that a recorder writes for a second.
     let by_bytes = u64::try_from(data.len()).ok()?.saturating_mul(1_000) / 3_000; // silent-ok: no file is so large
-    (clusters > 0).then(|| newest.saturating_add(by_bytes.min(30_000)).max(least(data)))
+    (clusters > 0).then(|| {
+        newest
+            .saturating_add(by_bytes.min(30_000))
+            .max(least_length(data))
+    })
 }
 
 /// The least that so many bytes last: nobody records words with more than 64,000 bytes a second, whatever a header claims.
-fn least(data: &[u8]) -> u64 {
+fn least_length(data: &[u8]) -> u64 {
     u64::try_from(data.len())
         .unwrap_or(u64::MAX)
         .saturating_mul(1_000)
@@ -128,7 +132,7 @@ fn least(data: &[u8]) -> u64 {
 }
 
 /// The longest that a header of an MP4 file says: of the file and of each track.
-fn mp4(data: &[u8]) -> Option<u64> {
+fn mp4_length(data: &[u8]) -> Option<u64> {
     let mut longest = 0;
     for (at, _) in data
         .windows(4)
@@ -137,17 +141,17 @@ fn mp4(data: &[u8]) -> Option<u64> {
         .take(MAX_BOXES)
     {
         let (scale, length) = match data.get(at + 4)? {
-            0 => (be32(data, at + 16)?, be32(data, at + 20)?),
-            _ => (be32(data, at + 24)?, be64(data, at + 28)?),
+            0 => (read_u32_be(data, at + 16)?, read_u32_be(data, at + 20)?),
+            _ => (read_u32_be(data, at + 24)?, read_u64_be(data, at + 28)?),
         };
         let ms = length.saturating_mul(1_000).checked_div(scale);
         longest = longest.max(ms.unwrap_or_default());
     }
-    (longest > 0).then(|| longest.max(least(data)))
+    (longest > 0).then(|| longest.max(least_length(data)))
 }
 
 /// MPEG audio layer III: the frames are counted.
-fn mp3(data: &[u8]) -> Option<u64> {
+fn mp3_length(data: &[u8]) -> Option<u64> {
     let mut at = 0;
     if data.starts_with(b"ID3") {
         let size = data.get(6..10)?;
@@ -185,7 +189,7 @@ fn mp3(data: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{frames, measured};
+    use super::{measure_recording, opus_samples};
 
     /// Pages of one packet each, of 60 ms.
     pub(crate) fn opus(packets: u64, granule: u64) -> Vec<u8> {
@@ -208,17 +212,23 @@ mod tests {
 
     #[test]
     fn an_opus_file_is_as_long_as_its_packets_whatever_its_pages_claim() {
-        assert_eq!(measured(&opus(200, 576_000)), Some(("audio/ogg", 12_000)));
         assert_eq!(
-            measured(&opus(200, 1)),
+            measure_recording(&opus(200, 576_000)),
+            Some(("audio/ogg", 12_000))
+        );
+        assert_eq!(
+            measure_recording(&opus(200, 1)),
             Some(("audio/ogg", 12_000)),
             "a claim of less"
         );
-        assert_eq!(measured(&opus(1, 48_000 * 7_200)), Some(("audio/ogg", 7_200_000)));
-        assert_eq!(frames(&[0b0001_1011, 48]), 2_880 * 48);
+        assert_eq!(
+            measure_recording(&opus(1, 48_000 * 7_200)),
+            Some(("audio/ogg", 7_200_000))
+        );
+        assert_eq!(opus_samples(&[0b0001_1011, 48]), 2_880 * 48);
         let mut vorbis = opus(2, 480);
         vorbis[28..36].copy_from_slice(b"\x01vorbis\0");
-        assert_eq!(measured(&vorbis), None, "another sound in it");
+        assert_eq!(measure_recording(&vorbis), None, "another sound in it");
     }
 
     #[test]
@@ -227,21 +237,21 @@ mod tests {
         wav.resize(44, 0);
         wav[28..32].copy_from_slice(&32_000_u32.to_le_bytes());
         wav.resize(44 + 64_000, 0);
-        assert_eq!(measured(&wav), Some(("audio/wav", 2_000)));
+        assert_eq!(measure_recording(&wav), Some(("audio/wav", 2_000)));
         wav[28..32].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(measured(&wav), None);
+        assert_eq!(measure_recording(&wav), None);
         let mut mp4 = b"\0\0\0\x18ftypM4A \0\0\0\0".to_vec();
         mp4.extend(b"\0\0\0\x6cmvhd\0\0\0\0\0\0\0\0\0\0\0\0");
         mp4.extend(1_000_u32.to_be_bytes());
         mp4.extend(7_200_000_u32.to_be_bytes());
-        assert_eq!(measured(&mp4), Some(("audio/mp4", 7_200_000)));
+        assert_eq!(measure_recording(&mp4), Some(("audio/mp4", 7_200_000)));
         // 417 bytes of 128 kbit/s at 44.1 kHz.
         let mut mp3 = Vec::new();
         for _ in 0..100 {
             mp3.extend([0xFF, 0xFB, 0x90, 0x00]);
             mp3.resize(mp3.len() + 413, 0);
         }
-        assert_eq!(measured(&mp3), Some(("audio/mpeg", 2_612)));
+        assert_eq!(measure_recording(&mp3), Some(("audio/mpeg", 2_612)));
         for other in [
             &b"#!AMR\n"[..],
             b"fLaC",
@@ -250,7 +260,7 @@ mod tests {
             b"OggS",
             b"\x1A\x45\xDF\xA3",
         ] {
-            assert_eq!(measured(other), None);
+            assert_eq!(measure_recording(other), None);
         }
     }
 }

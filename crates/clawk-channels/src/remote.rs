@@ -53,7 +53,7 @@ impl RemoteFiles {
     ///
     /// # Errors
     /// The address can't be read.
-    pub(crate) fn public(base: Option<&str>, env: &EnvironmentSource) -> Result<Self, String> {
+    pub(crate) fn public_hosts(base: Option<&str>, env: &EnvironmentSource) -> Result<Self, String> {
         let base = base.map(Url::parse).transpose();
         Ok(Self {
             env: env.clone(),
@@ -67,7 +67,7 @@ impl RemoteFiles {
     /// # Errors
     /// For the model and people; no address is in it.
     pub(crate) async fn get(&self, url: &str, headers: HeaderMap, max_bytes: u64) -> Result<Bytes, String> {
-        let got = self.ask(url, headers, max_bytes).await?;
+        let got = self.request_url(url, headers, max_bytes).await?;
         if !got.status.is_success() {
             return Err(format!("the platform answered {}", got.status.as_u16()));
         }
@@ -84,12 +84,12 @@ impl RemoteFiles {
     ///
     /// # Errors
     /// They were not taken; the errors of [`Self::get`].
-    pub(crate) async fn post(&self, url: &str, kind: &str, body: Bytes) -> Result<(), String> {
+    pub(crate) async fn post_bytes(&self, url: &str, kind: &str, body: Bytes) -> Result<(), String> {
         let mut headers = HeaderMap::new();
         let kind = HeaderValue::from_str(kind).map_err(|error| error.to_string())?;
         headers.insert(CONTENT_TYPE, kind);
         let got = self
-            .exchange(Method::POST, url, headers, body, MAX_ANSWER_BYTES)
+            .exchange_bytes(Method::POST, url, headers, body, MAX_ANSWER_BYTES)
             .await?;
         if got.status.is_success() {
             return Ok(());
@@ -101,17 +101,17 @@ impl RemoteFiles {
     ///
     /// # Errors
     /// The errors of [`Self::get`].
-    pub(crate) async fn ask(
+    pub(crate) async fn request_url(
         &self,
         url: &str,
         headers: HeaderMap,
         max_bytes: u64,
     ) -> Result<RemoteFileResponse, String> {
-        self.exchange(Method::GET, url, headers, Bytes::new(), max_bytes)
+        self.exchange_bytes(Method::GET, url, headers, Bytes::new(), max_bytes)
             .await
     }
 
-    async fn exchange(
+    async fn exchange_bytes(
         &self,
         method: Method,
         url: &str,
@@ -120,21 +120,23 @@ impl RemoteFiles {
         max_bytes: u64,
     ) -> Result<RemoteFileResponse, String> {
         let url = Url::parse(url).map_err(|_| "the platform gave no address of the file".to_owned())?; // silent-ok: said
-        let client = self.client(&url, max_bytes).map_err(|error| error.to_string())?;
+        let client = self
+            .client_for(&url, max_bytes)
+            .map_err(|error| error.to_string())?;
         let request = Request {
             method,
             url,
             headers,
             body,
         };
-        let response = client.send(request).await.map_err(told)?;
+        let response = client.send(request).await.map_err(error_text)?;
         Ok(RemoteFileResponse {
             status: response.status(),
-            bytes: response.bytes().await.map_err(told)?,
+            bytes: response.bytes().await.map_err(error_text)?,
         })
     }
 
-    fn client(&self, url: &Url, max_bytes: u64) -> Result<EgressClient, EgressError> {
+    fn client_for(&self, url: &Url, max_bytes: u64) -> Result<EgressClient, EgressError> {
         let total_ms = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
         let deadlines = ClientDeadlines {
             total_ms,
@@ -157,11 +159,11 @@ impl RemoteFiles {
             max_response_bytes: max_bytes,
             ..HostAllowList::default()
         };
-        EgressClient::guarded(rules, &self.env, deadlines)
+        EgressClient::with_allow_list(rules, &self.env, deadlines)
     }
 }
 
-fn told(error: EgressError) -> String {
+fn error_text(error: EgressError) -> String {
     match error {
         EgressError::TooLarge(_) => "it is larger than `max_attachment_mb`".to_owned(),
         other => other.to_string(),
@@ -196,7 +198,7 @@ mod tests {
     async fn a_file_that_a_message_names_is_fetched_from_public_hosts_alone() {
         let env = EnvironmentSource::Fixed(std::collections::BTreeMap::new());
         for base in [None, Some("http://127.0.0.1:9/in")] {
-            let files = RemoteFiles::public(base, &env).unwrap();
+            let files = RemoteFiles::public_hosts(base, &env).unwrap();
             for url in [
                 "http://127.0.0.1:1/x",
                 "https://127.0.0.1/x",

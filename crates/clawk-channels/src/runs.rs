@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::adapter::{Attachment, InboundPipeline, IngestOutcome, PlatformMessage};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 
 /// Characters of an event that the model reads.
 const MAX_EVENT: usize = 64 << 10;
@@ -87,12 +87,12 @@ impl TriggerRuns {
     }
 
     /// Runs under way, for the cursor.
-    pub(crate) fn running(&self) -> Vec<String> {
+    pub(crate) fn running_runs(&self) -> Vec<String> {
         self.lock().clone()
     }
 
     /// Places that are free now.
-    pub(crate) fn free(&self) -> usize {
+    pub(crate) fn free_places(&self) -> usize {
         self.places.saturating_sub(self.lock().len())
     }
 
@@ -102,7 +102,11 @@ impl TriggerRuns {
     }
 
     /// Takes up the runs that an earlier process began and that still go on.
-    pub(crate) async fn restore(&self, inlet: &InboundPipeline, running: Vec<String>) -> Result<(), String> {
+    pub(crate) async fn restore_runs(
+        &self,
+        inlet: &InboundPipeline,
+        running: Vec<String>,
+    ) -> Result<(), String> {
         let mut still = Vec::new();
         for run in running {
             if goes_on(inlet, &run).await? {
@@ -114,10 +118,10 @@ impl TriggerRuns {
     }
 
     /// Completes when a place is free.
-    pub(crate) async fn place(&self) {
+    pub(crate) async fn wait_for_place(&self) {
         loop {
             let freed = self.free.notified();
-            if self.free() > 0 {
+            if self.free_places() > 0 {
                 return;
             }
             freed.await;
@@ -126,7 +130,7 @@ impl TriggerRuns {
 
     /// Begins a run for an event. `save` makes the list of running runs durable; it is called before the event is taken, so that
     /// a crash never leaves a run without its place.
-    pub(crate) async fn begin(
+    pub(crate) async fn begin_run(
         &self,
         inlet: &InboundPipeline,
         event: Event,
@@ -137,7 +141,7 @@ impl TriggerRuns {
         };
         self.lock().push(run.clone());
         if let Err(reason) = save() {
-            self.done(&run);
+            self.finish_run(&run);
             return RunAdmission::Later(reason);
         }
         let mut told: String = event.text.chars().take(MAX_EVENT).collect();
@@ -151,7 +155,7 @@ impl TriggerRuns {
             None => format!("{}\n\n{told}", self.prompt.replace("{time}", &time)),
         };
         let taken = inlet
-            .message(PlatformMessage {
+            .ingest_message(PlatformMessage {
                 ids: event.ids,
                 conversation: run.clone(),
                 direct: true,
@@ -163,7 +167,7 @@ impl TriggerRuns {
             .await;
         match taken {
             IngestOutcome::Accepted { duplicate: false, .. } => {
-                record(inlet, &run, "started", None).await;
+                record_trigger(inlet, &run, "started", None).await;
                 RunAdmission::Kept
             }
             IngestOutcome::Accepted {
@@ -173,35 +177,35 @@ impl TriggerRuns {
             } => {
                 match inlet.kernel().is_open(message).await {
                     Ok(true) => {}
-                    Ok(false) => self.done(&run),
+                    Ok(false) => self.finish_run(&run),
                     Err(error) => {
-                        self.done(&run);
+                        self.finish_run(&run);
                         return RunAdmission::Later(error.to_string());
                     }
                 }
                 RunAdmission::Kept
             }
             IngestOutcome::Refused(reason) => {
-                self.done(&run);
+                self.finish_run(&run);
                 // The source forgets it: this line is all that is left of it.
-                match recorded(inlet, &run, "refused", Some(reason)).await {
+                match record_trigger_durably(inlet, &run, "refused", Some(reason)).await {
                     Ok(()) => RunAdmission::Kept,
                     Err(reason) => RunAdmission::Later(reason),
                 }
             }
             IngestOutcome::Ignored => {
-                self.done(&run);
+                self.finish_run(&run);
                 RunAdmission::Kept
             }
             IngestOutcome::Later(reason) => {
-                self.done(&run);
+                self.finish_run(&run);
                 RunAdmission::Later(reason)
             }
         }
     }
 
     /// A run has its answer.
-    pub(crate) fn done(&self, run: &str) {
+    pub(crate) fn finish_run(&self, run: &str) {
         self.lock().retain(|running| running != run);
         self.free.notify_waiters();
         self.free.notify_one();
@@ -219,7 +223,7 @@ impl TriggerRuns {
         raw: &Bytes,
         reason: &str,
     ) -> Result<(), String> {
-        let digest = hex(&Sha256::digest(raw));
+        let digest = to_hex(&Sha256::digest(raw));
         let data = raw.slice(..raw.len().min(MAX_DEAD_BYTES));
         let Some(folder) = self.dead.clone() else {
             return self.record_dead(inlet, id, data, reason).await;
@@ -249,7 +253,7 @@ impl TriggerRuns {
         } else {
             "; the folder of dead letters is full".to_owned()
         };
-        recorded(inlet, id, "dead-letter", Some(format!("{reason}{place}"))).await
+        record_trigger_durably(inlet, id, "dead-letter", Some(format!("{reason}{place}"))).await
     }
 
     /// The same in an encrypted state.
@@ -262,9 +266,9 @@ impl TriggerRuns {
     ) -> Result<(), String> {
         if self.recorded.fetch_add(1, Ordering::Relaxed) >= MAX_DEAD {
             let reason = format!("{reason}; too many dead letters in this run to keep it");
-            return recorded(inlet, id, "dead-letter", Some(reason)).await;
+            return record_trigger_durably(inlet, id, "dead-letter", Some(reason)).await;
         }
-        let digest = hex(&Sha256::digest(&data));
+        let digest = to_hex(&Sha256::digest(&data));
         let fact = ChannelFact::Run {
             channel: inlet.channel().name.clone(),
             what: "dead-letter".to_owned(),
@@ -293,7 +297,7 @@ pub(crate) async fn goes_on(inlet: &InboundPipeline, run: &str) -> Result<bool, 
     };
     let kernel = inlet.kernel();
     let known = kernel
-        .arrived(&inbound)
+        .find_arrival(&inbound)
         .await
         .map_err(|error| error.to_string())?;
     match known {
@@ -306,8 +310,8 @@ pub(crate) async fn goes_on(inlet: &InboundPipeline, run: &str) -> Result<bool, 
 }
 
 /// Puts what a trigger did on the record. A failure is logged: the run itself is on the record already.
-pub(crate) async fn record(inlet: &InboundPipeline, run: &str, what: &str, reason: Option<String>) {
-    if let Err(error) = recorded(inlet, run, what, reason).await {
+pub(crate) async fn record_trigger(inlet: &InboundPipeline, run: &str, what: &str, reason: Option<String>) {
+    if let Err(error) = record_trigger_durably(inlet, run, what, reason).await {
         tracing::error!(%error, "what a trigger did could not be recorded");
     }
 }
@@ -316,7 +320,7 @@ pub(crate) async fn record(inlet: &InboundPipeline, run: &str, what: &str, reaso
 ///
 /// # Errors
 /// It is not: the source must not forget the event.
-async fn recorded(
+async fn record_trigger_durably(
     inlet: &InboundPipeline,
     run: &str,
     what: &str,

@@ -92,7 +92,7 @@ impl Schedule {
     ///
     /// # Errors
     /// Its times can't be read any more, for instance because the machine has lost its time zones.
-    fn after(&self, now: Timestamp) -> Result<Option<Timestamp>, String> {
+    fn next_time(&self, now: Timestamp) -> Result<Option<Timestamp>, String> {
         let Some(cron) = self.cron.as_deref() else {
             return Ok(None);
         };
@@ -100,7 +100,7 @@ impl Schedule {
         Ok(table.next(now).filter(|next| next.0 <= self.until))
     }
 
-    fn shown(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({"id": self.id, "cron": self.cron, "next": Timestamp(self.next).to_string(), "until": Timestamp(self.until).to_string(),
             "runs_left": self.left, "prompt": self.prompt})
     }
@@ -135,24 +135,27 @@ impl ScheduleRegistry {
         })
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Schedule>> {
+    fn lock_schedules(&self) -> MutexGuard<'_, Vec<Schedule>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the list, durably or not at all.
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Schedule>) -> Result<T, String>) -> Result<T, String> {
-        let mut all = self.all();
+    fn change_schedules<T>(
+        &self,
+        change: impl FnOnce(&mut Vec<Schedule>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let mut all = self.lock_schedules();
         let before = all.clone();
         let done = change(&mut all)?;
         let text = serde_json::to_string(&*all).map_err(|error| error.to_string())?;
-        if let Err(error) = self.cursor.set(&text) {
+        if let Err(error) = self.cursor.store_text(&text) {
             *all = before;
             return Err(format!("the schedules can't be kept: {error}"));
         }
         Ok(done)
     }
 
-    async fn record(&self, schedule: &Schedule, what: &str, reason: Option<String>) {
+    async fn record_schedule(&self, schedule: &Schedule, what: &str, reason: Option<String>) {
         let fact = ChannelFact::Run {
             channel: schedule.channel.clone(),
             what: what.to_owned(),
@@ -167,7 +170,7 @@ impl ScheduleRegistry {
 
     /// Does what the tool asks for in the conversation of a session, for the person whose turn runs there. `made_from`: origins of
     /// what the call is made from.
-    pub(crate) async fn ask(
+    pub(crate) async fn handle_request(
         &self,
         session: SessionId,
         wanted: ScheduleRequest,
@@ -191,27 +194,27 @@ impl ScheduleRegistry {
         let here = |schedule: &Schedule| schedule.channel == channel && schedule.conversation == conversation;
         match wanted {
             ScheduleRequest::List => {
-                let all = self.all();
+                let all = self.lock_schedules();
                 let shown: Vec<Value> = all
                     .iter()
                     .filter(|schedule| here(schedule))
-                    .map(Schedule::shown)
+                    .map(Schedule::to_json)
                     .collect();
                 Ok(json!({ "schedules": shown }))
             }
             ScheduleRequest::Cancel { id } => {
-                let ended = self.change(|all| {
+                let ended = self.change_schedules(|all| {
                     let at = all
                         .iter()
                         .position(|schedule| schedule.id == id && here(schedule));
                     let at = at.ok_or_else(|| "this conversation has no schedule of this id".to_owned())?;
                     Ok(all.remove(at))
                 })?;
-                self.record(&ended, "cancelled", None).await;
+                self.record_schedule(&ended, "cancelled", None).await;
                 Ok(json!({ "cancelled": ended.id }))
             }
             create @ ScheduleRequest::Create { .. } => {
-                self.create(
+                self.create_schedule(
                     (channel.clone(), conversation.clone(), direct, sender, role),
                     create,
                     made_from,
@@ -222,7 +225,7 @@ impl ScheduleRegistry {
     }
 
     /// Makes a schedule in a conversation: channel, conversation, whether it is direct, the person and their role.
-    async fn create(
+    async fn create_schedule(
         &self,
         (channel, conversation, direct, sender, role): (String, String, bool, String, Role),
         wanted: ScheduleRequest,
@@ -241,7 +244,7 @@ impl ScheduleRegistry {
         };
         let here = |schedule: &Schedule| schedule.channel == channel && schedule.conversation == conversation;
         let now = self.clock.now();
-        let (next, until, left) = times(
+        let (next, until, left) = schedule_times(
             now,
             cron.as_deref(),
             at.as_deref(),
@@ -253,7 +256,7 @@ impl ScheduleRegistry {
             return Err(format!("`prompt` has 1 to {MAX_PROMPT} characters"));
         }
         let made = Schedule {
-            id: self.clock.uuid().to_string(),
+            id: self.clock.new_uuid().to_string(),
             channel: channel.clone(),
             conversation: conversation.clone(),
             direct,
@@ -268,8 +271,8 @@ impl ScheduleRegistry {
             until: until.0,
             left,
         };
-        let shown = made.shown();
-        self.change(|all| {
+        let shown = made.to_json();
+        self.change_schedules(|all| {
             if all.len() >= MAX_ALL
                 || all.iter().filter(|schedule| here(schedule)).count() >= MAX_OF_CONVERSATION
             {
@@ -280,7 +283,7 @@ impl ScheduleRegistry {
             all.push(made.clone());
             Ok(())
         })?;
-        self.record(&made, "scheduled", None).await;
+        self.record_schedule(&made, "scheduled", None).await;
         Ok(shown)
     }
 
@@ -289,13 +292,13 @@ impl ScheduleRegistry {
         loop {
             let now = self.clock.now();
             let due: Vec<Schedule> = self
-                .all()
+                .lock_schedules()
                 .iter()
                 .filter(|schedule| schedule.next <= now.0)
                 .cloned()
                 .collect();
             for schedule in due {
-                self.begin(lanes, schedule, now).await;
+                self.begin_run(lanes, schedule, now).await;
             }
             tokio::select! {
                 () = over.cancelled() => return,
@@ -304,7 +307,7 @@ impl ScheduleRegistry {
         }
     }
 
-    async fn begin(&self, lanes: &HashMap<String, ChannelHandle>, due: Schedule, now: Timestamp) {
+    async fn begin_run(&self, lanes: &HashMap<String, ChannelHandle>, due: Schedule, now: Timestamp) {
         let Some(lane) = lanes.get(&due.channel) else {
             self.drop_it(&due, "the agent has no channel of this name any more")
                 .await;
@@ -331,26 +334,30 @@ impl ScheduleRegistry {
             ),
             ..PlatformMessage::default()
         };
-        match lane.inlet.scheduled(incoming, due.role, &due.made_from).await {
+        match lane
+            .inlet
+            .ingest_scheduled(incoming, due.role, &due.made_from)
+            .await
+        {
             IngestOutcome::Later(reason) => {
                 tracing::warn!(reason, "a schedule's run could not be kept; it is tried again");
                 return;
             }
             // Too much waits in the conversation: this run is left out, and the schedule goes on.
-            IngestOutcome::Refused(reason) => self.record(&due, "skipped", Some(reason)).await,
+            IngestOutcome::Refused(reason) => self.record_schedule(&due, "skipped", Some(reason)).await,
             IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
-                self.record(&due, "started", None).await
+                self.record_schedule(&due, "started", None).await
             }
         }
         // What was missed meanwhile is made up for by this one run.
-        let next = match due.after(now) {
+        let next = match due.next_time(now) {
             Ok(next) => next.filter(|_| due.left > 1),
             Err(reason) => {
                 self.drop_it(&due, &reason).await;
                 return;
             }
         };
-        let kept = self.change(|all| {
+        let kept = self.change_schedules(|all| {
             match next {
                 Some(next) => {
                     for schedule in all.iter_mut().filter(|schedule| schedule.id == due.id) {
@@ -363,26 +370,27 @@ impl ScheduleRegistry {
             Ok(())
         });
         match kept {
-            Ok(()) if next.is_none() => self.record(&due, "ended", None).await,
+            Ok(()) if next.is_none() => self.record_schedule(&due, "ended", None).await,
             Ok(()) => {}
             Err(reason) => tracing::warn!(reason, "a schedule could not be moved on; its run is known"),
         }
     }
 
     async fn drop_it(&self, schedule: &Schedule, reason: &str) {
-        let dropped = self.change(|all| {
+        let dropped = self.change_schedules(|all| {
             all.retain(|known| known.id != schedule.id);
             Ok(())
         });
         if let Err(reason) = dropped {
             tracing::warn!(reason, "a schedule could not be ended");
         }
-        self.record(schedule, "ended", Some(reason.to_owned())).await;
+        self.record_schedule(schedule, "ended", Some(reason.to_owned()))
+            .await;
     }
 }
 
 /// First run, end, and number of runs.
-fn times(
+fn schedule_times(
     now: Timestamp,
     cron: Option<&str>,
     at: Option<&str>,
@@ -427,20 +435,20 @@ fn times(
 mod tests {
     use clawk_kernel::time::Timestamp;
 
-    use super::times;
+    use super::schedule_times;
 
     #[test]
     fn a_schedule_has_an_end_and_a_number_of_runs() {
         let now = Timestamp::parse("2026-11-23T12:00:30Z").unwrap();
         let end = Some("2026-11-24T00:00:00Z");
-        let (next, until, left) = times(now, Some("*/5 * * * *"), None, None, end, Some(3)).unwrap();
+        let (next, until, left) = schedule_times(now, Some("*/5 * * * *"), None, None, end, Some(3)).unwrap();
         assert_eq!(
             (next.to_string().get(..19), left),
             (Some("2026-11-23T12:05:00"), 3)
         );
         assert!(until > next);
         assert_eq!(
-            times(now, None, Some("2026-11-23T13:00:00Z"), None, None, None)
+            schedule_times(now, None, Some("2026-11-23T13:00:00Z"), None, None, None)
                 .unwrap()
                 .2,
             1
@@ -458,10 +466,10 @@ mod tests {
             (None, None, None, None),
         ] {
             assert!(
-                times(now, cron, at, None, until, runs).is_err(),
+                schedule_times(now, cron, at, None, until, runs).is_err(),
                 "{cron:?} {at:?} {until:?} {runs:?}"
             );
         }
-        assert!(times(now, Some("* * * * *"), None, Some("Mars/Base"), end, Some(3)).is_err());
+        assert!(schedule_times(now, Some("* * * * *"), None, Some("Mars/Base"), end, Some(3)).is_err());
     }
 }

@@ -37,7 +37,7 @@ impl FileSeal {
     }
 
     /// The bytes as they are written to this file.
-    pub(crate) fn close(&self, path: &Path, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    pub(crate) fn seal_bytes(&self, path: &Path, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         match &self.0 {
             Some(vault) => vault.seal(&place_of(path), &bytes).map_err(io::Error::other),
             None => Ok(bytes),
@@ -45,7 +45,7 @@ impl FileSeal {
     }
 
     /// What was written to this file. What an earlier run left in plain is as it is.
-    pub(crate) fn open(&self, path: &Path, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    pub(crate) fn unseal_bytes(&self, path: &Path, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         match &self.0 {
             Some(vault) if is_sealed(&bytes) => {
                 let opened = vault.open(&place_of(path), &bytes).map_err(io::Error::other)?;
@@ -195,15 +195,19 @@ mod tests {
         let sealed = std::fs::read(&one).unwrap();
         assert!(!sealed.windows(6).any(|part| part == b"canary"));
         let seal = FileSeal::new(Some(vault("ab")));
-        assert_eq!(seal.open(&one, sealed.clone()).unwrap(), b"canary one");
-        assert!(seal.open(&other, sealed.clone()).is_err());
-        assert!(FileSeal::new(Some(vault("cd"))).open(&one, sealed).is_err());
+        assert_eq!(seal.unseal_bytes(&one, sealed.clone()).unwrap(), b"canary one");
+        assert!(seal.unseal_bytes(&other, sealed.clone()).is_err());
+        assert!(
+            FileSeal::new(Some(vault("cd")))
+                .unseal_bytes(&one, sealed)
+                .is_err()
+        );
         // Another key: the older one still opens while everything is sealed anew.
         let both = vault("cd").with_older(SealKey::from_hex(&"ab".repeat(32)).unwrap());
         assert!(seal_channel_files(folder.path(), &both, ResealScope::PlainAndOlder).is_complete());
         let sealed = std::fs::read(&other).unwrap();
         let seal = FileSeal::new(Some(vault("cd")));
-        assert_eq!(seal.open(&other, sealed).unwrap(), b"canary two");
+        assert_eq!(seal.unseal_bytes(&other, sealed).unwrap(), b"canary two");
     }
 
     /// A damaged file, one of another place, and a plain one that imitates a sealed one are named; the files around them are sealed.
@@ -214,7 +218,7 @@ mod tests {
         std::fs::create_dir(&shelf).unwrap();
         let seal = FileSeal::new(Some(vault("ab")));
         let path = |name: &str| shelf.join(name);
-        let sealed = |name: &str| seal.close(&path(name), b"canary sealed".to_vec()).unwrap();
+        let sealed = |name: &str| seal.seal_bytes(&path(name), b"canary sealed".to_vec()).unwrap();
         let mut damaged = sealed("b-damaged");
         *damaged.last_mut().unwrap() ^= 1;
         let mut imitated = sealed("d-imitated")[..12].to_vec();
@@ -259,7 +263,11 @@ mod tests {
             ] {
                 let bytes = std::fs::read(path(name)).unwrap();
                 assert!(!bytes.windows(6).any(|part| part == b"canary"), "{name}");
-                assert_eq!(seal.open(&path(name), bytes).unwrap(), text.as_bytes(), "{name}");
+                assert_eq!(
+                    seal.unseal_bytes(&path(name), bytes).unwrap(),
+                    text.as_bytes(),
+                    "{name}"
+                );
             }
         }
         assert!(!path("z-plain.sealing").exists());

@@ -163,21 +163,21 @@ impl Channels {
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
                 seal: FileSeal::new(parts.vault.clone()),
-                files: files(&parts, channel),
+                files: inbound_file_store(&parts, channel),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),
             }));
             made.insert(
                 channel.name.clone(),
-                lane(&parts, inlet, &lanes, over.child_token()),
+                channel_handle(&parts, inlet, &lanes, over.child_token()),
             );
         }
         let made = Arc::new(made);
         let _first = lanes.set(Arc::downgrade(&made)); // silent-ok: it was just made
         for lane in made.values() {
             if let (Some(adapter), Some(outlet)) = (&lane.adapter, &lane.outlet) {
-                let work = keep(
+                let work = keep_connected(
                     Arc::clone(adapter),
                     Arc::clone(&lane.inlet),
                     Arc::clone(outlet),
@@ -188,7 +188,7 @@ impl Channels {
                     // A library that breaks takes down its own channel, and that is said.
                     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
                         let reason = "its adapter broke; start the agent again".to_owned();
-                        inlet.status.set(State::Failed, Some(reason));
+                        inlet.status.set_state(State::Failed, Some(reason));
                     }
                 });
             }
@@ -199,7 +199,7 @@ impl Channels {
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
         Ok(Self(Arc::new(ChannelsState {
-            proofs: proofs(&channels, &parts.secrets),
+            proofs: webhook_secrets(&channels, &parts.secrets),
             kernel: parts.kernel,
             clock: parts.clock,
             lanes: made,
@@ -228,14 +228,14 @@ impl Channels {
     ///
     /// # Errors
     /// The outbox can't be read.
-    pub async fn report(&self) -> Result<Vec<ChannelReport>, KernelError> {
-        let rows = self.0.kernel.outbox(COUNTED).await?;
+    pub async fn channel_reports(&self) -> Result<Vec<ChannelReport>, KernelError> {
+        let rows = self.0.kernel.read_outbox(COUNTED).await?;
         let mut reports = Vec::new();
         for name in &self.0.names {
             let Some(lane) = self.0.lanes.get(name) else {
                 continue;
             };
-            let mut report = lane.inlet.status.report();
+            let mut report = lane.inlet.status.current_report();
             for row in rows.iter().filter(|row| row.owed.channel == *name) {
                 if row.dead {
                     report.dead += 1;
@@ -248,42 +248,42 @@ impl Channels {
         Ok(reports)
     }
 
-    /// A request to `/channels/NAME`; the reply without what only [`Self::serve`] gives.
-    pub async fn receive(&self, name: &str, hook: HookRequest) -> HookReply {
-        self.serve(name, hook).await.reply
+    /// A request to `/channels/NAME`; the reply without what only [`Self::serve_hook`] gives.
+    pub async fn receive_hook(&self, name: &str, hook: HookRequest) -> HookReply {
+        self.serve_hook(name, hook).await.reply
     }
 
     /// A request to `/channels/NAME`.
-    pub async fn serve(&self, name: &str, hook: HookRequest) -> HookResponse {
+    pub async fn serve_hook(&self, name: &str, hook: HookRequest) -> HookResponse {
         let lane = self.0.lanes.get(name);
         let Some((lane, adapter)) = lane.and_then(|lane| Some((lane, lane.adapter.as_ref()?))) else {
-            return HookReply::refused(404, "no such channel").into();
+            return HookReply::refusal(404, "no such channel").into();
         };
         if self.0.over.is_cancelled() {
-            return HookReply::refused(503, "the agent is ending").into();
+            return HookReply::refusal(503, "the agent is ending").into();
         }
         if hook.body.len() > MAX_HOOK_BYTES {
-            return HookReply::refused(413, "the body is larger than 4 MiB").into();
+            return HookReply::refusal(413, "the body is larger than 4 MiB").into();
         }
         // Signatures cover the bytes as they were sent; no platform compresses them.
         if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
-            return HookReply::refused(415, "an encoded body is not read").into();
+            return HookReply::refusal(415, "an encoded body is not read").into();
         }
         let proof = self.0.proofs.get(name);
-        if let Some(reply) = check::answer(&hook.method, &hook.query, name, proof) {
+        if let Some(reply) = check::answer_webhook_probe(&hook.method, &hook.query, name, proof) {
             return reply.into();
         }
-        adapter.serve(&lane.inlet, hook).await
+        adapter.serve_hook(&lane.inlet, hook).await
     }
 
     /// Begins a run of a trigger by hand.
     ///
     /// # Errors
     /// The channel does not exist, is not a trigger, or its run could not begin.
-    pub async fn fire(&self, name: &str) -> Result<(), NotDone> {
+    pub async fn fire_trigger(&self, name: &str) -> Result<(), NotDone> {
         let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
         let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
-        match adapter.fire(&lane.inlet).await {
+        match adapter.fire_trigger(&lane.inlet).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(NotDone::NoTrigger),
             Err(reason) => Err(NotDone::Failed(reason)),
@@ -299,7 +299,7 @@ impl Channels {
         let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
         lane.removed.cancel();
         let removed = adapter.remove().await.map_err(NotDone::Failed)?;
-        lane.inlet.status.set(
+        lane.inlet.status.set_state(
             State::Failed,
             Some("it was removed; it connects again when the agent starts".to_owned()),
         );
@@ -333,7 +333,7 @@ impl Channels {
     ///
     /// # Errors
     /// No channel has this name, or it is not connected.
-    pub async fn send(
+    pub async fn send_text(
         &self,
         channel: &str,
         conversation: &str,
@@ -343,7 +343,7 @@ impl Channels {
     ) -> Result<Delivery, NotDone> {
         let lane = self.0.lanes.get(channel).ok_or(NotDone::NoChannel)?;
         let outlet = lane.outlet.as_ref().ok_or(NotDone::NoChannel)?;
-        if lane.inlet.status.report().state != State::Ready {
+        if lane.inlet.status.current_report().state != State::Ready {
             return Err(NotDone::NoChannel);
         }
         let out = OutgoingAnswer {
@@ -356,7 +356,7 @@ impl Channels {
             attempt: 1,
             repeat: false,
         };
-        Ok(outlet.send(&out, files, &self.0.over).await)
+        Ok(outlet.send_answer(&out, files, &self.0.over).await)
     }
 
     /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`. `made_from`: origins of what its
@@ -364,17 +364,17 @@ impl Channels {
     ///
     /// # Errors
     /// Why not, for the model.
-    pub async fn schedule(
+    pub async fn handle_schedule(
         &self,
         session: SessionId,
         wanted: ScheduleRequest,
         made_from: &[String],
     ) -> Result<serde_json::Value, String> {
-        self.0.schedules.ask(session, wanted, made_from).await
+        self.0.schedules.handle_request(session, wanted, made_from).await
     }
 
     /// Asks the person in the conversation of a session, in the agent's own words, and waits. `None`: there is nobody to ask.
-    pub async fn ask(&self, session: SessionId, text: &str, options: &[String]) -> Option<String> {
+    pub async fn ask_person(&self, session: SessionId, text: &str, options: &[String]) -> Option<String> {
         tokio::select! {
             answer = self.0.questions.ask_person(session, text, options) => answer,
             () = self.0.over.cancelled() => None,
@@ -383,14 +383,14 @@ impl Channels {
 
     /// Who is paired with which channel, and who waits.
     #[must_use]
-    pub fn pairings(&self) -> Vec<ChannelPairings> {
+    pub fn list_pairings(&self) -> Vec<ChannelPairings> {
         let now = self.0.clock.now();
         let mut all = Vec::new();
         for (channel, lane) in self.with_pairing() {
-            all.push(lane.inlet.gate.pairings(|pairings| ChannelPairings {
+            all.push(lane.inlet.gate.with_pairings(|pairings| ChannelPairings {
                 channel: channel.clone(),
-                paired: pairings.paired().map(str::to_owned).collect(),
-                pending: pairings.pending(now).to_vec(),
+                paired: pairings.paired_senders().map(str::to_owned).collect(),
+                pending: pairings.pending_pairings(now).to_vec(),
             }));
         }
         all
@@ -412,20 +412,29 @@ impl Channels {
     ///
     /// # Errors
     /// The code does not wait, too many wrong codes were typed, or the decision can't be recorded.
-    pub async fn decide(&self, code: &str, approve: bool, by: &str) -> Result<(String, String), NotDone> {
+    pub async fn decide_pairing(
+        &self,
+        code: &str,
+        approve: bool,
+        by: &str,
+    ) -> Result<(String, String), NotDone> {
         let now = self.0.clock.now();
-        let open = self.guesses(|guesses| guesses.open(now));
+        let open = self.with_guess_limiter(|guesses| guesses.is_guess_allowed(now));
         if !open {
             return Err(NotDone::Closed);
         }
         let mut found = None;
         for (channel, lane) in self.with_pairing() {
-            if let Some(sender) = lane.inlet.gate.pairings(|pairings| pairings.whose(code, now)) {
+            if let Some(sender) = lane
+                .inlet
+                .gate
+                .with_pairings(|pairings| pairings.owner_of_code(code, now))
+            {
                 found = Some((channel, lane, sender));
             }
         }
         let Some((channel, lane, sender)) = found else {
-            self.guesses(|guesses| guesses.wrong(now));
+            self.with_guess_limiter(|guesses| guesses.note_wrong_guess(now));
             return Err(NotDone::WrongCode);
         };
         let step = if approve {
@@ -433,18 +442,18 @@ impl Channels {
         } else {
             PairingChange::Denied
         };
-        self.step(lane, &sender, step, by).await?;
+        self.record_pairing(lane, &sender, step, by).await?;
         if approve {
             // Where they asked. After a restart, by their id, which most platforms take.
             let asked_in = lane.inlet.gate.conversation_of(&sender);
             let place = asked_in.unwrap_or_else(|| sender.clone());
             lane.inlet
-                .aside(&place, "You are paired with this agent now.".to_owned());
+                .send_notice(&place, "You are paired with this agent now.".to_owned());
         }
         Ok((channel.clone(), sender))
     }
 
-    fn guesses<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
+    fn with_guess_limiter<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
         with(&mut self.0.guesses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -452,7 +461,7 @@ impl Channels {
     ///
     /// # Errors
     /// Nobody of this id is paired, or the decision can't be recorded.
-    pub async fn revoke(
+    pub async fn revoke_pairing(
         &self,
         sender: &str,
         channel: Option<&str>,
@@ -461,8 +470,14 @@ impl Channels {
         let mut ended = Vec::new();
         for (name, lane) in self.with_pairing() {
             let meant = channel.is_none_or(|channel| channel == name);
-            if meant && lane.inlet.gate.pairings(|pairings| pairings.is_paired(sender)) {
-                self.step(lane, sender, PairingChange::Revoked, by).await?;
+            if meant
+                && lane
+                    .inlet
+                    .gate
+                    .with_pairings(|pairings| pairings.is_paired(sender))
+            {
+                self.record_pairing(lane, sender, PairingChange::Revoked, by)
+                    .await?;
                 ended.push(name.clone());
             }
         }
@@ -473,7 +488,7 @@ impl Channels {
         }
     }
 
-    async fn step(
+    async fn record_pairing(
         &self,
         lane: &ChannelHandle,
         sender: &str,
@@ -490,10 +505,14 @@ impl Channels {
         };
         // What takes rights away counts at once; what gives them, once it is on the record.
         if step == PairingChange::Revoked {
-            lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
+            lane.inlet
+                .gate
+                .with_pairings(|pairings| pairings.record_change(sender, step));
         }
         self.0.kernel.record_channel(&fact).await?;
-        lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
+        lane.inlet
+            .gate
+            .with_pairings(|pairings| pairings.record_change(sender, step));
         Ok(())
     }
 }
@@ -521,7 +540,7 @@ pub async fn remove_installed(
 }
 
 /// The secrets of channels that others reach by a request.
-fn proofs(channels: &[Channel], secrets: &SecretResolver) -> HashMap<String, Secret> {
+fn webhook_secrets(channels: &[Channel], secrets: &SecretResolver) -> HashMap<String, Secret> {
     let hooked = channels.iter().filter(|channel| {
         channel.transport == Transport::Webhook || platforms::entry(channel.kind).profile.is_served_here
     });
@@ -546,7 +565,7 @@ fn seal_old_files(parts: &ChannelDependencies) {
 }
 
 /// Where a channel's files go.
-fn files(parts: &ChannelDependencies, channel: &Channel) -> InboundFileStore {
+fn inbound_file_store(parts: &ChannelDependencies, channel: &Channel) -> InboundFileStore {
     let config = parts.configs.get(&channel.name);
     let most = config.map_or(ChannelConfig::default().max_attachment_mb, |config| {
         config.max_attachment_mb
@@ -555,7 +574,7 @@ fn files(parts: &ChannelDependencies, channel: &Channel) -> InboundFileStore {
 }
 
 /// A channel with its adapter; without one, its state says why.
-fn lane(
+fn channel_handle(
     parts: &ChannelDependencies,
     inlet: Arc<InboundPipeline>,
     lanes: &SharedChannelHandles,
@@ -574,7 +593,7 @@ fn lane(
             }
         }
         Ok(None) => {
-            inlet.ready();
+            inlet.report_ready();
             ChannelHandle {
                 inlet,
                 adapter: None,
@@ -583,7 +602,7 @@ fn lane(
             }
         }
         Err(reason) => {
-            inlet.status.set(State::Failed, Some(reason));
+            inlet.status.set_state(State::Failed, Some(reason));
             ChannelHandle {
                 inlet,
                 adapter: None,
@@ -604,26 +623,26 @@ fn next_wait_ms(wait_ms: u64, connected: Option<Duration>) -> u64 {
 }
 
 /// Keeps one channel connected, and delivers its answers while it is.
-async fn keep(
+async fn keep_connected(
     adapter: Arc<dyn ChannelAdapter>,
     inlet: Arc<InboundPipeline>,
     outlet: Arc<OutboundPipeline>,
     over: CancellationToken,
 ) {
     let name = inlet.channel().name.clone();
-    inlet.spawn(Arc::clone(&inlet).understand());
+    inlet.spawn_task(Arc::clone(&inlet).transcribe_pending());
     let mut wait_ms = FIRST_WAIT_MS;
     loop {
         let mut well: Option<Instant> = None;
         let mut deliveries = None;
         let ended: ChannelDisconnect = {
-            let mut work = pin!(adapter.start(&inlet, &over));
+            let mut work = pin!(adapter.run_listener(&inlet, &over));
             loop {
                 tokio::select! {
                     ended = &mut work => break ended,
-                    () = inlet.connected(), if deliveries.is_none() => {
+                    () = inlet.wait_connected(), if deliveries.is_none() => {
                         well = Some(Instant::now());
-                        deliveries = Some(inlet.kernel().deliver(&name, Arc::clone(&outlet) as Arc<dyn ChannelDelivery>));
+                        deliveries = Some(inlet.kernel().deliver_channel(&name, Arc::clone(&outlet) as Arc<dyn ChannelDelivery>));
                     }
                 }
             }
@@ -635,7 +654,7 @@ async fn keep(
         wait_ms = next_wait_ms(wait_ms, well.map(|since| since.elapsed()));
         let least = if ended.fatal { FATAL_WAIT_MS } else { wait_ms };
         // Between a half and the whole, so that many channels do not come back together.
-        let jitter = inlet.clock().random() % (least / 2 + 1);
+        let jitter = inlet.clock().random_u64() % (least / 2 + 1);
         let own_ms = least / 2 + jitter;
         let pause_ms = ended.after_ms.map_or(own_ms, |ms| ms.min(LONGEST_IMPOSED_MS));
         let state = if ended.fatal {
@@ -643,7 +662,7 @@ async fn keep(
         } else {
             State::Degraded
         };
-        inlet.status.set(state, Some(ended.reason));
+        inlet.status.set_state(state, Some(ended.reason));
         wait_ms = wait_ms.saturating_mul(2).min(LONGEST_WAIT_MS);
         tokio::select! {
             () = over.cancelled() => return,

@@ -49,7 +49,7 @@ impl ShareLimiter {
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, ShareUsage> {
+    fn lock_usage(&self) -> MutexGuard<'_, ShareUsage> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +61,7 @@ impl ShareLimiter {
             for_admins,
         } = self.limits;
         let is_admin = role == Some(Role::Admin);
-        let mut taken = self.taken();
+        let mut taken = self.lock_usage();
         let own = taken.each.get(principal).copied().unwrap_or(0);
         let open = taken.by_others < total.saturating_sub(for_admins) && own < each;
         if taken.all >= total || !(is_admin || open) {
@@ -81,7 +81,7 @@ impl ShareLimiter {
     }
 
     /// Waits for a place.
-    pub(crate) async fn take(self: &Arc<Self>, principal: &str, role: Option<Role>) -> ShareGuard {
+    pub(crate) async fn take_share(self: &Arc<Self>, principal: &str, role: Option<Role>) -> ShareGuard {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             // Before it is looked: what is freed in between is heard.
@@ -96,7 +96,7 @@ impl ShareLimiter {
 
 impl Drop for ShareGuard {
     fn drop(&mut self) {
-        let mut taken = self.shares.taken();
+        let mut taken = self.shares.lock_usage();
         taken.all = taken.all.saturating_sub(1);
         if !self.is_admin {
             taken.by_others = taken.by_others.saturating_sub(1);
@@ -144,8 +144,11 @@ mod tests {
         drop(of_one);
         assert!(take("third", user).is_some());
         drop((of_two, of_admin));
-        assert_eq!(shares.taken().all, 0);
-        assert!(shares.taken().each.is_empty(), "nothing is kept of who is gone");
+        assert_eq!(shares.lock_usage().all, 0);
+        assert!(
+            shares.lock_usage().each.is_empty(),
+            "nothing is kept of who is gone"
+        );
     }
 
     #[tokio::test]
@@ -159,7 +162,7 @@ mod tests {
         let mut held: Vec<_> = (0..3).filter_map(|_| shares.try_take("ann", user)).collect();
         let waits = tokio::spawn({
             let shares = Arc::clone(&shares);
-            async move { shares.take("ann", user).await }
+            async move { shares.take_share("ann", user).await }
         });
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!waits.is_finished());

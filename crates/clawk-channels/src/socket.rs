@@ -97,7 +97,7 @@ impl Socket {
             Ok(Some(Ok(Message::Binary(bytes)))) => Ok(SocketMessage::Bytes(bytes.to_vec())),
             Ok(Some(Ok(Message::Close(frame)))) => Ok(match frame {
                 Some(CloseFrame { code, reason }) => {
-                    SocketMessage::Closed(Some(code.into()), crate::api::shown(reason.as_str()))
+                    SocketMessage::Closed(Some(code.into()), crate::api::bounded_line(reason.as_str()))
                 }
                 None => SocketMessage::Closed(None, String::new()),
             }),
@@ -109,14 +109,14 @@ impl Socket {
     ///
     /// # Errors
     /// It broke, or is not read.
-    pub(crate) async fn say(&self, text: String) -> Result<(), String> {
+    pub(crate) async fn send_text(&self, text: String) -> Result<(), String> {
         self.write(Message::text(text)).await
     }
 
     /// Sends bytes.
     ///
     /// # Errors
-    /// The errors of [`Self::say`].
+    /// The errors of [`Self::send_text`].
     pub(crate) async fn say_bytes(&self, bytes: Vec<u8>) -> Result<(), String> {
         self.write(Message::binary(bytes)).await
     }
@@ -131,7 +131,7 @@ impl Socket {
     }
 
     /// Ends it with a code of our own.
-    pub(crate) async fn close(&self, code: u16) {
+    pub(crate) async fn close_with_code(&self, code: u16) {
         let frame = CloseFrame {
             code: CloseCode::from(code),
             reason: "".into(),

@@ -5,7 +5,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use crate::message::LengthUnit;
 
 /// The length of a text as a platform counts it.
-pub(crate) fn length(text: &str, unit: LengthUnit) -> usize {
+pub(crate) fn text_length(text: &str, unit: LengthUnit) -> usize {
     match unit {
         LengthUnit::Chars => text.chars().count(),
         LengthUnit::Utf16 => text.encode_utf16().count(),
@@ -19,7 +19,7 @@ const FENCE_ROOM: usize = 2;
 /// Cuts Markdown into pieces that each `fit`. A single grapheme that does not fit stands alone.
 ///
 /// Cuts lie at line ends where possible, else at spaces, else between graphemes.
-pub(crate) fn split(text: &str, fits: &dyn Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn split_markdown(text: &str, fits: &dyn Fn(&str) -> bool) -> Vec<String> {
     if fits(text) {
         return vec![text.to_owned()];
     }
@@ -29,25 +29,25 @@ pub(crate) fn split(text: &str, fits: &dyn Fn(&str) -> bool) -> Vec<String> {
     for line in text.split_inclusive('\n') {
         let opens = fence_of(line);
         let after = match (&fence, opens) {
-            (Some(open), Some(mark)) if closes(open, mark) => None,
+            (Some(open), Some(mark)) if closes_fence(open, mark) => None,
             (None, Some(mark)) => Some(mark.to_owned()),
             (open, _) => open.clone(),
         };
-        let closed = |piece: &str| close(piece, after.as_deref());
+        let closed = |piece: &str| close_fence(piece, after.as_deref());
         let mut rest = line.to_owned();
         while !fits(&closed(&format!("{piece}{rest}"))) {
             let fresh = fence.as_ref().map_or(String::new(), |open| format!("{open}\n"));
             if piece.len() > fresh.len() {
                 // The line begins the next piece.
-                pieces.push(close(&piece, fence.as_deref()));
+                pieces.push(close_fence(&piece, fence.as_deref()));
                 piece = fresh;
                 continue;
             }
-            let cut = longest(&rest, &|head| {
-                fits(&close(&format!("{piece}{head}"), fence.as_deref()))
+            let cut = longest_fitting_head(&rest, &|head| {
+                fits(&close_fence(&format!("{piece}{head}"), fence.as_deref()))
             });
             let tail = rest.split_off(cut);
-            pieces.push(close(&format!("{piece}{rest}"), fence.as_deref()));
+            pieces.push(close_fence(&format!("{piece}{rest}"), fence.as_deref()));
             piece = fresh;
             rest = tail;
             if rest.is_empty() {
@@ -76,7 +76,7 @@ fn fence_of(line: &str) -> Option<&str> {
 }
 
 /// Whether a line's mark closes the fence that `open` opened.
-fn closes(open: &str, mark: &str) -> bool {
+fn closes_fence(open: &str, mark: &str) -> bool {
     let run = |text: &str| {
         let first = text.chars().next();
         text.chars().take_while(|c| Some(*c) == first).count()
@@ -84,7 +84,7 @@ fn closes(open: &str, mark: &str) -> bool {
     open.chars().next() == mark.chars().next() && run(mark) >= run(open) && mark.chars().count() == run(mark)
 }
 
-fn close(piece: &str, fence: Option<&str>) -> String {
+fn close_fence(piece: &str, fence: Option<&str>) -> String {
     let Some(open) = fence else {
         return piece.to_owned();
     };
@@ -100,7 +100,7 @@ fn close(piece: &str, fence: Option<&str>) -> String {
 }
 
 /// The longest head of a text that fits: up to a space in its last quarter, else between graphemes; at least one grapheme.
-fn longest(text: &str, fits: &dyn Fn(&str) -> bool) -> usize {
+fn longest_fitting_head(text: &str, fits: &dyn Fn(&str) -> bool) -> usize {
     let mut ends: Vec<usize> = text
         .grapheme_indices(true)
         .map(|(at, part)| at + part.len())
@@ -139,19 +139,19 @@ mod tests {
     use proptest::prelude::*;
     use unicode_segmentation::UnicodeSegmentation as _;
 
-    use super::{LengthUnit, length, split};
+    use super::{LengthUnit, split_markdown, text_length};
 
     fn by(max: usize) -> impl Fn(&str) -> bool {
-        move |text| length(text, LengthUnit::Utf16) <= max
+        move |text| text_length(text, LengthUnit::Utf16) <= max
     }
 
     #[test]
     fn a_fence_that_is_cut_is_closed_and_opened_again() {
         let text = format!("Look:\n```rust\n{}```\nDone.", "let x = 1;\n".repeat(20));
-        let pieces = split(&text, &by(100));
+        let pieces = split_markdown(&text, &by(100));
         assert!(pieces.len() > 2);
         for piece in &pieces {
-            assert!(length(piece, LengthUnit::Utf16) <= 100, "{piece}");
+            assert!(text_length(piece, LengthUnit::Utf16) <= 100, "{piece}");
             assert_eq!(piece.matches("```").count() % 2, 0, "{piece}");
         }
         let lines: usize = pieces
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn words_are_kept_whole_where_they_can_be() {
         let text = "word ".repeat(100);
-        for piece in split(&text, &by(64)) {
+        for piece in split_markdown(&text, &by(64)) {
             assert!(piece.split(' ').all(|word| word == "word"), "{piece}");
         }
     }
@@ -175,13 +175,13 @@ mod tests {
         /// Nothing is lost but white space at cuts, nothing is too long, and no grapheme is cut.
         #[test]
         fn pieces_hold_all_of_a_text(text in "[a-z \\n👨‍👩‍👧é🇩🇪]{0,400}", max in 12_usize..60) {
-            let pieces = split(&text, &by(max));
+            let pieces = split_markdown(&text, &by(max));
             let bare = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
             prop_assert_eq!(bare(&pieces.concat()), bare(&text));
             let whole: Vec<&str> = text.graphemes(true).filter(|g| !g.trim().is_empty()).collect();
             for piece in &pieces {
                 let alone = piece.graphemes(true).count() == 1;
-                prop_assert!(alone || length(piece, LengthUnit::Utf16) <= max, "{:?}", piece);
+                prop_assert!(alone || text_length(piece, LengthUnit::Utf16) <= max, "{:?}", piece);
                 for grapheme in piece.graphemes(true).filter(|g| !g.trim().is_empty()) {
                     prop_assert!(whole.contains(&grapheme), "{:?}", grapheme);
                 }

@@ -83,12 +83,12 @@ impl ChannelStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn report(&self) -> ChannelReport {
+    pub(crate) fn current_report(&self) -> ChannelReport {
         self.lock().clone()
     }
 
     /// Moves; says in the log what changed.
-    pub(crate) fn set(&self, state: State, reason: Option<String>) {
+    pub(crate) fn set_state(&self, state: State, reason: Option<String>) {
         let mut now = self.lock();
         if now.state != state || now.reason != reason {
             // What is ready has no reason, and shows none.
@@ -103,7 +103,7 @@ impl ChannelStatus {
         now.reason = reason;
     }
 
-    pub(crate) fn came(&self, at: Timestamp, what: IngestKind) {
+    pub(crate) fn note_inbound(&self, at: Timestamp, what: IngestKind) {
         let mut now = self.lock();
         now.last_in = Some(at.to_string());
         match what {
@@ -114,7 +114,7 @@ impl ChannelStatus {
         }
     }
 
-    pub(crate) fn sent(&self, at: Timestamp) {
+    pub(crate) fn note_sent(&self, at: Timestamp) {
         let mut now = self.lock();
         now.last_out = Some(at.to_string());
         now.delivered += 1;

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 ///
 /// # Errors
 /// For people: it is not known here.
-pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
+pub(crate) fn time_zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))
 }
 
@@ -30,7 +30,7 @@ impl CronTimetable {
             .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
         let zone = match timezone {
             None => TimeZone::UTC,
-            Some(name) => zone(name)?,
+            Some(name) => time_zone(name)?,
         };
         Ok(Self { pattern, zone })
     }
@@ -39,14 +39,14 @@ impl CronTimetable {
         self.pattern.as_str()
     }
 
-    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
+    fn to_zoned(&self, at: Timestamp) -> Option<Zoned> {
         let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
         Some(at.to_zoned(self.zone.clone()))
     }
 
     /// A time as a person in the zone reads it: RFC 3339 with the zone's offset.
-    pub(crate) fn told(&self, at: Timestamp) -> String {
-        match self.zoned(at) {
+    pub(crate) fn local_time(&self, at: Timestamp) -> String {
+        match self.to_zoned(at) {
             Some(at) => at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
             None => at.to_string(),
         }
@@ -56,7 +56,7 @@ impl CronTimetable {
     pub(crate) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let next = self
             .pattern
-            .find_next_occurrence(&self.zoned(after)?, false)
+            .find_next_occurrence(&self.to_zoned(after)?, false)
             .ok()?; // silent-ok: as above
         Some(Timestamp(next.timestamp().as_microsecond()))
     }
@@ -89,7 +89,7 @@ mod tests {
             ),
         ] {
             let table = CronTimetable::new("0 9 * * *", zone).unwrap();
-            assert_eq!(table.told(Timestamp::parse(at).unwrap()), told);
+            assert_eq!(table.local_time(Timestamp::parse(at).unwrap()), told);
         }
     }
 }

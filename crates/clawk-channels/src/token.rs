@@ -28,17 +28,17 @@ impl Default for CredentialRefusal {
 
 impl CredentialRefusal {
     /// A connection begins: what was said before counts no more.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn clear_refusal(&self) {
         self.0.send_replace(None);
     }
 
     /// The platform refuses the credential.
-    pub(crate) fn say(&self, reason: &str) {
+    pub(crate) fn report_refusal(&self, reason: &str) {
         self.0.send_replace(Some(reason.to_owned()));
     }
 
     /// Completes when it is said.
-    pub(crate) async fn wait(&self) -> ChannelDisconnect {
+    pub(crate) async fn wait_refusal(&self) -> ChannelDisconnect {
         let mut told = self.0.subscribe();
         let reason = match told.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
@@ -48,8 +48,8 @@ impl CredentialRefusal {
     }
 
     /// The platform refused the credential when it was given this message: it surely does not have it.
-    pub(crate) fn delivery(&self, reason: &str) -> Delivery {
-        self.say(reason);
+    pub(crate) fn refused_delivery(&self, reason: &str) -> Delivery {
+        self.report_refusal(reason);
         Delivery::Retry {
             after_ms: None,
             reason: reason.to_owned(),
@@ -76,12 +76,12 @@ impl From<PlatformFailure> for NoToken {
 }
 
 impl NoToken {
-    pub(crate) fn ended(self) -> ChannelDisconnect {
+    pub(crate) fn into_disconnect(self) -> ChannelDisconnect {
         match self {
             Self::Refused(reason) => ChannelDisconnect::fatal(reason),
             Self::Later { reason, after_ms } => ChannelDisconnect {
                 after_ms,
-                ..ChannelDisconnect::broken(reason)
+                ..ChannelDisconnect::temporary(reason)
             },
         }
     }
@@ -133,7 +133,7 @@ impl Tokens {
             Err(error) => {
                 *held = None;
                 if let NoToken::Refused(reason) = &error {
-                    self.lost.say(reason);
+                    self.lost.report_refusal(reason);
                 }
                 Err(error)
             }
@@ -141,7 +141,7 @@ impl Tokens {
     }
 
     /// The platform refused this token. `true`: a new one is worth asking for.
-    pub(crate) async fn refused(&self, token: &str) -> bool {
+    pub(crate) async fn refuse_token(&self, token: &str) -> bool {
         let mut held = self.held.lock().await;
         if held.as_ref().is_some_and(|held| held.token != token) {
             return true;
@@ -170,13 +170,13 @@ mod tests {
         tokio::time::advance(std::time::Duration::from_secs(91)).await;
         assert_eq!(tokens.get(|| ask(3)).await.unwrap(), "t3");
         assert!(
-            tokens.refused("t1").await,
+            tokens.refuse_token("t1").await,
             "an old one was refused: the new one may do"
         );
         assert_eq!(tokens.get(|| ask(4)).await.unwrap(), "t3");
-        assert!(tokens.refused("t3").await);
+        assert!(tokens.refuse_token("t3").await);
         assert_eq!(tokens.get(|| ask(5)).await.unwrap(), "t5");
-        assert!(!tokens.refused("t5").await, "no loop of new tokens");
+        assert!(!tokens.refuse_token("t5").await, "no loop of new tokens");
     }
 
     #[tokio::test]
@@ -184,10 +184,10 @@ mod tests {
         let tokens = Tokens::default();
         let refused = || async { Err(NoToken::Refused("no such app".to_owned())) };
         assert!(tokens.get(refused).await.is_err());
-        let ended = tokens.lost.wait().await;
+        let ended = tokens.lost.wait_refusal().await;
         assert!(ended.fatal && ended.reason == "no such app");
-        tokens.lost.begin();
-        let waits = tokio::time::timeout(std::time::Duration::from_millis(20), tokens.lost.wait());
+        tokens.lost.clear_refusal();
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(20), tokens.lost.wait_refusal());
         assert!(waits.await.is_err());
     }
 }

@@ -13,7 +13,7 @@ use clawk_kernel::ports::MessageContext;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::message::{Attachment, AttachmentContent, PlatformMessage};
 use crate::sealed_file::FileSeal;
 
@@ -73,7 +73,7 @@ pub(crate) struct VoiceMessageStore {
 impl VoiceMessageStore {
     /// Beside the channel's cursor.
     pub(crate) fn new(folder: &Path, channel: &str, seal: FileSeal) -> Self {
-        let name = hex(Sha256::digest(channel.as_bytes()).get(..8).unwrap_or_default());
+        let name = to_hex(Sha256::digest(channel.as_bytes()).get(..8).unwrap_or_default());
         Self {
             folder: folder.join(format!("{name}.recordings")),
             seal,
@@ -82,16 +82,16 @@ impl VoiceMessageStore {
 
     fn path(&self, incoming: &PlatformMessage) -> Option<PathBuf> {
         let id = incoming.ids.first()?;
-        let digest = hex(&Sha256::digest(id.as_bytes()));
+        let digest = to_hex(&Sha256::digest(id.as_bytes()));
         Some(self.folder.join(format!("{digest}.{KIND}")))
     }
 
-    pub(crate) fn waits(&self, incoming: &PlatformMessage) -> bool {
+    pub(crate) fn is_waiting(&self, incoming: &PlatformMessage) -> bool {
         self.path(incoming).is_some_and(|path| path.exists())
     }
 
     /// Keeps a message durably. Returns `false` if there is no room, or it has no id by which it would be found again.
-    pub(crate) fn keep(&self, waiting: &PendingVoiceMessage) -> io::Result<bool> {
+    pub(crate) fn store_message(&self, waiting: &PendingVoiceMessage) -> io::Result<bool> {
         let Some(path) = self.path(&waiting.incoming) else {
             return Ok(false);
         };
@@ -109,8 +109,8 @@ impl VoiceMessageStore {
             .truncate(true)
             .mode(0o600)
             .open(&fresh)?;
-        let bytes = serde_json::to_vec(&kept(waiting)).map_err(io::Error::other)?;
-        file.write_all(&self.seal.close(&path, bytes)?)?;
+        let bytes = serde_json::to_vec(&to_stored(waiting)).map_err(io::Error::other)?;
+        file.write_all(&self.seal.seal_bytes(&path, bytes)?)?;
         file.sync_all()?;
         fs::rename(&fresh, &path)?;
         File::open(&self.folder)?.sync_all()?;
@@ -118,7 +118,7 @@ impl VoiceMessageStore {
     }
 
     /// Those that wait, in the order in which they came.
-    pub(crate) fn pending(&self) -> io::Result<Vec<PendingVoiceMessage>> {
+    pub(crate) fn pending_messages(&self) -> io::Result<Vec<PendingVoiceMessage>> {
         let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -128,9 +128,9 @@ impl VoiceMessageStore {
         for entry in found {
             let path = entry?.path();
             if path.extension().and_then(|kind| kind.to_str()) == Some(KIND) {
-                let kept = self.seal.open(&path, fs::read(&path)?);
+                let kept = self.seal.unseal_bytes(&path, fs::read(&path)?);
                 let kept = kept.and_then(|kept| serde_json::from_slice(&kept).map_err(io::Error::other));
-                match kept.and_then(waiting) {
+                match kept.and_then(from_stored) {
                     Ok(waiting) => all.push(waiting),
                     Err(error) => tracing::error!(%error, "a message with a recording can't be read"),
                 }
@@ -142,7 +142,7 @@ impl VoiceMessageStore {
         Ok(all)
     }
 
-    pub(crate) fn done(&self, incoming: &PlatformMessage) {
+    pub(crate) fn remove_message(&self, incoming: &PlatformMessage) {
         let Some(path) = self.path(incoming) else { return };
         if let Err(error) = fs::remove_file(path) {
             tracing::warn!(%error, "a message with a recording can't be removed");
@@ -150,7 +150,7 @@ impl VoiceMessageStore {
     }
 }
 
-fn kept(waiting: &PendingVoiceMessage) -> StoredVoiceMessage {
+fn to_stored(waiting: &PendingVoiceMessage) -> StoredVoiceMessage {
     let incoming = &waiting.incoming;
     let file = |file: &Attachment| KeptFile {
         name: file.name.clone(),
@@ -182,7 +182,7 @@ fn kept(waiting: &PendingVoiceMessage) -> StoredVoiceMessage {
     }
 }
 
-fn waiting(kept: StoredVoiceMessage) -> io::Result<PendingVoiceMessage> {
+fn from_stored(kept: StoredVoiceMessage) -> io::Result<PendingVoiceMessage> {
     let mut attachments = Vec::new();
     for file in kept.files {
         let content = match (file.at, file.data) {
@@ -259,30 +259,30 @@ mod tests {
             at,
             words: None,
         };
-        assert!(shelf.keep(&message("../b", 2)).unwrap());
-        assert!(shelf.keep(&message("a", 1)).unwrap());
+        assert!(shelf.store_message(&message("../b", 2)).unwrap());
+        assert!(shelf.store_message(&message("a", 1)).unwrap());
         let mut again = VoiceMessageStore::new(folder.path(), "chat", FileSeal::default())
-            .pending()
+            .pending_messages()
             .unwrap();
         assert_eq!(again.len(), 2);
         assert_eq!(again[0].incoming, message("a", 1).incoming);
         assert_eq!(again[1].role, Role::User);
         again[0].words = Some(vec!["hello".to_owned()]);
-        shelf.keep(&again[0]).unwrap();
+        shelf.store_message(&again[0]).unwrap();
         assert_eq!(
-            shelf.pending().unwrap()[0].words.as_deref(),
+            shelf.pending_messages().unwrap()[0].words.as_deref(),
             Some(&["hello".to_owned()][..])
         );
-        shelf.done(&again[0].incoming);
-        assert!(!shelf.waits(&again[0].incoming) && shelf.waits(&again[1].incoming));
+        shelf.remove_message(&again[0].incoming);
+        assert!(!shelf.is_waiting(&again[0].incoming) && shelf.is_waiting(&again[1].incoming));
         let nameless = PendingVoiceMessage {
             incoming: PlatformMessage::default(),
             ..message("", 3)
         };
-        assert!(!shelf.keep(&nameless).unwrap());
+        assert!(!shelf.store_message(&nameless).unwrap());
         assert!(
             VoiceMessageStore::new(folder.path(), "other", FileSeal::default())
-                .pending()
+                .pending_messages()
                 .unwrap()
                 .is_empty()
         );

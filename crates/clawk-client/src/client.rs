@@ -42,7 +42,7 @@ pub struct Options {
 impl Options {
     /// The defaults: no token, no restriction, ten minutes per call, one minute for reconnecting.
     #[must_use]
-    pub fn named(name: &str) -> Self {
+    pub fn for_client(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             token: None,
@@ -52,7 +52,7 @@ impl Options {
         }
     }
 
-    fn hello(&self) -> Value {
+    fn hello_params(&self) -> Value {
         json!({
             "protocolVersion": "0.3.0",
             "clientInfo": {"name": self.name, "version": env!("CARGO_PKG_VERSION")},
@@ -69,7 +69,7 @@ pub struct UnsolicitedMessage {
     pub method: String,
     /// Its params.
     pub params: Value,
-    /// The id, if it is a request: answer it with [`AgentClient::answer`]. Null: it is a notification.
+    /// The id, if it is a request: answer it with [`AgentClient::send_answer`]. Null: it is a notification.
     pub id: Value,
 }
 
@@ -121,7 +121,7 @@ impl AgentClient {
     /// The agent can't be reached, refuses the connection, or refuses `claw.initialize`.
     pub async fn connect(target: AgentAddress, options: Options) -> Result<Self, ClientError> {
         let (notices, _) = broadcast::channel(BEHIND);
-        let (wire, begun) = begin(&target, &options, &notices).await?;
+        let (wire, begun) = open_connection(&target, &options, &notices).await?;
         let (asks, incoming) = mpsc::channel(WAITING);
         let (told, agent) = watch::channel(begun);
         let patience = options.patience;
@@ -147,13 +147,13 @@ impl AgentClient {
 
     /// The agent's latest answer to `claw.initialize`.
     #[must_use]
-    pub fn agent(&self) -> Value {
+    pub fn agent_info(&self) -> Value {
         self.agent.borrow().clone()
     }
 
     /// Changes after each new connection is initialized.
     #[must_use]
-    pub fn greeted(&self) -> watch::Receiver<Value> {
+    pub fn watch_greetings(&self) -> watch::Receiver<Value> {
         self.agent.clone()
     }
 
@@ -195,7 +195,7 @@ impl AgentClient {
     ///
     /// # Errors
     /// The client has ended.
-    pub async fn answer(&self, id: Value, outcome: Result<Value, RpcError>) -> Result<(), ClientError> {
+    pub async fn send_answer(&self, id: Value, outcome: Result<Value, RpcError>) -> Result<(), ClientError> {
         let over = |_| ClientError::Lost("this client has ended".to_owned());
         self.asks
             .send(ClientCommand::Answer { id, outcome })
@@ -205,7 +205,7 @@ impl AgentClient {
 
     /// The agent's messages that answer no request, from now on.
     #[must_use]
-    pub fn notices(&self) -> broadcast::Receiver<UnsolicitedMessage> {
+    pub fn subscribe_notices(&self) -> broadcast::Receiver<UnsolicitedMessage> {
         self.notices.subscribe()
     }
 
@@ -218,17 +218,17 @@ impl AgentClient {
 }
 
 /// Opens and initializes a new connection. Returns it with the agent's answer.
-async fn begin(
+async fn open_connection(
     target: &AgentAddress,
     options: &Options,
     notices: &broadcast::Sender<UnsolicitedMessage>,
 ) -> Result<(OpenTransport, Value), ClientError> {
     let mut wire = OpenTransport::open(target, &options.name, options.token.as_ref()).await?;
-    let hello = request_text(0, Method::Initialize.name(), &options.hello());
+    let hello = request_text(0, Method::Initialize.name(), &options.hello_params());
     let answered = async {
         wire.send(hello).await?;
         loop {
-            let heard = hear(&wire.receive().await?)?;
+            let heard = parse_message(&wire.receive().await?)?;
             match heard {
                 IncomingRpcMessage {
                     id, result, error, ..
@@ -239,7 +239,7 @@ async fn begin(
                         (None, None) => Err(ClientError::Malformed("it has no result".to_owned())),
                     };
                 }
-                other => tell(notices, other),
+                other => publish_notice(notices, other),
             }
         }
     };
@@ -250,11 +250,11 @@ async fn begin(
     }
 }
 
-fn hear(text: &str) -> Result<IncomingRpcMessage, ClientError> {
+fn parse_message(text: &str) -> Result<IncomingRpcMessage, ClientError> {
     serde_json::from_str(text).map_err(|error| ClientError::Malformed(error.to_string()))
 }
 
-fn tell(notices: &broadcast::Sender<UnsolicitedMessage>, heard: IncomingRpcMessage) {
+fn publish_notice(notices: &broadcast::Sender<UnsolicitedMessage>, heard: IncomingRpcMessage) {
     if let Some(method) = heard.method {
         // silent-ok: there may be no listener
         let _heard = notices.send(UnsolicitedMessage {
@@ -288,11 +288,11 @@ impl ClientDriver {
             let broke = tokio::select! {
                 ask = asks.recv() => match ask {
                     Some(ClientCommand::Close) | None => break,
-                    Some(ask) => self.send(&wire, ask).await,
+                    Some(ask) => self.send_command(&wire, ask).await,
                 },
                 heard = wire.receive() => match heard {
                     Ok(text) => {
-                        self.take(&text);
+                        self.handle_message(&text);
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -302,21 +302,21 @@ impl ClientDriver {
             let Err(error) = broke else { continue };
             match self.reconnect(error).await {
                 Ok(fresh) => wire = fresh,
-                Err(error) => return self.end(&error),
+                Err(error) => return self.fail_open_calls(&error),
             }
         }
         wire.close().await;
-        self.end(&ClientError::Lost("this client was closed".to_owned()));
+        self.fail_open_calls(&ClientError::Lost("this client was closed".to_owned()));
     }
 
-    fn end(&mut self, error: &ClientError) {
+    fn fail_open_calls(&mut self, error: &ClientError) {
         for (_, open) in self.open.drain() {
             // silent-ok: the caller has given up
             let _told = open.answer.send(Err(error.clone()));
         }
     }
 
-    async fn send(&mut self, wire: &OpenTransport, ask: ClientCommand) -> Result<(), ClientError> {
+    async fn send_command(&mut self, wire: &OpenTransport, ask: ClientCommand) -> Result<(), ClientError> {
         match ask {
             ClientCommand::Call {
                 method,
@@ -349,8 +349,8 @@ impl ClientDriver {
         }
     }
 
-    fn take(&mut self, text: &str) {
-        let heard = match hear(text) {
+    fn handle_message(&mut self, text: &str) {
+        let heard = match parse_message(text) {
             Ok(heard) => heard,
             Err(error) => return tracing::warn!(%error, "a message was dropped"),
         };
@@ -362,7 +362,7 @@ impl ClientDriver {
             .filter(|_| !asks)
             .and_then(|id| self.open.remove(&id))
         else {
-            return tell(&self.notices, heard);
+            return publish_notice(&self.notices, heard);
         };
         let outcome = match (heard.result, heard.error) {
             (_, Some(error)) => Err(ClientError::Rpc(error)),
@@ -401,8 +401,8 @@ impl ClientDriver {
             tracing::debug!(%error, "connecting again");
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);
-            match begin(&self.target, &self.options, &self.notices).await {
-                Ok((wire, begun)) => match self.resend(&wire).await {
+            match open_connection(&self.target, &self.options, &self.notices).await {
+                Ok((wire, begun)) => match self.resend_calls(&wire).await {
                     Ok(()) => {
                         self.agent.send_replace(begun);
                         return Ok(wire);
@@ -415,7 +415,7 @@ impl ClientDriver {
         Err(error)
     }
 
-    async fn resend(&self, wire: &OpenTransport) -> Result<(), ClientError> {
+    async fn resend_calls(&self, wire: &OpenTransport) -> Result<(), ClientError> {
         let mut ids: Vec<&u64> = self.open.keys().collect();
         ids.sort_unstable();
         for open in ids.iter().filter_map(|id| self.open.get(id)) {
@@ -441,7 +441,7 @@ impl AgentClient {
     /// The params with defaults for the members that a person at a command line omits: a request id if the method needs one, and
     /// the calling identity of a tool call.
     #[must_use]
-    pub fn completed(&self, method: &str, mut params: Value) -> Value {
+    pub fn complete_params(&self, method: &str, mut params: Value) -> Value {
         let Some(members) = params.as_object_mut() else {
             return params;
         };

@@ -52,7 +52,7 @@ pub fn name(timestamp_ns: u128, request_id: &str) -> String {
 ///
 /// # Errors
 /// The file system reports an error.
-pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
+pub fn write_message(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
     let (temporary, last) = (folder.join(format!("{name}.tmp")), folder.join(name));
     let mut file = OpenOptions::new()
         .write(true)
@@ -71,7 +71,7 @@ pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
 /// # Errors
 /// It is not a file of at most `max_bytes`, or can't be read.
 pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, MessageFileError> {
-    let file = open(path)?;
+    let file = open_message(path)?;
     if !file.metadata()?.is_file() {
         return Err(MessageFileError::NotAFile);
     }
@@ -85,10 +85,10 @@ pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, MessageFileError> 
 }
 
 /// Opens a file without following a link and without blocking on a pipe.
-fn open(path: &Path) -> Result<File, MessageFileError> {
+fn open_message(path: &Path) -> Result<File, MessageFileError> {
     let opened = OpenOptions::new()
         .read(true)
-        .custom_flags(no_follow() | nonblocking())
+        .custom_flags(no_follow() | nonblocking_flag())
         .open(path);
     opened.map_err(|error| match error.raw_os_error() {
         Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => MessageFileError::NotAFile,
@@ -101,7 +101,7 @@ fn no_follow() -> i32 {
     i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 
-fn nonblocking() -> i32 {
+fn nonblocking_flag() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
 }
 
@@ -109,7 +109,7 @@ fn nonblocking() -> i32 {
 ///
 /// # Errors
 /// The folder can't be read.
-pub fn list(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
+pub fn list_messages(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -152,12 +152,12 @@ impl FolderWatcher {
 
     /// A watcher that only polls.
     #[must_use]
-    pub const fn polling() -> Self {
+    pub const fn new_polling() -> Self {
         Self(None)
     }
 
     /// Completes when there may be new files, and in any case after a while. Cancelling loses nothing.
-    pub async fn changed(&self) {
+    pub async fn wait_for_change(&self) {
         let Some(fd) = &self.0 else {
             return tokio::time::sleep(POLL).await;
         };

@@ -12,7 +12,7 @@
 //! # async fn ask() -> Result<(), clawk_client::ClientError> {
 //! use clawk_client::{AgentClient, Options, AgentAddress};
 //! let target = AgentAddress::parse("http://127.0.0.1:8420")?;
-//! let client = AgentClient::connect(target, Options::named("example")).await?;
+//! let client = AgentClient::connect(target, Options::for_client("example")).await?;
 //! let status = client.call("claw.status", serde_json::json!({})).await?;
 //! println!("{status}");
 //! client.close().await;

@@ -59,7 +59,7 @@ impl AgentAddress {
     /// The text has none of these forms.
     pub fn parse(text: &str) -> Result<Self, ClientError> {
         let wrong = |reason: &str| ClientError::Target {
-            target: shown(text),
+            target: hide_user_info(text),
             reason: reason.to_owned(),
         };
         let (scheme, rest) = text.split_once(':').ok_or_else(|| wrong("it has no scheme"))?;
@@ -86,8 +86,12 @@ impl AgentAddress {
             "dir" => Ok(Self::Folder(path()?)),
             "http" | "https" => Ok(Self::Http(url("/claw")?)),
             "ws" | "wss" => Ok(Self::WebSocket(url("/claw/ws")?)),
-            "nats" | "tls" => Ok(Self::Nats(queue(url("")?).map_err(|reason| wrong(&reason))?)),
-            "redis" => Ok(Self::Redis(queue(url("")?).map_err(|reason| wrong(&reason))?)),
+            "nats" | "tls" => Ok(Self::Nats(
+                parse_queue(url("")?).map_err(|reason| wrong(&reason))?,
+            )),
+            "redis" => Ok(Self::Redis(
+                parse_queue(url("")?).map_err(|reason| wrong(&reason))?,
+            )),
             _ => Err(wrong(
                 "known are http, https, ws, wss, unix, dir, exec, nats, tls and redis",
             )),
@@ -95,7 +99,7 @@ impl AgentAddress {
     }
 }
 
-fn queue(mut server: Url) -> Result<QueueAddress, String> {
+fn parse_queue(mut server: Url) -> Result<QueueAddress, String> {
     let named = server.fragment().unwrap_or_default().to_owned();
     server.set_fragment(None);
     let (swarm, agent) = named.split_once('/').unwrap_or((DEFAULT_SWARM, &named));
@@ -110,7 +114,7 @@ fn queue(mut server: Url) -> Result<QueueAddress, String> {
 }
 
 /// The text without the user information of a URL.
-fn shown(text: &str) -> String {
+fn hide_user_info(text: &str) -> String {
     match (text.split_once("://"), text.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
         _ => text.to_owned(),
@@ -123,7 +127,7 @@ impl fmt::Display for AgentAddress {
             Self::Command(command) => write!(f, "{command}"),
             Self::Socket(path) => write!(f, "unix:{}", path.display()),
             Self::Folder(path) => write!(f, "dir:{}", path.display()),
-            Self::Http(url) | Self::WebSocket(url) => f.write_str(&shown(url.as_str())),
+            Self::Http(url) | Self::WebSocket(url) => f.write_str(&hide_user_info(url.as_str())),
             Self::Nats(queue) | Self::Redis(queue) => write!(f, "{queue}"),
         }
     }
@@ -137,7 +141,13 @@ impl fmt::Debug for AgentAddress {
 
 impl fmt::Display for QueueAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}/{}", shown(self.server.as_str()), self.swarm, self.agent)
+        write!(
+            f,
+            "{}#{}/{}",
+            hide_user_info(self.server.as_str()),
+            self.swarm,
+            self.agent
+        )
     }
 }
 

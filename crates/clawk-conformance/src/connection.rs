@@ -64,7 +64,7 @@ impl AgentConnection {
         else {
             anyhow::bail!("`{program}` has no standard streams");
         };
-        let mut connection = Self::over(stdin, stdout);
+        let mut connection = Self::from_streams(stdin, stdout);
         connection.child = Some(child);
         let kept = Arc::clone(&connection.stderr);
         thread::spawn(move || keep_tail(stderr, &kept));
@@ -72,23 +72,27 @@ impl AgentConnection {
     }
 
     /// Connects to a served agent. For a queue it uses a unique client name.
-    pub(super) fn remote(target: AgentAddress, token: Option<Secret>) -> Result<Self> {
+    pub(super) fn connect_remote(target: AgentAddress, token: Option<Secret>) -> Result<Self> {
         let (sender, lines) = sync_channel(1024);
         let (to, out) = mpsc::channel(1024);
         let (tell, opened) = sync_channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let carrier = thread::spawn(move || runtime.block_on(carry(target, token, out, sender, tell)));
+        let carrier =
+            thread::spawn(move || runtime.block_on(carry_messages(target, token, out, sender, tell)));
         opened.recv().context("the connection was given up")??;
-        let mut connection = Self::over(WireLineWriter { to, line: Vec::new() }, std::io::empty());
+        let mut connection = Self::from_streams(WireLineWriter { to, line: Vec::new() }, std::io::empty());
         connection.lines = lines;
         connection.carrier = Some(carrier);
         Ok(connection)
     }
 
     /// Uses any pair of streams.
-    pub(super) fn over(writer: impl Write + Send + 'static, reader: impl Read + Send + 'static) -> Self {
+    pub(super) fn from_streams(
+        writer: impl Write + Send + 'static,
+        reader: impl Read + Send + 'static,
+    ) -> Self {
         let (sender, lines) = sync_channel(1024);
         thread::spawn(move || read_lines(reader, &sender));
         Self {
@@ -104,7 +108,7 @@ impl AgentConnection {
     }
 
     /// Sends one line. If the agent is gone, that is noticed when its answer is awaited.
-    pub(super) fn send(&mut self, line: &str) {
+    pub(super) fn send_line(&mut self, line: &str) {
         self.record.push(format!("> {line}"));
         if let Some(writer) = &mut self.writer
             && writer
@@ -117,7 +121,7 @@ impl AgentConnection {
     }
 
     /// Waits for the first message that `wanted` accepts. Other messages are kept for later.
-    pub(super) fn wait(
+    pub(super) fn wait_for_message(
         &mut self,
         until: Instant,
         wanted: impl Fn(&Value) -> bool,
@@ -200,7 +204,7 @@ impl Write for WireLineWriter {
 }
 
 /// Transports messages in both directions until one side ends.
-async fn carry(
+async fn carry_messages(
     target: AgentAddress,
     token: Option<Secret>,
     mut out: mpsc::Receiver<String>,

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::play::{AgentName, CALLER, VectorFailure, agent_name, expect, initialize, open};
+use super::play::{
+    AgentName, CALLER, VectorFailure, agent_name, expect_match, initialize_agent, open_session,
+};
 use super::target::{CkpTarget, ValidationJudgement};
 use super::vector::{ManifestCase, Vector};
 
@@ -17,8 +19,8 @@ pub(super) fn judge(
 ) -> Result<(), VectorFailure> {
     on_the_wire(case, vector, target, agent)?;
     target
-        .validate(&case.document)
-        .map_or(Ok(()), |judgement| locally(case, &judgement))
+        .validate_document(&case.document)
+        .map_or(Ok(()), |judgement| judge_locally(case, &judgement))
 }
 
 fn on_the_wire(
@@ -27,34 +29,39 @@ fn on_the_wire(
     target: &CkpTarget,
     agent: &mut Option<AgentName>,
 ) -> Result<(), VectorFailure> {
-    let mut session = open(target, "wire")?;
+    let mut session = open_session(target, "wire")?;
     let connection = &mut session.connection;
-    let until = Instant::now() + target.patience(vector.deadline_ms);
-    let answer = initialize(connection, &as_claw(&case.document), until).map_err(|it| it.with(connection))?;
+    let until = Instant::now() + target.time_limit(vector.deadline_ms);
+    let answer = initialize_agent(connection, &as_claw(&case.document), until)
+        .map_err(|it| it.with_record(connection))?;
     let verdict = if case.accept {
         let level = case.level.as_deref().filter(|_| target.is_own());
         let level = level.map_or(json!({ "$prefix": "level-" }), |level| json!(level));
-        expect(&json!({ "result": { "conformanceLevel": level } }), &answer)
+        expect_match(&json!({ "result": { "conformanceLevel": level } }), &answer)
     } else {
         let code = if target.is_own() {
             json!(-32602)
         } else {
             json!({ "$any": [-32602, -32060] })
         };
-        expect(
+        expect_match(
             &json!({ "error": { "code": code, "message": { "$text": true } } }),
             &answer,
         )
-        .and_then(|()| blamed(case, target, &answer))
+        .and_then(|()| check_refusal_reason(case, target, &answer))
     };
     if let Some(name) = agent_name(&answer) {
         agent.get_or_insert(name);
     }
-    verdict.map_err(|it| it.with(connection))
+    verdict.map_err(|it| it.with_record(connection))
 }
 
 /// Checks that clawk refuses for the right reason and reports it in `data` (R3).
-fn blamed(case: &ManifestCase, target: &CkpTarget, answer: &Value) -> Result<(), VectorFailure> {
+fn check_refusal_reason(
+    case: &ManifestCase,
+    target: &CkpTarget,
+    answer: &Value,
+) -> Result<(), VectorFailure> {
     let data = answer.pointer("/error/data").unwrap_or(&Value::Null).to_string();
     match case
         .blame
@@ -69,7 +76,7 @@ fn blamed(case: &ManifestCase, target: &CkpTarget, answer: &Value) -> Result<(),
     }
 }
 
-fn locally(
+fn judge_locally(
     case: &ManifestCase,
     judgement: &Result<ValidationJudgement, String>,
 ) -> Result<(), VectorFailure> {

@@ -34,12 +34,12 @@ pub use target::CkpTarget;
 /// # Errors
 /// The vectors cannot be read. Whatever a target does is an outcome.
 pub fn run(target: &CkpTarget, level: u8, mut seen: impl FnMut(&VectorResult)) -> Result<CkpReport> {
-    let vectors = vector::all()?;
+    let vectors = vector::load_vectors()?;
     let mut report = CkpReport::new(target.name(), target.version(), level);
     for vector in vectors.iter().filter(|vector| vector.level <= level) {
         let started = Instant::now();
         let mut agent = None;
-        let verdict = play::play(vector, target, &mut agent);
+        let verdict = play::play_vector(vector, target, &mut agent);
         report.name_agent(agent);
         let outcome = VectorResult::new(vector, verdict, started.elapsed());
         seen(&outcome);

@@ -23,11 +23,11 @@ pub(super) struct PatternMismatch {
 }
 
 /// Checks that `found` matches `pattern`.
-pub(super) fn fits(pattern: &Value, found: &Value) -> Result<(), PatternMismatch> {
-    check(pattern, Some(found), &Map::new(), "")
+pub(super) fn match_pattern(pattern: &Value, found: &Value) -> Result<(), PatternMismatch> {
+    match_value(pattern, Some(found), &Map::new(), "")
 }
 
-fn check(
+fn match_value(
     pattern: &Value,
     found: Option<&Value>,
     siblings: &Map<String, Value>,
@@ -42,7 +42,7 @@ fn check(
     match pattern {
         Value::Object(tests) if tests.keys().next().is_some_and(|key| key.starts_with('$')) => tests
             .iter()
-            .try_for_each(|(name, by)| match test(name, by, found, siblings, at) {
+            .try_for_each(|(name, by)| match run_test(name, by, found, siblings, at) {
                 Some(true) => Ok(()),
                 Some(false) => misfit(format!("{{\"{name}\": {by}}}")),
                 None => misfit(format!("a test that exists; `{name}` does not")),
@@ -52,7 +52,7 @@ fn check(
                 return misfit("an object".to_owned());
             };
             members.iter().try_for_each(|(key, pattern)| {
-                check(pattern, object.get(key), object, &format!("{at}/{key}"))
+                match_value(pattern, object.get(key), object, &format!("{at}/{key}"))
             })
         }
         exact if found == Some(exact) => Ok(()),
@@ -61,7 +61,7 @@ fn check(
 }
 
 /// Runs a `$` test; `None`: there is no such test.
-fn test(
+fn run_test(
     name: &str,
     by: &Value,
     found: Option<&Value>,
@@ -71,12 +71,12 @@ fn test(
     let text = found.and_then(Value::as_str);
     let part = by.as_str().unwrap_or_default();
     let items = found.and_then(Value::as_array);
-    let holds = |item: &Value, by: &Value| check(by, Some(item), siblings, at).is_ok();
+    let holds = |item: &Value, by: &Value| match_value(by, Some(item), siblings, at).is_ok();
     Some(match name {
         "$any" => by.as_array().is_some_and(|options| {
             options
                 .iter()
-                .any(|option| check(option, found, siblings, at).is_ok())
+                .any(|option| match_value(option, found, siblings, at).is_ok())
         }),
         "$text" => text.is_some_and(|text| !text.is_empty()),
         "$includes" => text.is_some_and(|text| text.contains(part)),
@@ -90,7 +90,7 @@ fn test(
             _ => false,
         },
         "$utc" => text.is_some_and(is_utc),
-        "$optional" => found.is_none() || check(by, found, siblings, at).is_ok(),
+        "$optional" => found.is_none() || match_value(by, found, siblings, at).is_ok(),
         "$some" => items.is_some_and(|items| items.iter().any(|item| holds(item, by))),
         "$every" => items.is_some_and(|items| items.iter().all(|item| holds(item, by))),
         "$count" => items.is_some_and(|items| by.as_u64() == u64::try_from(items.len()).ok()),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::connection::{AgentConnection, ReceiveFailure, is_response};
 use super::judge;
-use super::pattern::{PatternMismatch, fits};
+use super::pattern::{PatternMismatch, match_pattern};
 use super::target::CkpTarget;
 use super::vector::{ExpectedAnswer, LiteralTrue, Vector, VectorStep, each_string};
 
@@ -51,16 +51,20 @@ impl VectorFailure {
         }
     }
 
-    pub(super) fn with(mut self, connection: &AgentConnection) -> Self {
+    pub(super) fn with_record(mut self, connection: &AgentConnection) -> Self {
         let record = connection.record();
         let from = record.len().saturating_sub(SHOWN_LINES);
-        self.conversation = record.into_iter().skip(from).map(|line| shorten(&line)).collect();
+        self.conversation = record
+            .into_iter()
+            .skip(from)
+            .map(|line| shorten_text(&line))
+            .collect();
         self
     }
 }
 
 /// Runs the vector against the target. `agent` receives the agent's name once it is known.
-pub(super) fn play(
+pub(super) fn play_vector(
     vector: &Vector,
     target: &CkpTarget,
     agent: &mut Option<AgentName>,
@@ -79,15 +83,15 @@ fn play_steps(
     let vector = if target.is_own() {
         vector.clone()
     } else {
-        vector.elsewhere()
+        vector.for_foreign_agent()
     };
-    let mut session = open(target, vector.setup.as_deref().unwrap_or("wire"))?;
+    let mut session = open_session(target, vector.setup.as_deref().unwrap_or("wire"))?;
     let connection = &mut session.connection;
-    let mut table = Table::new(target.patience(vector.deadline_ms));
+    let mut table = Table::new(target.time_limit(vector.deadline_ms));
     let verdict = (|| {
         if vector.handshake {
-            let answer = initialize(connection, &judge::smallest_claw(), table.until)?;
-            expect(
+            let answer = initialize_agent(connection, &judge::smallest_claw(), table.until)?;
+            expect_match(
                 &json!({ "result": { "protocolVersion": { "$text": true } } }),
                 &answer,
             )?;
@@ -100,14 +104,14 @@ fn play_steps(
         vector
             .steps
             .iter()
-            .try_for_each(|step| table.play(step, connection))?;
-        let late = connection.wait(Instant::now() + ENCORE, is_response);
+            .try_for_each(|step| table.play_step(step, connection))?;
+        let late = connection.wait_for_message(Instant::now() + ENCORE, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
             Some(stray) => Err(VectorFailure::new("no further response", stray.to_string())),
             None => Ok(()),
         }
     })();
-    verdict.map_err(|it: VectorFailure| it.with(connection))
+    verdict.map_err(|it: VectorFailure| it.with_record(connection))
 }
 
 /// The values known while a vector's steps run.
@@ -130,46 +134,58 @@ impl Table {
         }
     }
 
-    fn play(&mut self, step: &VectorStep, connection: &mut AgentConnection) -> Result<(), VectorFailure> {
+    fn play_step(
+        &mut self,
+        step: &VectorStep,
+        connection: &mut AgentConnection,
+    ) -> Result<(), VectorFailure> {
         match step {
             VectorStep::Send(message) => {
-                connection.send(&self.own_words(message).to_string());
+                connection.send_line(&self.own_words(message).to_string());
                 Ok(())
             }
             VectorStep::SendText(line) => {
-                connection.send(line);
+                connection.send_line(line);
                 Ok(())
             }
-            VectorStep::Answer(answer) => self.answered(answer, connection),
+            VectorStep::Answer(answer) => self.expect_answer(answer, connection),
             VectorStep::Notified(notified) => {
                 let method = notified.get("method");
-                let found = wait(connection, self.until, |message| message.get("method") == method)
-                    .map_err(|got| VectorFailure::new(format!("the notification {notified}"), got))?;
+                let found =
+                    wait_for_message(connection, self.until, |message| message.get("method") == method)
+                        .map_err(|got| VectorFailure::new(format!("the notification {notified}"), got))?;
                 if found.get("id").is_some() {
                     return Err(VectorFailure::new(
                         "a notification, without `id`",
                         found.to_string(),
                     ));
                 }
-                expect(notified, &found)
+                expect_match(notified, &found)
             }
-            VectorStep::Unanswered(LiteralTrue) => Self::unanswered(connection, self.until),
-            VectorStep::Stopped(LiteralTrue) => Self::stopped(connection, self.until),
+            VectorStep::Unanswered(LiteralTrue) => Self::expect_no_answer(connection, self.until),
+            VectorStep::Stopped(LiteralTrue) => Self::expect_stopped(connection, self.until),
         }
     }
 
-    fn answered(&self, step: &ExpectedAnswer, connection: &mut AgentConnection) -> Result<(), VectorFailure> {
+    fn expect_answer(
+        &self,
+        step: &ExpectedAnswer,
+        connection: &mut AgentConnection,
+    ) -> Result<(), VectorFailure> {
         let ExpectedAnswer {
             answer,
             no_sooner_ms,
             no_later_ms,
         } = step;
         let id = answer.get("id").unwrap_or(&Value::Null);
-        let found = wait(connection, self.until, |message| {
-            is_response(message) && message.get("id").is_some_and(|found| fits(id, found).is_ok())
+        let found = wait_for_message(connection, self.until, |message| {
+            is_response(message)
+                && message
+                    .get("id")
+                    .is_some_and(|found| match_pattern(id, found).is_ok())
         })
         .map_err(|got| VectorFailure::new(format!("the answer {answer}"), got))?;
-        expect(answer, &found)?;
+        expect_match(answer, &found)?;
         let took = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if took < *no_sooner_ms {
             return Err(VectorFailure::new(
@@ -187,11 +203,11 @@ impl Table {
     }
 
     /// Checks that a notification gets no answer: only the request after it may be answered.
-    fn unanswered(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
-        connection.send(&probe());
-        wait(connection, until, is_probe)
+    fn expect_no_answer(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
+        connection.send_line(&probe_request());
+        wait_for_message(connection, until, is_probe)
             .map_err(|got| VectorFailure::new("an answer to the next request", got))?;
-        let late = connection.wait(Instant::now() + LINGER, is_response);
+        let late = connection.wait_for_message(Instant::now() + LINGER, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
             Some(found) => Err(VectorFailure::new(
                 "no answer to a notification",
@@ -202,13 +218,16 @@ impl Table {
     }
 
     /// Asks for the agent's state. It must be stopping, refuse, or be gone.
-    fn stopped(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
-        connection.send(&probe());
-        match connection.wait(until, is_probe) {
+    fn expect_stopped(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
+        connection.send_line(&probe_request());
+        match connection.wait_for_message(until, is_probe) {
             Err(ReceiveFailure::Gone) => Ok(()),
-            Err(silence) => Err(VectorFailure::new("an agent that stops", said(&silence))),
+            Err(silence) => Err(VectorFailure::new(
+                "an agent that stops",
+                describe_silence(&silence),
+            )),
             Ok(answer) if answer.get("error").is_some() => Ok(()),
-            Ok(answer) => expect(
+            Ok(answer) => expect_match(
                 &json!({ "result": { "state": { "$any": ["STOPPING", "STOPPED"] } } }),
                 &answer,
             ),
@@ -228,13 +247,16 @@ impl Table {
     }
 }
 
-pub(super) fn open(target: &CkpTarget, setup: &str) -> Result<super::target::CkpSession, VectorFailure> {
+pub(super) fn open_session(
+    target: &CkpTarget,
+    setup: &str,
+) -> Result<super::target::CkpSession, VectorFailure> {
     target
         .connect(setup)
         .map_err(|error| VectorFailure::new("an agent to talk to", format!("{error:#}")))
 }
 
-pub(super) fn initialize(
+pub(super) fn initialize_agent(
     connection: &mut AgentConnection,
     manifest: &Value,
     until: Instant,
@@ -248,8 +270,8 @@ pub(super) fn initialize(
             "capabilities": {}
         }
     });
-    connection.send(&request.to_string());
-    wait(connection, until, |message| {
+    connection.send_line(&request.to_string());
+    wait_for_message(connection, until, |message| {
         is_response(message) && message.get("id") == Some(&json!("handshake"))
     })
     .map_err(|got| VectorFailure::new("an answer to `claw.initialize`", got))
@@ -263,20 +285,24 @@ pub(super) fn agent_name(answer: &Value) -> Option<AgentName> {
     })
 }
 
-fn wait(
+fn wait_for_message(
     connection: &mut AgentConnection,
     until: Instant,
     wanted: impl Fn(&Value) -> bool,
 ) -> Result<Value, String> {
     connection
-        .wait(until, wanted)
+        .wait_for_message(until, wanted)
         .map_err(|silence| match connection.stray_response() {
-            Some(stray) => format!("{}; before that {}", said(&silence), shorten(&stray.to_string())),
-            None => said(&silence),
+            Some(stray) => format!(
+                "{}; before that {}",
+                describe_silence(&silence),
+                shorten_text(&stray.to_string())
+            ),
+            None => describe_silence(&silence),
         })
 }
 
-fn said(silence: &ReceiveFailure) -> String {
+fn describe_silence(silence: &ReceiveFailure) -> String {
     match silence {
         ReceiveFailure::Deadline => "nothing in time".to_owned(),
         ReceiveFailure::Gone => "the end of the agent's output".to_owned(),
@@ -284,14 +310,14 @@ fn said(silence: &ReceiveFailure) -> String {
     }
 }
 
-pub(super) fn expect(pattern: &Value, found: &Value) -> Result<(), VectorFailure> {
-    fits(pattern, found).map_err(|PatternMismatch { at, wanted }| {
+pub(super) fn expect_match(pattern: &Value, found: &Value) -> Result<(), VectorFailure> {
+    match_pattern(pattern, found).map_err(|PatternMismatch { at, wanted }| {
         let place = if at.is_empty() { "the message" } else { &at };
-        VectorFailure::new(format!("{wanted} at `{place}`"), shorten(&found.to_string()))
+        VectorFailure::new(format!("{wanted} at `{place}`"), shorten_text(&found.to_string()))
     })
 }
 
-fn probe() -> String {
+fn probe_request() -> String {
     json!({ "jsonrpc": "2.0", "id": "probe", "method": "claw.status", "params": {} }).to_string()
 }
 
@@ -299,7 +325,7 @@ fn is_probe(message: &Value) -> bool {
     is_response(message) && message.get("id") == Some(&json!("probe"))
 }
 
-fn shorten(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),

@@ -128,7 +128,7 @@ impl CkpTarget {
     }
 
     /// Returns the time limit for a vector.
-    pub(super) fn patience(&self, deadline_ms: u64) -> Duration {
+    pub(super) fn time_limit(&self, deadline_ms: u64) -> Duration {
         match self {
             Self::Own { .. } | Self::Command(_) | Self::Remote { .. } => Duration::from_millis(deadline_ms),
             #[cfg(test)]
@@ -144,10 +144,10 @@ impl CkpTarget {
                     .iter()
                     .find(|known| known.name == setup)
                     .with_context(|| format!("no set-up `{setup}`"))?;
-                setup.start(program)
+                setup.start_program(program)
             }
             Self::Command(line) => {
-                let mut command = spawner("sh");
+                let mut command = build_command("sh");
                 command.arg("-c").arg(format!("exec {line}"));
                 Ok(CkpSession {
                     connection: AgentConnection::start(command)?,
@@ -155,7 +155,7 @@ impl CkpTarget {
                 })
             }
             Self::Remote { target, token } => Ok(CkpSession {
-                connection: AgentConnection::remote(target.clone(), token.clone())?,
+                connection: AgentConnection::connect_remote(target.clone(), token.clone())?,
                 _dir: None,
             }),
             #[cfg(test)]
@@ -167,9 +167,11 @@ impl CkpTarget {
     }
 
     /// Returns the result of `clawk validate` for a document; `None` for other agents.
-    pub(super) fn validate(&self, document: &Value) -> Option<Result<ValidationJudgement, String>> {
+    pub(super) fn validate_document(&self, document: &Value) -> Option<Result<ValidationJudgement, String>> {
         match self {
-            Self::Own { program } => Some(validate(program, document).map_err(|error| format!("{error:#}"))),
+            Self::Own { program } => {
+                Some(run_validate(program, document).map_err(|error| format!("{error:#}")))
+            }
             Self::Command(_) | Self::Remote { .. } => None,
             #[cfg(test)]
             Self::Thread(_) => None,
@@ -178,7 +180,7 @@ impl CkpTarget {
 }
 
 impl VectorSetup {
-    fn start(&self, program: &Path) -> Result<CkpSession> {
+    fn start_program(&self, program: &Path) -> Result<CkpSession> {
         let dir = TempDir::new().context("no temporary directory")?;
         let at = |name: &str| dir.path().join(name);
         fs::write(at("clawk.toml"), CONFIG)?;
@@ -192,7 +194,7 @@ impl VectorSetup {
                 .current_dir(dir.path());
             command.envs(SECRETS.map(|name| (name, "unused")));
         };
-        let mut serve = spawner(program);
+        let mut serve = build_command(program);
         serve.arg("serve");
         if let Some(manifest) = self.manifest {
             fs::write(at("claw.yaml"), manifest)?;
@@ -201,12 +203,12 @@ impl VectorSetup {
         serve.arg("--stdio");
         common(&mut serve);
         if self.spend {
-            let mut run = spawner(program);
+            let mut run = build_command(program);
             run.arg("run")
                 .arg(at("claw.yaml"))
                 .args(["-m", "spend", "--approve", "never"]);
             common(&mut run);
-            let (succeeded, said) = output(run)?;
+            let (succeeded, said) = command_output(run)?;
             if !succeeded {
                 bail!("the turn that spends the day's tokens failed: {said}");
             }
@@ -218,14 +220,14 @@ impl VectorSetup {
     }
 }
 
-fn validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
+fn run_validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
     let dir = TempDir::new().context("no temporary directory")?;
     let file = dir.path().join("document.yaml");
     // JSON is also valid YAML.
     fs::write(&file, serde_json::to_vec_pretty(document)?)?;
-    let mut command = spawner(program);
+    let mut command = build_command(program);
     command.arg("validate").arg(&file).args(["--format", "json"]);
-    let (_, text) = output(command)?;
+    let (_, text) = command_output(command)?;
     let report: Value =
         serde_json::from_str(&text).with_context(|| format!("`clawk validate` printed `{text}`"))?;
     let level = match report.get("conformance_level") {
@@ -244,7 +246,7 @@ fn validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
 }
 
 /// Runs a command to its end. Returns whether it succeeded, and its standard output, or standard error if that is empty.
-fn output(mut command: Command) -> Result<(bool, String)> {
+fn command_output(mut command: Command) -> Result<(bool, String)> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -284,6 +286,6 @@ fn output(mut command: Command) -> Result<(bool, String)> {
     clippy::disallowed_methods,
     reason = "the harness starts the agents that it tests, outside any sandbox of theirs"
 )]
-pub(super) fn spawner(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(super) fn build_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }

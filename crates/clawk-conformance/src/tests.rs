@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::pattern::fits;
+use super::pattern::match_pattern;
 use super::{CkpReport, CkpTarget, run, vector};
 use fixture::{FAULTS, Fault};
 
@@ -72,7 +72,7 @@ fn every_fault_is_found_where_it_lies_and_nowhere_else() {
         }
         caught.extend(wanted.iter().copied());
     }
-    let all: BTreeSet<String> = vector::all()
+    let all: BTreeSet<String> = vector::load_vectors()
         .expect("readable")
         .into_iter()
         .map(|vector| vector.id)
@@ -101,7 +101,7 @@ fn an_agent_that_is_none_fails_everything_quickly() {
 fn patterns() {
     let row = |pattern: &str, found: &str| {
         let json = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
-        fits(&json(pattern), &json(found)).is_ok()
+        match_pattern(&json(pattern), &json(found)).is_ok()
     };
     for (pattern, found, holds) in [
         (r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#, true),
@@ -136,13 +136,13 @@ fn patterns() {
     ] {
         assert_eq!(row(pattern, found), holds, "{pattern} {found}");
     }
-    let misfit = fits(&json!({"a": {"b": 1}}), &json!({"a": {"b": 2}})).expect_err("differs");
+    let misfit = match_pattern(&json!({"a": {"b": 1}}), &json!({"a": {"b": 2}})).expect_err("differs");
     assert_eq!((misfit.at.as_str(), misfit.wanted.as_str()), ("/a/b", "1"));
 }
 
 #[test]
 fn an_agent_that_will_not_end_is_ended() {
-    let mut command = super::target::spawner("sh");
+    let mut command = super::target::build_command("sh");
     command.args(["-c", "exec sleep 60"]);
     let started = std::time::Instant::now();
     let mut connection = super::connection::AgentConnection::start(command).expect("starts");

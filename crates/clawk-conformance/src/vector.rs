@@ -26,7 +26,7 @@ pub(super) struct Vector {
     #[serde(default)]
     pub(super) setup: Option<String>,
     /// `claw.initialize` is sent before the steps.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub(super) handshake: bool,
     #[serde(default = "ten_seconds")]
     pub(super) deadline_ms: u64,
@@ -113,7 +113,7 @@ struct ForeignOverrides {
     any_time: bool,
 }
 
-const fn yes() -> bool {
+const fn default_true() -> bool {
     true
 }
 
@@ -127,7 +127,7 @@ struct VectorFile {
 }
 
 /// Returns all vectors in the specification's order.
-pub(super) fn all() -> Result<Vec<Vector>> {
+pub(super) fn load_vectors() -> Result<Vec<Vector>> {
     let mut all = Vec::new();
     for text in FILES {
         let file: VectorFile = serde_json::from_str(text).context("vectors/ckp is not readable")?;
@@ -138,7 +138,7 @@ pub(super) fn all() -> Result<Vec<Vector>> {
 
 impl Vector {
     /// Returns the vector with the names of `examples/conformance/claw.yaml`.
-    pub(super) fn elsewhere(&self) -> Self {
+    pub(super) fn for_foreign_agent(&self) -> Self {
         let mut there = self.clone();
         let Some(elsewhere) = there.elsewhere.take() else {
             return there;
@@ -146,7 +146,7 @@ impl Vector {
         for step in &mut there.steps {
             match step {
                 VectorStep::Send(message) => {
-                    elsewhere.rename(message);
+                    elsewhere.rename_values(message);
                     if let (Some(arguments), Some(found)) =
                         (&elsewhere.arguments, message.pointer_mut("/params/arguments"))
                     {
@@ -154,12 +154,12 @@ impl Vector {
                     }
                 }
                 VectorStep::Answer(answer) => {
-                    elsewhere.rename(&mut answer.answer);
+                    elsewhere.rename_values(&mut answer.answer);
                     if elsewhere.any_time {
                         (answer.no_sooner_ms, answer.no_later_ms) = (0, None);
                     }
                 }
-                VectorStep::Notified(notified) => elsewhere.rename(notified),
+                VectorStep::Notified(notified) => elsewhere.rename_values(notified),
                 VectorStep::SendText(_) | VectorStep::Unanswered(_) | VectorStep::Stopped(_) => {}
             }
         }
@@ -168,7 +168,7 @@ impl Vector {
 }
 
 impl ForeignOverrides {
-    fn rename(&self, value: &mut Value) {
+    fn rename_values(&self, value: &mut Value) {
         each_string(value, &mut |text| self.replace.get(text).cloned());
     }
 }

@@ -24,7 +24,7 @@ pub struct ClaimsJudgement {
 
 impl ClaimsJudgement {
     /// The judgement in words for the record line; `None` if no sentence is marked.
-    pub fn words(&self) -> Option<String> {
+    pub fn record_line(&self) -> Option<String> {
         if let Some(why) = &self.failed {
             return Some(format!("nothing was judged: {why}."));
         }
@@ -38,12 +38,12 @@ impl ClaimsJudgement {
     }
 
     /// As programs read it.
-    pub fn facts(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({"by": self.by, "sentences": self.sentences, "unsupported": self.marks.len(), "failed": self.failed})
     }
 
     /// The answer with its marks. A JSON value is for a program and is not changed; the record still lists what was found.
-    pub fn marked(&self, answer: &str) -> String {
+    pub fn mark_answer(&self, answer: &str) -> String {
         if self.marks.is_empty() || is_json(answer) {
             return answer.to_owned();
         }

@@ -57,7 +57,7 @@ impl AttachedPicture {
             name: name.map(str::to_owned),
             data,
         };
-        image.check()?;
+        image.check_format()?;
         Ok(Some(image))
     }
 
@@ -65,7 +65,7 @@ impl AttachedPicture {
     ///
     /// # Errors
     /// The reason, as text for people.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_format(&self) -> Result<(), String> {
         if self.data.len() > MAX_IMAGE_BYTES {
             return Err(too_large());
         }
@@ -88,7 +88,7 @@ impl AttachedPicture {
     }
 
     /// Returns the image in the form of the record and the conversation.
-    fn image(&self, clean: impl Fn(&mut String)) -> Image {
+    fn to_image(&self, clean: impl Fn(&mut String)) -> Image {
         let name = self.name.as_ref().map(|name| {
             let mut name: String = name.chars().filter(|c| !c.is_control()).collect();
             clean(&mut name);
@@ -158,7 +158,10 @@ pub struct TurnInput {
 ///
 /// # Errors
 /// There are too many, or one is not what it says.
-pub fn images(attached: &[AttachedPicture], clean: impl Fn(&mut String)) -> Result<Vec<Image>, KernelError> {
+pub fn collect_images(
+    attached: &[AttachedPicture],
+    clean: impl Fn(&mut String),
+) -> Result<Vec<Image>, KernelError> {
     if attached.len() > MAX_IMAGES {
         let reason = format!("it has {} pictures, the limit is {MAX_IMAGES}", attached.len());
         return Err(KernelError::Refused(reason));
@@ -169,13 +172,13 @@ pub fn images(attached: &[AttachedPicture], clean: impl Fn(&mut String)) -> Resu
         return Err(KernelError::Refused(reason));
     }
     for image in attached {
-        image.check().map_err(KernelError::Refused)?;
+        image.check_format().map_err(KernelError::Refused)?;
     }
-    Ok(attached.iter().map(|image| image.image(&clean)).collect())
+    Ok(attached.iter().map(|image| image.to_image(&clean)).collect())
 }
 
 /// What the pictures of a request and those of results (`of_tools`) count for the purse, bytes; nothing where the provider is not shown them.
-pub fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
+pub fn count_picture_bytes(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
     let each = request.messages.iter().map(|message| match message {
         ModelMessage::User { images, .. } => images.len(),
         ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => 0,
@@ -193,7 +196,7 @@ pub fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u
 ///
 /// # Errors
 /// The journal can't be read.
-pub async fn shown(
+pub async fn load_pictures(
     journal: &dyn Journal,
     mut request: InferRequest,
     takes_images: bool,
@@ -206,7 +209,7 @@ pub async fn shown(
         for mut image in std::mem::take(images) {
             let size = usize::try_from(image.size_bytes).unwrap_or(usize::MAX);
             let bytes = if takes_images && size <= left {
-                journal.content(image.digest).await?
+                journal.read_content(image.digest).await?
             } else {
                 None
             };
@@ -219,7 +222,7 @@ pub async fn shown(
                 // The image is not accepted, one too many, or erased.
                 None => {
                     let gap = if text.is_empty() { "" } else { "\n\n" };
-                    *text = format!("{text}{gap}{}", note(&image));
+                    *text = format!("{text}{gap}{}", picture_note(&image));
                 }
             }
         }
@@ -227,7 +230,7 @@ pub async fn shown(
     Ok(request)
 }
 
-fn note(image: &Image) -> String {
+fn picture_note(image: &Image) -> String {
     let name = image.name.as_ref().map(|name| format!(" `{name}`"));
     format!(
         "[an image{}, {}, {} bytes; it is not shown to you]",
@@ -238,6 +241,6 @@ fn note(image: &Image) -> String {
 }
 
 /// Their digests, for what makes a request the same.
-pub fn digests(attached: &[AttachedPicture]) -> Vec<Digest> {
+pub fn picture_digests(attached: &[AttachedPicture]) -> Vec<Digest> {
     attached.iter().map(|image| digest(&image.data)).collect()
 }

@@ -37,7 +37,7 @@ pub struct TextAuthor {
 impl TextAuthor {
     /// The author of clawk's own text. Such a text must not contain anything from outside.
     #[must_use]
-    pub const fn runtime() -> Self {
+    pub const fn from_runtime() -> Self {
         Self {
             kind: AuthorKind::Runtime,
             door: String::new(),
@@ -62,7 +62,7 @@ impl TextAuthor {
     }
 
     /// The author of a message, by its door as it is recorded with the message.
-    pub fn of(origin: &Origin, manifest: &Manifest) -> Self {
+    pub fn from_origin(origin: &Origin, manifest: &Manifest) -> Self {
         let door = origin.sender_door();
         Self {
             kind: origin.author_kind.unwrap_or_else(|| kind_of(door, manifest)),
@@ -84,7 +84,7 @@ impl TextAuthor {
 
     /// The author of what somebody says who has this door, where there is no message.
     pub fn of_door(door: &EntryPoint, manifest: &Manifest) -> Self {
-        Self::of(&Origin::from(door.clone()), manifest)
+        Self::from_origin(&Origin::from(door.clone()), manifest)
     }
 
     /// Returns the name of the channel or entry point.
@@ -115,7 +115,7 @@ impl TextAuthor {
 
     /// Whether words of this origin are the author's own, wherever they stand. Names that a client gives itself prove nothing: they
     /// are its own only below admin, where they give nothing.
-    pub fn wrote(&self, origin: &str) -> bool {
+    pub fn is_own_origin(&self, origin: &str) -> bool {
         let known = match self.kind {
             AuthorKind::Person => self.sender != UNVERIFIED,
             AuthorKind::Runtime | AuthorKind::Operator | AuthorKind::Trigger | AuthorKind::Agent => false,
@@ -136,7 +136,7 @@ impl TextAuthor {
     }
 
     /// Who it is, for people: `ann on slack (user)`.
-    pub fn words(&self) -> String {
+    pub fn display_name(&self) -> String {
         match self.kind {
             AuthorKind::Runtime => "clawk".to_owned(),
             AuthorKind::Operator => format!("the schedule {} of the manifest", self.door),

@@ -36,7 +36,7 @@ impl TurnCallSummary {
     /// One line for people; none where there is nothing to say. Facts of the record decide, never the words of the answer: there
     /// is a line where calls with side effects were asked for, and where such tools were offered and none was called.
     #[must_use]
-    pub fn line(&self) -> Option<String> {
+    pub fn record_line(&self) -> Option<String> {
         let parts = [
             ("done", &self.done),
             ("denied", &self.denied),
@@ -48,7 +48,7 @@ impl TurnCallSummary {
             .filter(|(_, tools)| !tools.is_empty())
             .map(|(word, tools)| format!("{word}: {}", listed(tools)))
             .collect();
-        let verdict = self.judged.as_ref().and_then(ClaimsJudgement::words);
+        let verdict = self.judged.as_ref().and_then(ClaimsJudgement::record_line);
         let acts = match (parts.is_empty(), self.could_act, self.read.is_empty()) {
             (false, ..) => Some(format!("{}.", parts.join("; "))),
             (true, true, true) => Some("no action was taken for this answer.".to_owned()),
@@ -69,7 +69,7 @@ impl TurnCallSummary {
 
     /// Something went otherwise than an answer may say.
     #[must_use]
-    pub fn contradicts(&self) -> bool {
+    pub fn may_contradict(&self) -> bool {
         let marked = self
             .judged
             .as_ref()
@@ -79,8 +79,8 @@ impl TurnCallSummary {
 
     /// The record as programs read it, with the line as `text`; none where there is no line.
     #[must_use]
-    pub fn facts(&self) -> Option<Value> {
-        let text = self.line()?;
+    pub fn to_json(&self) -> Option<Value> {
+        let text = self.record_line()?;
         let mut facts = json!({
             "text": text,
             "done": self.done,
@@ -90,16 +90,16 @@ impl TurnCallSummary {
             "read": self.read,
         });
         if let (Some(judged), Some(facts)) = (&self.judged, facts.as_object_mut()) {
-            facts.insert("judged".to_owned(), judged.facts());
+            facts.insert("judged".to_owned(), judged.to_json());
         }
         Some(facts)
     }
 
     /// The answer as it leaves: sentences that the record does not support are marked in it.
     #[must_use]
-    pub fn marked(&self, answer: &str) -> String {
+    pub fn mark_answer(&self, answer: &str) -> String {
         match &self.judged {
-            Some(judged) => judged.marked(answer),
+            Some(judged) => judged.mark_answer(answer),
             None => answer.to_owned(),
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn facts_and_no_words_decide_whether_there_is_a_line() {
         assert_eq!(
-            TurnCallSummary::default().line(),
+            TurnCallSummary::default().record_line(),
             None,
             "it could do nothing, and did nothing"
         );
@@ -163,7 +163,7 @@ mod tests {
             ..TurnCallSummary::default()
         };
         assert_eq!(
-            idle.line().as_deref(),
+            idle.record_line().as_deref(),
             Some("Record: no action was taken for this answer.")
         );
         let read = TurnCallSummary {
@@ -172,7 +172,7 @@ mod tests {
             ..TurnCallSummary::default()
         };
         assert_eq!(
-            read.line().as_deref(),
+            read.record_line().as_deref(),
             Some("Record: no action was taken for this answer; read with: `look` (×2).")
         );
         let shown = TurnCallSummary {
@@ -182,14 +182,14 @@ mod tests {
             ..TurnCallSummary::default()
         };
         assert_eq!(
-            shown.line().as_deref(),
+            shown.record_line().as_deref(),
             Some("Record: done: `a` (×2), `b`; outcome unknown: `c`.")
         );
         let many = TurnCallSummary {
             done: names(&["a", "b", "c", "d", "e", "f", "g"]),
             ..TurnCallSummary::default()
         };
-        assert!(many.line().unwrap().ends_with("`e`, 2 more."));
+        assert!(many.record_line().unwrap().ends_with("`e`, 2 more."));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
                 ..TurnCallSummary::default()
             };
             assert_eq!(
-                shown.line().as_deref(),
+                shown.record_line().as_deref(),
                 Some("Record: denied: `a`, a tool that is not declared (×2)."),
                 "{forged:?}"
             );
@@ -227,15 +227,17 @@ mod tests {
             }),
             ..TurnCallSummary::default()
         };
-        assert_eq!(judged(Vec::new(), None).line(), None);
+        assert_eq!(judged(Vec::new(), None).record_line(), None);
         assert_eq!(
-            judged(vec![4, 9], None).line().as_deref(),
+            judged(vec![4, 9], None).record_line().as_deref(),
             Some("Record: 2 sentences are marked: this record does not support them.")
         );
         assert_eq!(
-            judged(Vec::new(), Some("the purse is empty")).line().as_deref(),
+            judged(Vec::new(), Some("the purse is empty"))
+                .record_line()
+                .as_deref(),
             Some("Record: nothing was judged: the purse is empty.")
         );
-        assert!(judged(vec![4], None).contradicts());
+        assert!(judged(vec![4], None).may_contradict());
     }
 }

@@ -59,7 +59,7 @@ pub enum EntryPoint {
 impl EntryPoint {
     /// Makes the launcher's entry point: JSON-RPC on standard input and output, as admin.
     #[must_use]
-    pub fn launcher(client: &str) -> Self {
+    pub fn from_launcher(client: &str) -> Self {
         Self::Rpc {
             client: client.to_owned(),
             role: Role::Admin,
@@ -90,7 +90,7 @@ impl EntryPoint {
     }
 
     /// The conversation of a channel: one session has it (C2).
-    pub fn key(&self) -> Option<ConversationKey> {
+    pub fn conversation_key(&self) -> Option<ConversationKey> {
         match self {
             Self::Channel {
                 channel,
@@ -207,7 +207,7 @@ impl From<EntryPoint> for Origin {
 
 impl Origin {
     /// The same, where the text repeats words of others.
-    pub fn repeating(mut self, author: &TextAuthor) -> Self {
+    pub fn with_repeated_author(mut self, author: &TextAuthor) -> Self {
         self.repeats.extend(author.origins());
         self
     }
@@ -223,7 +223,7 @@ impl Origin {
     /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
     /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its
     /// turns go on as a viewer's: the task of a peer that such a version left open gets no tools and is best asked for again.
-    pub fn recorded(came: RecordedOrigin) -> Self {
+    pub fn from_record(came: RecordedOrigin) -> Self {
         let role = match (&came.role, came.door.as_str()) {
             (Some(word), _) => Role::parse(word).unwrap_or(Role::Viewer),
             (None, "cli" | "rpc") => Role::Admin,
@@ -300,12 +300,12 @@ impl Origin {
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
     /// a role is only repeated by those. `judged`: a version that judges authors went on with the session; where none did, a message
     /// without a kind of author had no author to judge.
-    pub fn replayed(mut came: RecordedOrigin, judged: bool) -> Self {
+    pub fn from_replayed_record(mut came: RecordedOrigin, judged: bool) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
         if !judged {
             came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
         }
-        let origin = Self::recorded(came);
+        let origin = Self::from_record(came);
         Self {
             role: then.unwrap_or(origin.role),
             ..origin
@@ -329,10 +329,10 @@ impl Origin {
     }
 
     /// What a message of a channel changes beside the inbox.
-    pub fn arrival(&self, now: Timestamp) -> Option<InboxArrival> {
+    pub fn inbox_arrival(&self, now: Timestamp) -> Option<InboxArrival> {
         let kept_ms = i64::from(self.remembered_days) * 86_400_000;
         Some(InboxArrival {
-            key: self.door.key()?,
+            key: self.door.conversation_key()?,
             platform_ids: self.platform_ids.clone(),
             at: now,
             kept_until: now.plus_millis(kept_ms),
@@ -341,7 +341,12 @@ impl Origin {
 
     /// What is owed to whoever said it: to a channel's conversation, or to the process owner at the terminal. Other doors have
     /// a caller of their own who waits for the answer.
-    pub fn owed(&self, message: MessageId, session: SessionId, text: Option<Digest>) -> Option<OwedAnswer> {
+    pub fn owed_answer(
+        &self,
+        message: MessageId,
+        session: SessionId,
+        text: Option<Digest>,
+    ) -> Option<OwedAnswer> {
         let (channel, conversation) = match &self.door {
             EntryPoint::Channel {
                 channel,

@@ -106,7 +106,7 @@ pub enum CatalogueError {
 impl ModelCatalogue {
     /// Returns the built-in catalogue.
     #[must_use]
-    pub fn shipped() -> Arc<Self> {
+    pub fn built_in() -> Arc<Self> {
         static CATALOGUE: OnceLock<Arc<ModelCatalogue>> = OnceLock::new();
         // silent-ok: a test checks that it can be parsed
         Arc::clone(CATALOGUE.get_or_init(|| Arc::new(Self::parse(SHIPPED).unwrap_or_default())))
@@ -153,19 +153,19 @@ impl ModelCatalogue {
 
     /// Returns the model of an alias; any other name is returned unchanged.
     #[must_use]
-    pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
+    pub fn resolve_alias<'a>(&'a self, name: &'a str) -> &'a str {
         self.aliases.get(name).map_or(name, String::as_str)
     }
 
     /// Returns the data about a model. The vendor's prefix, a version's date and the tag of a local model are ignored; a successor
     /// is a different model.
     #[must_use]
-    pub fn find(&self, model: &str) -> Option<&ModelFacts> {
-        self.named(model).map(|(_, facts)| facts)
+    pub fn find_facts(&self, model: &str) -> Option<&ModelFacts> {
+        self.facts_by_name(model).map(|(_, facts)| facts)
     }
 
-    fn named(&self, model: &str) -> Option<(&str, &ModelFacts)> {
-        let model = self.resolve(model);
+    fn facts_by_name(&self, model: &str) -> Option<(&str, &ModelFacts)> {
+        let model = self.resolve_alias(model);
         let bare = model.rsplit('/').next().unwrap_or(model);
         let bare = bare.split_once(':').map_or(bare, |(name, _)| name);
         let exact = |name: &str| {
@@ -195,7 +195,7 @@ impl ModelCatalogue {
     /// Returns a warning if a model will be shut down within 60 days, or already was.
     #[must_use]
     pub fn shutdown_warning(&self, model: &str, now: Timestamp) -> Option<String> {
-        let (name, facts) = self.named(model)?;
+        let (name, facts) = self.facts_by_name(model)?;
         let day = facts.shutdown.as_deref()?;
         let shutdown = day_of(day)?;
         if now.plus_millis(WARN_DAYS * DAY_MS) < shutdown {
@@ -216,7 +216,7 @@ impl ModelCatalogue {
     /// Returns why a model does not support this effort; `None`: it does, or nothing is known.
     #[must_use]
     pub fn effort_fault(&self, model: &str, effort: ReasoningEffort) -> Option<String> {
-        let known = self.find(model)?.efforts.as_ref()?;
+        let known = self.find_facts(model)?.efforts.as_ref()?;
         if known.contains(&effort) {
             return None;
         }

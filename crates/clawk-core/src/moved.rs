@@ -254,7 +254,7 @@ pub const TABLES: [Table; 17] = [
 impl Table {
     /// Returns the column names, separated by commas.
     #[must_use]
-    pub fn names(&self) -> String {
+    pub fn column_names(&self) -> String {
         let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
         names.join(", ")
     }
@@ -280,7 +280,7 @@ pub struct StateTally {
 
 impl StateTally {
     /// Counts rows of a table.
-    pub fn add(&mut self, table: &Table, rows: &[MovedRow]) {
+    pub fn add_rows(&mut self, table: &Table, rows: &[MovedRow]) {
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         *self.sum.rows.entry(table.name).or_default() += count;
         if table.name != SESSIONS {
@@ -302,7 +302,7 @@ impl StateTally {
 
     /// Returns the totals.
     #[must_use]
-    pub fn sum(mut self) -> StateTotals {
+    pub fn into_totals(mut self) -> StateTotals {
         use sha2::{Digest as _, Sha256};
         let mut hash = Sha256::new();
         for (session, (events, head)) in &self.heads {

@@ -7,17 +7,17 @@ use clawk_manifest::model::{
 use clawk_plan::plan::Limits;
 
 /// `inner` grants nothing beyond `outer`. What can't be compared counts as beyond.
-pub fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
+pub fn sandbox_within(inner: &Sandbox, outer: &Sandbox) -> bool {
     let (a, b) = (&inner.capabilities, &outer.capabilities);
     inner.level >= outer.level
-        && network(&a.network, &b.network)
-        && files(&a.filesystem, &b.filesystem)
-        && shell(&a.shell, &b.shell)
-        && secrets(&a.secrets, &b.secrets)
+        && network_within(&a.network, &b.network)
+        && files_within(&a.filesystem, &b.filesystem)
+        && shell_within(&a.shell, &b.shell)
+        && secrets_within(&a.secrets, &b.secrets)
 }
 
 /// The same of limits.
-pub const fn within(inner: &Limits, outer: &Limits) -> bool {
+pub const fn limits_within(inner: &Limits, outer: &Limits) -> bool {
     inner.memory_mb <= outer.memory_mb
         && inner.cpu_shares <= outer.cpu_shares
         && inner.max_processes <= outer.max_processes
@@ -31,7 +31,7 @@ fn all_in<T: PartialEq>(these: &[T], those: &[T]) -> bool {
     these.iter().all(|one| those.contains(one))
 }
 
-fn network(inner: &NetworkSettings, outer: &NetworkSettings) -> bool {
+fn network_within(inner: &NetworkSettings, outer: &NetworkSettings) -> bool {
     let (a, b) = (&inner.ssrf_protection, &outer.ssrf_protection);
     let guarded = (a.enabled || !b.enabled)
         && (a.block_private_ips || !b.block_private_ips)
@@ -47,7 +47,7 @@ fn network(inner: &NetworkSettings, outer: &NetworkSettings) -> bool {
     }
 }
 
-fn files(inner: &FilesystemSettings, outer: &FilesystemSettings) -> bool {
+fn files_within(inner: &FilesystemSettings, outer: &FilesystemSettings) -> bool {
     if inner.mode > outer.mode {
         return false;
     }
@@ -64,14 +64,14 @@ fn files(inner: &FilesystemSettings, outer: &FilesystemSettings) -> bool {
     mounted && all_in(&outer.denied_paths, &inner.denied_paths)
 }
 
-fn shell(inner: &ShellSettings, outer: &ShellSettings) -> bool {
+fn shell_within(inner: &ShellSettings, outer: &ShellSettings) -> bool {
     inner.mode == ShellMode::Deny
         || (inner.mode <= outer.mode
             && all_in(&outer.blocked_commands, &inner.blocked_commands)
             && all_in(&outer.blocked_patterns, &inner.blocked_patterns))
 }
 
-fn secrets(inner: &Secrets, outer: &Secrets) -> bool {
+fn secrets_within(inner: &Secrets, outer: &Secrets) -> bool {
     let (a, b) = (&inner.leak_detection, &outer.leak_detection);
     (inner.injection == SecretInjection::HostBoundary || inner.injection == outer.injection)
         && (!b.enabled || (a.enabled && a.patterns >= b.patterns))
@@ -81,7 +81,7 @@ fn secrets(inner: &Secrets, outer: &Secrets) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::narrows;
+    use super::sandbox_within;
 
     fn sandbox(level: &str, capabilities: Value) -> clawk_manifest::model::Sandbox {
         let value = json!({"name": "s", "level": level, "capabilities": capabilities});
@@ -96,9 +96,15 @@ mod tests {
             "shell": {"mode": "restricted", "blocked_commands": ["rm *"]},
         });
         let own = sandbox("process", outer.clone());
-        assert!(narrows(&own, &own));
-        assert!(narrows(&sandbox("process", json!({})), &own), "nothing granted");
-        assert!(narrows(&sandbox("container", outer.clone()), &own), "stronger");
+        assert!(sandbox_within(&own, &own));
+        assert!(
+            sandbox_within(&sandbox("process", json!({})), &own),
+            "nothing granted"
+        );
+        assert!(
+            sandbox_within(&sandbox("container", outer.clone()), &own),
+            "stronger"
+        );
         let wider = [
             ("/network", json!({"mode": "allow-all"})),
             (
@@ -124,8 +130,11 @@ mod tests {
                 Some(found) => *found = value.clone(),
                 None => other["secrets"] = value.clone(),
             }
-            assert!(!narrows(&sandbox("process", other), &own), "{at} = {value}");
+            assert!(
+                !sandbox_within(&sandbox("process", other), &own),
+                "{at} = {value}"
+            );
         }
-        assert!(!narrows(&sandbox("none", outer), &own), "a lower level");
+        assert!(!sandbox_within(&sandbox("none", outer), &own), "a lower level");
     }
 }

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// An approval request: may this call run?
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovalQuestion {
-    /// The call; what `Kernel::answer` takes.
+    /// The call; what `Kernel::answer_question` takes.
     pub request_id: RequestId,
     /// Its session.
     pub session: SessionId,
@@ -69,7 +69,7 @@ pub struct Plan {
 impl Plan {
     /// Groups requests by plan, in the order of each plan's first step. A request without a plan stays single.
     #[must_use]
-    pub fn group(questions: Vec<ApprovalQuestion>) -> Vec<WaitingApproval> {
+    pub fn group_questions(questions: Vec<ApprovalQuestion>) -> Vec<WaitingApproval> {
         let mut all: Vec<WaitingApproval> = Vec::new();
         for question in questions {
             let Some(id) = question.step.as_ref().map(|step| step.plan.clone()) else {
@@ -90,7 +90,7 @@ impl Plan {
         }
         for asked in &mut all {
             if let WaitingApproval::Plan(plan) = asked {
-                plan.steps.sort_by_key(ApprovalQuestion::number);
+                plan.steps.sort_by_key(ApprovalQuestion::step_number);
             }
         }
         all
@@ -98,7 +98,7 @@ impl Plan {
 
     /// Returns the lines about calls that are not part of the request.
     #[must_use]
-    pub fn beside(&self) -> &[String] {
+    pub fn uncovered_calls(&self) -> &[String] {
         let first = self.steps.first().and_then(|first| first.step.as_ref());
         first.map_or(&[], |step| &step.beside)
     }
@@ -116,7 +116,7 @@ pub enum WaitingApproval {
 impl ApprovalQuestion {
     /// Returns its number in the plan; 1 without a plan.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn step_number(&self) -> u32 {
         self.step.as_ref().map_or(1, |step| step.number)
     }
 }
@@ -140,7 +140,7 @@ pub enum TurnStop {
 
 impl TurnStop {
     /// The word in the record of a message that could not be answered; none: it failed.
-    pub const fn why(self) -> Option<&'static str> {
+    pub const fn stop_reason(self) -> Option<&'static str> {
         match self {
             Self::Budget => Some("budget"),
             Self::Stopped => Some("stopped"),

@@ -1,7 +1,7 @@
 //! Resolves paths to real locations for policy decisions (`policy::path`). It follows symbolic links, looks for further names of a
 //! file where a rule restricts, and recognises folders under any name.
 //!
-//! It only reads, within limits. [`find`] blocks; async code calls [`look`].
+//! It only reads, within limits. [`resolve_paths_blocking`] blocks; async code calls [`resolve_paths`].
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use clawk_manifest::model::{Policy, Tool};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 use clawk_policy::path::{RealLocation, RealLocations, RootPlace};
 use clawk_policy::{CompileError, Engine, HiddenRoots, PolicySubject, UsageView};
 use rustix::io::Errno;
@@ -47,9 +47,9 @@ pub struct PathSearch {
 impl PathSearch {
     /// Returns the locations without reading the disk: every path counts as resolved.
     #[must_use]
-    pub fn unfollowed(&self) -> RealLocations {
+    pub fn without_lookup(&self) -> RealLocations {
         let place = |path: &PathBuf| RealLocation {
-            at: vec![lexical(Path::new("/"), path)],
+            at: vec![lexical_path(Path::new("/"), path)],
             exists: false,
             unknown: None,
         };
@@ -92,8 +92,8 @@ impl ExcludedPaths {
 
 /// Resolves the paths on a blocking thread. A path that can't be resolved in time is missing in the result, so that the decision
 /// refuses it.
-pub async fn look(search: PathSearch) -> RealLocations {
-    let found = tokio::task::spawn_blocking(move || find(&search));
+pub async fn resolve_paths(search: PathSearch) -> RealLocations {
+    let found = tokio::task::spawn_blocking(move || resolve_paths_blocking(&search));
     match tokio::time::timeout(Duration::from_millis(LOOK_MS), found).await {
         Ok(Ok(places)) => places,
         Ok(Err(_)) | Err(_) => RealLocations::default(), // silent-ok: what is missing is refused, and the refusal says so
@@ -102,21 +102,21 @@ pub async fn look(search: PathSearch) -> RealLocations {
 
 /// Resolves the paths. Blocking.
 #[must_use]
-pub fn find(search: &PathSearch) -> RealLocations {
+pub fn resolve_paths_blocking(search: &PathSearch) -> RealLocations {
     let mut look = PathLookup::default();
     let mut places = RealLocations::default();
     for root in search.roots.keys() {
-        let seen = follow(root);
+        let seen = follow_path(root);
         if let Some(meta) = &seen.meta {
             look.roots.insert((meta.dev(), meta.ino()), seen.at.clone());
         }
-        let now = seen.root(root);
+        let now = seen.root_path(root);
         let then = search.then.get(root).unwrap_or(&now).clone();
         places.roots.insert(root.clone(), RootPlace { then, now });
     }
     let mut several = Vec::new();
     for path in &search.paths {
-        let seen = follow(path);
+        let seen = follow_path(path);
         let mut at = vec![seen.at.clone()];
         at.extend(look.same_folder(&seen.at));
         if let Some(meta) = seen
@@ -162,23 +162,23 @@ pub fn find(search: &PathSearch) -> RealLocations {
 }
 
 /// Where roots lead now; what is not there is named as it would be.
-pub fn roots(all: impl IntoIterator<Item = PathBuf>) -> BTreeMap<PathBuf, PathBuf> {
+pub fn resolve_roots(all: impl IntoIterator<Item = PathBuf>) -> BTreeMap<PathBuf, PathBuf> {
     all.into_iter()
         .map(|root| {
-            let at = follow(&root).root(&root);
+            let at = follow_path(&root).root_path(&root);
             (root, at)
         })
         .collect()
 }
 
 /// Where one path leads.
-pub fn real(path: &Path) -> PathBuf {
-    follow(path).at
+pub fn real_path(path: &Path) -> PathBuf {
+    follow_path(path).at
 }
 
-/// Returns the paths that the tool's sandbox must hide: see [`Engine::closed`]. `known`: the executor's description of the tool.
+/// Returns the paths that the tool's sandbox must hide: see [`Engine::hidden_roots`]. `known`: the executor's description of the tool.
 #[must_use]
-pub fn closed(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &Path) -> HiddenRoots {
+pub fn hidden_roots(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &Path) -> HiddenRoots {
     let mut annotations = known.trusted_annotations.clone();
     annotations.extend(tool.annotations.clone());
     let mut labels = tool.labels.clone();
@@ -200,7 +200,7 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &P
         values: None,
     };
     let named: Vec<&str> = tool.policy_ref.as_deref().into_iter().collect();
-    engine.closed(&subject, &named)
+    engine.hidden_roots(&subject, &named)
 }
 
 /// Returns the paths that policies deny to every tool of one process. The process must not see exactly these.
@@ -215,8 +215,8 @@ pub fn closed_to_all(
     let engine = Engine::compile(policies)?;
     let each = served
         .iter()
-        .map(|tool| closed(&engine, tool, &ToolDescription::default(), workdir));
-    Ok(each.reduce(|all, one| all.shared(&one)).unwrap_or_default())
+        .map(|tool| hidden_roots(&engine, tool, &ToolDescription::default(), workdir));
+    Ok(each.reduce(|all, one| all.shared_with(&one)).unwrap_or_default())
 }
 
 /// The target at the end of a path.
@@ -228,7 +228,7 @@ struct PathTarget {
 
 impl PathTarget {
     /// Returns the resolved root. A root that can't be resolved stays as written.
-    fn root(self, root: &Path) -> PathBuf {
+    fn root_path(self, root: &Path) -> PathBuf {
         match self.unknown {
             None => self.at,
             Some(_) => root.to_owned(),
@@ -237,10 +237,10 @@ impl PathTarget {
 }
 
 /// Follows an absolute path as the system would open it.
-fn follow(path: &Path) -> PathTarget {
+fn follow_path(path: &Path) -> PathTarget {
     let mut at = PathBuf::from("/");
     let mut meta = None;
-    let mut ahead = parts(path);
+    let mut ahead = path_parts(path);
     let (mut links, mut steps) = (0, 0);
     while let Some(part) = ahead.pop_front() {
         steps += 1;
@@ -272,7 +272,7 @@ fn follow(path: &Path) -> PathTarget {
                 if target.is_absolute() {
                     at = PathBuf::from("/");
                 }
-                for part in parts(&target).into_iter().rev() {
+                for part in path_parts(&target).into_iter().rev() {
                     ahead.push_front(part);
                 }
                 meta = None;
@@ -281,8 +281,8 @@ fn follow(path: &Path) -> PathTarget {
                 at = next;
                 meta = Some(found);
             }
-            Ok(_) => return absent(next, ahead),
-            Err(error) if is_absent(&error) => return absent(next, ahead),
+            Ok(_) => return absent_target(next, ahead),
+            Err(error) if is_absent(&error) => return absent_target(next, ahead),
             Err(error) => {
                 let unknown = Some(format!("it can't be told where it leads: {}", error.kind()));
                 return PathTarget {
@@ -303,7 +303,7 @@ fn follow(path: &Path) -> PathTarget {
 }
 
 /// Returns the target for a missing file, with the rest of the path as written.
-fn absent(mut at: PathBuf, ahead: VecDeque<OsString>) -> PathTarget {
+fn absent_target(mut at: PathBuf, ahead: VecDeque<OsString>) -> PathTarget {
     for part in ahead {
         if part == ".." {
             at.pop();
@@ -323,7 +323,7 @@ fn is_absent(error: &std::io::Error) -> bool {
         || error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error())
 }
 
-fn parts(path: &Path) -> VecDeque<OsString> {
+fn path_parts(path: &Path) -> VecDeque<OsString> {
     let named = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),

@@ -22,7 +22,7 @@ const LEAST: f64 = 0.5;
 const USUAL: [&str; 2] = ["recency", "trust"];
 
 /// Why the store cannot be ranked as its manifest says.
-pub fn fault(store: &Store) -> Option<String> {
+pub fn ranking_fault(store: &Store) -> Option<String> {
     let salience = store.salience.iter().flat_map(|salience| &salience.signals);
     let forgetting = store.forgetting.iter().flat_map(|forgetting| &forgetting.signals);
     let unknown = salience
@@ -77,11 +77,11 @@ fn half_life(store: &Store) -> f64 {
 }
 
 /// Returns the rest of a weight of 1 after the given age.
-fn faded(age_seconds: f64, half_life: f64) -> f64 {
+fn decay_factor(age_seconds: f64, half_life: f64) -> f64 {
     (-age_seconds.max(0.0) / half_life * std::f64::consts::LN_2).exp()
 }
 
-fn age(timestamp: Option<&str>, now: Timestamp) -> f64 {
+fn entry_age(timestamp: Option<&str>, now: Timestamp) -> f64 {
     let at = timestamp.and_then(|text| Timestamp::parse(text).ok()); // silent-ok: what has no time does not fade
     let us = at.map_or(0, |at| now.0.saturating_sub(at.0));
     #[expect(clippy::cast_precision_loss, reason = "a ranking")]
@@ -90,7 +90,7 @@ fn age(timestamp: Option<&str>, now: Timestamp) -> f64 {
 }
 
 /// Ranks what was found as the manifest says; `whose`: the conversation that asks. Scores stay within 0..1.
-pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Timestamp) {
+pub fn rank_entries(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Timestamp) {
     let forgetting = store.forgetting.as_ref();
     let decays = forgetting.is_some_and(|forgetting| {
         matches!(
@@ -137,9 +137,9 @@ pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Tim
         let mut weight = 1.0;
         for signal in &signals {
             weight *= match *signal {
-                "recency" => faded(age(hit.entry.timestamp.as_deref(), now), half_life(store)),
+                "recency" => decay_factor(entry_age(hit.entry.timestamp.as_deref(), now), half_life(store)),
                 "trust" if hit.mark.untrusted => 0.5,
-                "source" => sureness(&hit.mark),
+                "source" => origin_confidence(&hit.mark),
                 "context" if !whose.is_empty() && hit.mark.whose != whose => 0.6,
                 _ => 1.0,
             };
@@ -152,7 +152,7 @@ pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Tim
 }
 
 /// Returns the confidence by an entry's provenance.
-fn sureness(mark: &EntryProvenance) -> f64 {
+fn origin_confidence(mark: &EntryProvenance) -> f64 {
     let of_kind = match mark.kind() {
         "user" => 1.0,
         "agent" => 0.8,
@@ -163,7 +163,7 @@ fn sureness(mark: &EntryProvenance) -> f64 {
 }
 
 /// How sure an entry is, within 0..1, where the store says that it is tracked.
-pub fn confidence(
+pub fn entry_confidence(
     store: &Store,
     mark: &EntryProvenance,
     timestamp: Option<&str>,
@@ -186,11 +186,11 @@ pub fn confidence(
         }
     };
     let left = if fades {
-        faded(age(timestamp, now), half_life(store))
+        decay_factor(entry_age(timestamp, now), half_life(store))
     } else {
         1.0
     };
-    Some((sureness(mark) * left).clamp(0.0, 1.0))
+    Some((origin_confidence(mark) * left).clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ impl CallRateWindow {
     }
 
     /// The refusal of a call where all hosts together have used the minute up.
-    pub fn full(&self, tool: &str, wait_ms: u64) -> CallError {
+    pub fn rate_exceeded(&self, tool: &str, wait_ms: u64) -> CallError {
         let bound = self.bound.as_ref();
         CallError::Denied {
             tool: tool.chars().take(64).collect(),
@@ -82,7 +82,7 @@ impl CallRateWindow {
     /// -32011 with the wait, when the minute is full.
     pub fn take_call(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         let mut calls = self.lock();
-        self.room(&mut calls, tool, now)?;
+        self.check_rate(&mut calls, tool, now)?;
         if self.bound.is_some() {
             calls.push_back(now);
         }
@@ -94,10 +94,15 @@ impl CallRateWindow {
     /// # Errors
     /// As [`CallRateWindow::take_call`].
     pub fn has_room(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
-        self.room(&mut self.lock(), tool, now)
+        self.check_rate(&mut self.lock(), tool, now)
     }
 
-    fn room(&self, calls: &mut VecDeque<Timestamp>, tool: &str, now: Timestamp) -> Result<(), CallError> {
+    fn check_rate(
+        &self,
+        calls: &mut VecDeque<Timestamp>,
+        tool: &str,
+        now: Timestamp,
+    ) -> Result<(), CallError> {
         let Some(bound) = &self.bound else {
             return Ok(());
         };

@@ -115,7 +115,7 @@ impl RetryPolicy {
     /// A rate limit says that the provider will answer, only later: it counts as an attempt only where another provider could
     /// answer now, or where no time is given.
     pub fn after(&mut self, error: &ProviderError, random: u64) -> Option<u64> {
-        if !error.kind.retryable() {
+        if !error.kind.is_retryable() {
             return None;
         }
         self.asked = self.asked.saturating_add(1);

@@ -32,7 +32,7 @@ impl KnownPerson {
 /// `pairing` admits senders that an admin has paired (`paired`); a channel without access control admits nobody (C3). Only a
 /// `roles` entry makes an admin.
 #[must_use]
-pub fn admit(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
+pub fn admitted_role(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
     match &channel.access_control {
         None => None,
         Some(AccessControl::Open) => Some(Role::User),
@@ -48,7 +48,7 @@ pub fn admit(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
 }
 
 /// Whether a role triggers tools and skills at all: a viewer sees answers and nothing else, whatever a tool's effects.
-pub const fn triggers(role: Role) -> bool {
+pub const fn may_trigger(role: Role) -> bool {
     match role {
         Role::Admin | Role::User => true,
         Role::Viewer => false,
@@ -56,8 +56,8 @@ pub const fn triggers(role: Role) -> bool {
 }
 
 /// The role's word on a call.
-pub fn verdict(role: Role) -> Verdict {
-    if triggers(role) {
+pub fn role_verdict(role: Role) -> Verdict {
+    if may_trigger(role) {
         Verdict::allow()
     } else {
         Verdict::deny("the sender's role is `viewer`: it may see answers and not run tools")
@@ -69,7 +69,7 @@ mod tests {
     use clawk_manifest::model::{Channel, Role};
     use serde_json::{Value, json};
 
-    use super::admit;
+    use super::admitted_role;
 
     fn channel(access: Value) -> Channel {
         let mut spec =
@@ -82,27 +82,33 @@ mod tests {
     fn access_control_gives_roles() {
         let mut nothing = channel(json!({"mode": "open"}));
         nothing.access_control = None;
-        assert_eq!(admit(&nothing, "U1", true), None);
+        assert_eq!(admitted_role(&nothing, "U1", true), None);
         let open = channel(json!({"mode": "open"}));
-        assert_eq!(admit(&open, "U1", false), Some(Role::User));
+        assert_eq!(admitted_role(&open, "U1", false), Some(Role::User));
         let list = channel(json!({"mode": "allowlist", "allowed_ids": ["U1"]}));
         assert_eq!(
-            (admit(&list, "U1", false), admit(&list, "U2", true)),
+            (
+                admitted_role(&list, "U1", false),
+                admitted_role(&list, "U2", true)
+            ),
             (Some(Role::User), None)
         );
         let pairing =
             channel(json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 30, "max_pending": 10}}));
         assert_eq!(
-            (admit(&pairing, "U1", false), admit(&pairing, "U1", true)),
+            (
+                admitted_role(&pairing, "U1", false),
+                admitted_role(&pairing, "U1", true)
+            ),
             (None, Some(Role::User))
         );
         let roles = json!({"mode": "role-based", "roles": [{"id": "U1", "role": "admin"}, {"id": "U2", "role": "viewer"}]});
         let roles = channel(roles);
         assert_eq!(
             (
-                admit(&roles, "U1", false),
-                admit(&roles, "U2", false),
-                admit(&roles, "U3", true)
+                admitted_role(&roles, "U1", false),
+                admitted_role(&roles, "U2", false),
+                admitted_role(&roles, "U3", true)
             ),
             (Some(Role::Admin), Some(Role::Viewer), None)
         );

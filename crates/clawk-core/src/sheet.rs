@@ -13,7 +13,7 @@ use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use visible::visible;
+pub use visible::visible_text;
 
 use crate::canonical::digest;
 
@@ -44,7 +44,7 @@ impl PreviewLine {
     pub fn fact(text: &str) -> Self {
         Self {
             kind: Kind::Fact,
-            text: visible(text),
+            text: visible_text(text),
         }
     }
 
@@ -53,7 +53,7 @@ impl PreviewLine {
     pub fn value(mark: &str, text: &str) -> Self {
         Self {
             kind: Kind::Value,
-            text: format!("{mark}{}", visible(text)),
+            text: format!("{mark}{}", visible_text(text)),
         }
     }
 
@@ -115,7 +115,7 @@ pub struct CallPreview {
 
 impl From<Vec<PreviewLine>> for CallPreview {
     fn from(lines: Vec<PreviewLine>) -> Self {
-        let hidden_bytes = fold::short(&lines).hidden_bytes;
+        let hidden_bytes = fold::fold_preview(&lines).hidden_bytes;
         let mut sheet = Self {
             lines,
             digest: Digest::ZERO,
@@ -190,7 +190,7 @@ impl CallPreview {
     /// Returns the lines that clients show first: long values are folded.
     #[must_use]
     pub fn short(&self) -> Vec<String> {
-        fold::short(&self.lines).lines
+        fold::fold_preview(&self.lines).lines
     }
 
     /// Returns the size of the whole text in bytes.
@@ -285,7 +285,7 @@ fn covered(value: &Value, lines: &[PreviewLine]) -> bool {
     let mut parts = text.split('\n').filter(|part| !part.is_empty()).peekable();
     parts.peek().is_some()
         && parts.all(|part| {
-            let shown = visible(part);
+            let shown = visible_text(part);
             lines.any(|line| line.text.contains(&shown))
         })
 }
@@ -310,7 +310,7 @@ fn argument(lines: &mut Vec<PreviewLine>, depth: usize, name: &str, value: &Valu
             fact(format!("{count} lines, {} bytes{open}", text.len()));
             lines.extend(PreviewLine::all(&format!("{indent}  | "), text));
         }
-        Value::String(text) => fact(format!("\"{}\"", visible(text))),
+        Value::String(text) => fact(format!("\"{}\"", visible_text(text))),
         Value::Array(items) if items.iter().any(|item| !is_plain(item)) => {
             fact(format!("{} items", items.len()));
             for (number, item) in (1..).zip(items) {
@@ -338,5 +338,5 @@ fn key(name: &str) -> String {
     if !name.is_empty() && name.chars().all(is_word) {
         return name.to_owned();
     }
-    format!("\"{}\"", visible(name).replace('"', "⟨U+0022⟩"))
+    format!("\"{}\"", visible_text(name).replace('"', "⟨U+0022⟩"))
 }

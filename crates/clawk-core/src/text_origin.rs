@@ -37,7 +37,7 @@ pub enum ToolTextOrigin {
 
 impl ToolTextOrigin {
     /// The one that may do less.
-    pub fn worse(self, other: Self) -> Self {
+    pub fn less_trusted(self, other: Self) -> Self {
         let rank = |brings: Self| match brings {
             Self::Nothing => 0,
             Self::Memory => 1,
@@ -183,7 +183,7 @@ pub fn of_messages(messages: &[ModelMessage], brings: impl Fn(&str) -> ToolTextO
     found
 }
 
-/// The origins of the entries in a text that `recall::lines` of the kernel wrote, whomever they were shown to: what stands in an entry can't
+/// The origins of the entries in a text that `recall::render_entry` of the kernel wrote, whomever they were shown to: what stands in an entry can't
 /// look like a mark.
 fn of_entries(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();

@@ -39,15 +39,15 @@ impl Timestamp {
 
     /// Returns the start of this UTC month and of the next one.
     #[must_use]
-    pub fn month(self) -> (Self, Self) {
+    pub fn month_bounds(self) -> (Self, Self) {
         const DAY_US: i64 = 86_400_000_000;
         let days = self.0.div_euclid(DAY_US);
-        let (_, month, day) = civil(days);
+        let (_, month, day) = civil_date(days);
         let from = days - (day - 1);
         // A month has 28 to 31 days, so the first day of the next month is one of these four.
         let next = (28..=31)
             .map(|len| from + len)
-            .find(|first| civil(*first).1 != month)
+            .find(|first| civil_date(*first).1 != month)
             .unwrap_or(from + 31);
         (
             Self(from.saturating_mul(DAY_US)),
@@ -67,7 +67,7 @@ impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let days = self.0.div_euclid(86_400_000_000);
         let in_day = self.0.rem_euclid(86_400_000_000);
-        let (year, month, day) = civil(days);
+        let (year, month, day) = civil_date(days);
         let (secs, micros) = (in_day / 1_000_000, in_day % 1_000_000);
         write!(
             f,
@@ -80,7 +80,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// Returns the proleptic Gregorian date of a day number since the epoch (Howard Hinnant's era arithmetic).
-const fn civil(days: i64) -> (i64, i64, i64) {
+const fn civil_date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
@@ -109,10 +109,10 @@ pub trait Clock: Send + Sync + fmt::Debug {
     fn monotonic_us(&self) -> u64;
 
     /// Returns a new UUIDv7.
-    fn uuid(&self) -> Uuid;
+    fn new_uuid(&self) -> Uuid;
 
     /// Returns uniform random bits, for jitter. Not for keys.
-    fn random(&self) -> u64;
+    fn random_u64(&self) -> u64;
 
     /// Returns how long a wait of `ms` milliseconds really takes. Only a replay changes it.
     fn patience_ms(&self, ms: u64) -> u64 {
@@ -121,7 +121,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Completes when `question` has waited for `ms` milliseconds from now. A replay completes earlier, if the record has no
     /// answer.
-    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
+    fn wait_unanswered<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
         let _ = question;
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
@@ -168,7 +168,7 @@ impl SteadyClock {
 
     /// Returns the time since another clock showed `at`. If this clock and the wall clock differ, the longer time counts.
     #[must_use]
-    pub fn since(&self, at: Timestamp) -> Duration {
+    pub fn elapsed_since(&self, at: Timestamp) -> Duration {
         let passed = self.now().max(self.clock.now()).0.saturating_sub(at.0);
         Duration::from_micros(u64::try_from(passed).unwrap_or(0)) // silent-ok: the future is no time ago
     }
@@ -184,7 +184,7 @@ impl SteadyClock {
 ///
 /// # Errors
 /// It panicked.
-pub async fn apart<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     clock: &dyn Clock,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
@@ -223,12 +223,12 @@ impl Clock for SystemClock {
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the Clock port's real side")]
-    fn uuid(&self) -> Uuid {
+    fn new_uuid(&self) -> Uuid {
         Uuid::now_v7()
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the Clock port's real side")]
-    fn random(&self) -> u64 {
+    fn random_u64(&self) -> u64 {
         Uuid::new_v4().as_u64_pair().1
     }
 }

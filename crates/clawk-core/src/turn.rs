@@ -148,20 +148,20 @@ impl Turn {
 
     /// Returns the turn with these limits.
     #[must_use]
-    pub const fn within(mut self, bounds: Bounds) -> Self {
+    pub const fn with_bounds(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
         self
     }
 
     /// Returns why the loop guard ended the turn, if it did.
     #[must_use]
-    pub const fn stopped(&self) -> Option<&LoopGuardStop> {
+    pub const fn loop_stop(&self) -> Option<&LoopGuardStop> {
         self.stopped.as_ref()
     }
 
     /// Returns whether the model declined to answer.
     #[must_use]
-    pub const fn declined(&self) -> bool {
+    pub const fn is_declined(&self) -> bool {
         self.declined
     }
 
@@ -187,7 +187,7 @@ impl Turn {
     }
 
     /// Returns the calls of the model's last answer after the current one, in order.
-    pub fn ahead(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
+    pub fn remaining_calls(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
         self.queue.iter()
     }
 
@@ -211,42 +211,42 @@ impl Turn {
 
     /// Returns the agent's last text in this turn.
     #[must_use]
-    pub fn said(&self) -> &str {
+    pub fn last_text(&self) -> &str {
         &self.said
     }
 
     /// Applies an event. Returns the effects, in order. Nothing follows [`Effect::Done`].
-    pub fn step(&mut self, event: Event) -> Vec<Effect> {
+    pub fn handle_event(&mut self, event: Event) -> Vec<Effect> {
         if self.over {
             return Vec::new();
         }
         match event {
-            Event::Inferred(completion) => self.inferred(completion),
+            Event::Inferred(completion) => self.handle_completion(completion),
             Event::CallDone {
                 call_id,
                 text,
                 is_error,
                 from_tool,
             } => self.call_done((call_id, text), is_error, from_tool),
-            Event::Handed { call_id } => self.handed(call_id),
-            Event::Failed(reason) => self.end(TurnOutcome::Failed(reason)),
-            Event::Cancelled => self.end(TurnOutcome::Cancelled),
+            Event::Handed { call_id } => self.handle_handover(call_id),
+            Event::Failed(reason) => self.end_turn(TurnOutcome::Failed(reason)),
+            Event::Cancelled => self.end_turn(TurnOutcome::Cancelled),
         }
     }
 
     /// Rejects an answer: `text` says what is wrong, and the model is asked once more.
-    pub fn again(&mut self, text: String) -> Vec<Effect> {
+    pub fn ask_again(&mut self, text: String) -> Vec<Effect> {
         self.over = false;
         self.messages.push(ModelMessage::User {
             text,
             images: Vec::new(),
             frame: String::new(),
-            author: TextAuthor::runtime(),
+            author: TextAuthor::from_runtime(),
         });
         vec![Effect::Infer]
     }
 
-    fn inferred(&mut self, completion: ModelCompletion) -> Vec<Effect> {
+    fn handle_completion(&mut self, completion: ModelCompletion) -> Vec<Effect> {
         self.steps += 1;
         self.usage.input_tokens = self
             .usage
@@ -289,7 +289,7 @@ impl Turn {
             effects.push(Effect::Say(text));
         }
         if calls.is_empty() {
-            effects.extend(self.end(TurnOutcome::Answered));
+            effects.extend(self.end_turn(TurnOutcome::Answered));
             return effects;
         }
         self.queue.extend(calls);
@@ -298,7 +298,7 @@ impl Turn {
                 "the turn reached its limit of {} model answers (`[budgets] steps_per_turn` of clawk.toml); ask again to go on",
                 self.bounds.steps
             );
-            effects.extend(self.stop(LoopGuardStop {
+            effects.extend(self.end_by_guard(LoopGuardStop {
                 guard: "steps",
                 reason,
             }));
@@ -329,12 +329,12 @@ impl Turn {
             from_tool,
         });
         match finding {
-            Finding::Stop(stopped) => self.stop(stopped),
+            Finding::Stop(stopped) => self.end_by_guard(stopped),
             Finding::Fine | Finding::Nearly(_) => self.next(),
         }
     }
 
-    fn handed(&mut self, call_id: String) -> Vec<Effect> {
+    fn handle_handover(&mut self, call_id: String) -> Vec<Effect> {
         self.running = None;
         self.handed = true;
         self.messages.push(ModelMessage::ToolResult {
@@ -347,10 +347,10 @@ impl Turn {
     }
 
     /// Ends the turn because of the loop guard.
-    fn stop(&mut self, stopped: LoopGuardStop) -> Vec<Effect> {
+    fn end_by_guard(&mut self, stopped: LoopGuardStop) -> Vec<Effect> {
         let reason = stopped.reason.clone();
         self.stopped = Some(stopped);
-        self.end(TurnOutcome::Failed(reason))
+        self.end_turn(TurnOutcome::Failed(reason))
     }
 
     /// Continues with the next call, or asks the model again. Calls run one after the other, in the model's order.
@@ -367,7 +367,7 @@ impl Turn {
                     from_tool: false,
                 });
                 if let Finding::Stop(stopped) = finding {
-                    return self.stop(stopped);
+                    return self.end_by_guard(stopped);
                 }
                 continue;
             }
@@ -379,13 +379,13 @@ impl Turn {
             return vec![Effect::Call(call)];
         }
         if self.handed {
-            return self.end(TurnOutcome::Answered);
+            return self.end_turn(TurnOutcome::Answered);
         }
         vec![Effect::Infer]
     }
 
     /// Ends the turn. Every call without an answer gets one, so that the conversation stays well formed.
-    fn end(&mut self, end: TurnOutcome) -> Vec<Effect> {
+    fn end_turn(&mut self, end: TurnOutcome) -> Vec<Effect> {
         self.over = true;
         let open = self
             .running

@@ -46,7 +46,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
         origins.all(|origin| {
             context
                 .requester
-                .is_some_and(|requester| requester.wrote(&origin))
+                .is_some_and(|requester| requester.is_own_origin(&origin))
         })
     };
     let nothing = Map::new();
@@ -56,7 +56,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
         .iter()
         .for_each(|store| sources.add_recalled(store));
     for (tool, facts) in &context.gone {
-        sources.add_result(&result(tool, &nothing, "", (facts, 0)));
+        sources.add_result(&tool_result(tool, &nothing, "", (facts, 0)));
     }
     let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
     let mut results = Vec::new();
@@ -95,7 +95,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
     for (tool, arguments, text, order) in results.into_iter().rev() {
         let facts = context.tools.get(tool).unwrap_or(&unknown);
         let brings = context.brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);
-        let mut found = result(tool, arguments, text, (facts, order));
+        let mut found = tool_result(tool, arguments, text, (facts, order));
         found.closed = !read_marked && brings == ToolTextOrigin::Tool;
         found.reads_files |= brings == ToolTextOrigin::File;
         found.is_lookup = !read_marked;
@@ -104,7 +104,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
     sources
 }
 
-fn result<'a>(
+fn tool_result<'a>(
     tool: &'a str,
     arguments: &'a Map<String, Value>,
     text: &'a str,

@@ -76,7 +76,7 @@ pub struct FileIdentity {
 impl FileIdentity {
     /// Makes the identity from a `stat`, without the content.
     #[must_use]
-    pub fn of(meta: &Metadata) -> Self {
+    pub fn from_metadata(meta: &Metadata) -> Self {
         let kind = meta.file_type();
         let file = kind.is_file();
         let name = if file {
@@ -110,8 +110,8 @@ impl FileIdentity {
 
     /// Returns whether it is the same unchanged file, as far as a `stat` shows.
     #[must_use]
-    pub fn is(&self, meta: &Metadata) -> bool {
-        let now = Self::of(meta);
+    pub fn matches_metadata(&self, meta: &Metadata) -> bool {
+        let now = Self::from_metadata(meta);
         Self {
             content: None,
             ..self.clone()
@@ -155,9 +155,9 @@ pub struct PathEvidence {
 
 /// Reads `path` (absolute), follows links and records each.
 #[must_use]
-pub fn file(path: &Path) -> PathEvidence {
+pub fn observe_file(path: &Path) -> PathEvidence {
     let mut walk = PathWalk::default();
-    let state = walk.to(path);
+    let state = walk.walk_to(path);
     let shown = path.display();
     let value = match &state {
         State::Absent => "does not exist".to_owned(),
@@ -188,7 +188,7 @@ const WRITTEN: &str = " (written, not read)";
 #[must_use]
 pub fn written_file(path: &Path) -> Vec<GrantPrecondition> {
     let named = format!("`{}`", path.display());
-    let mut facts = file(path).facts;
+    let mut facts = observe_file(path).facts;
     for fact in facts.iter_mut().filter(|fact| fact.subject == named) {
         fact.subject = format!("{named}{WRITTEN}");
     }
@@ -216,7 +216,7 @@ const FOLDERS: &str = "the folders on the way to ";
 /// that was written again with the same content is the same. For a file too large to be hashed completely, every sign of a change
 /// counts.
 #[must_use]
-pub fn lasting(facts: &[GrantPrecondition]) -> Vec<GrantPrecondition> {
+pub fn lasting_preconditions(facts: &[GrantPrecondition]) -> Vec<GrantPrecondition> {
     let all = facts
         .iter()
         .filter(|fact| !fact.subject.starts_with(FOLDERS) && !fact.subject.ends_with(WRITTEN));
@@ -245,28 +245,28 @@ fn content_of(identity: &str) -> Option<String> {
 
 /// Takes the fingerprint of a program. `name` is a path, or a name to look up in the search path.
 #[must_use]
-pub fn program(name: &str, search: ProgramSearch<'_>) -> Vec<GrantPrecondition> {
-    let found = find(name, search);
+pub fn observe_program(name: &str, search: ProgramSearch<'_>) -> Vec<GrantPrecondition> {
+    let found = find_program(name, search);
     let resolved = found
         .as_ref()
         .map_or_else(|| "not found".to_owned(), |path| path.display().to_string());
     let mut facts = vec![GrantPrecondition::new(format!("the program `{name}`"), resolved)];
     if let Some(path) = found {
-        facts.extend(file(&path).facts);
+        facts.extend(observe_file(&path).facts);
     }
     facts
 }
 
 /// The file of a program, found as the sandbox would find it. `None` if there is none.
 #[must_use]
-pub fn find(name: &str, search: ProgramSearch<'_>) -> Option<PathBuf> {
+pub fn find_program(name: &str, search: ProgramSearch<'_>) -> Option<PathBuf> {
     let ProgramSearch {
         path,
         from,
         plan,
         base,
     } = search;
-    let seen = |path: &Path| plan.is_none_or(|plan| plan.shows(path, base));
+    let seen = |path: &Path| plan.is_none_or(|plan| plan.shows_path(path, base));
     if name.contains('/') {
         let path = from.join(name);
         return (path.is_file() && seen(&path)).then_some(path);
@@ -290,9 +290,9 @@ struct PathWalk {
 }
 
 impl PathWalk {
-    fn to(&mut self, path: &Path) -> State {
+    fn walk_to(&mut self, path: &Path) -> State {
         self.at = PathBuf::from("/");
-        let mut parts = VecDeque::from(parts(path));
+        let mut parts = VecDeque::from(path_parts(path));
         let mut followed = 0;
         while let Some(part) = parts.pop_front() {
             if part == ".." {
@@ -322,14 +322,14 @@ impl PathWalk {
                 if target.is_absolute() {
                     self.at = PathBuf::from("/");
                 }
-                for part in self::parts(&target).into_iter().rev() {
+                for part in self::path_parts(&target).into_iter().rev() {
                     parts.push_front(part);
                 }
                 continue;
             }
             self.at = next;
             if parts.is_empty() {
-                return present(&self.at, &meta);
+                return present_state(&self.at, &meta);
             }
             if !meta.is_dir() {
                 return State::Unknown(format!("`{}` is no folder", self.at.display()));
@@ -338,13 +338,13 @@ impl PathWalk {
             self.folders.update(meta.ino().to_be_bytes());
         }
         match std::fs::symlink_metadata(&self.at) {
-            Ok(meta) => present(&self.at, &meta),
+            Ok(meta) => present_state(&self.at, &meta),
             Err(error) => State::Unknown(error.kind().to_string()),
         }
     }
 }
 
-fn parts(path: &Path) -> Vec<OsString> {
+fn path_parts(path: &Path) -> Vec<OsString> {
     path.components()
         .filter_map(|component| match component {
             Component::Normal(part) => Some(part.to_owned()),
@@ -354,21 +354,21 @@ fn parts(path: &Path) -> Vec<OsString> {
         .collect()
 }
 
-fn present(path: &Path, meta: &Metadata) -> State {
+fn present_state(path: &Path, meta: &Metadata) -> State {
     if !meta.is_file() {
-        return State::Present(FileIdentity::of(meta));
+        return State::Present(FileIdentity::from_metadata(meta));
     }
-    match hashed(path) {
+    match hash_file(path) {
         Ok(identity) => State::Present(identity),
         Err(error) => State::Unknown(error.kind().to_string()),
     }
 }
 
 /// Returns identity and content of the same open file, so that both belong together.
-fn hashed(path: &Path) -> std::io::Result<FileIdentity> {
+fn hash_file(path: &Path) -> std::io::Result<FileIdentity> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let mut identity = FileIdentity::of(&file.metadata()?);
+    let mut identity = FileIdentity::from_metadata(&file.metadata()?);
     let mut hash = Sha256::new();
     let mut rest = (&file).take(HASHED_BYTES);
     let mut buffer = vec![0; 1 << 16];
@@ -394,11 +394,11 @@ pub const RECORDED: &str = "\0recorded";
 
 /// Returns the first difference between two readings, for people; `None`: they are equal.
 #[must_use]
-pub fn difference(before: &[GrantPrecondition], now: &[GrantPrecondition]) -> Option<String> {
+pub fn first_difference(before: &[GrantPrecondition], now: &[GrantPrecondition]) -> Option<String> {
     for (at, fact) in before.iter().enumerate() {
         match now.get(at) {
             Some(same) if same == fact => {}
-            Some(other) if other.subject == fact.subject => return Some(changed(fact, other)),
+            Some(other) if other.subject == fact.subject => return Some(describe_change(fact, other)),
             Some(_) | None => return Some(format!("{} is not as it was shown", fact.subject)),
         }
     }
@@ -408,7 +408,7 @@ pub fn difference(before: &[GrantPrecondition], now: &[GrantPrecondition]) -> Op
     })
 }
 
-fn changed(before: &GrantPrecondition, now: &GrantPrecondition) -> String {
+fn describe_change(before: &GrantPrecondition, now: &GrantPrecondition) -> String {
     let old: Vec<&str> = before.value.split(", ").collect();
     let new: Vec<&str> = now.value.split(", ").collect();
     if old.len() == 1 || old.len() != new.len() {
@@ -453,6 +453,6 @@ pub struct ExactGrant {
 impl ExactGrant {
     /// What is not as it was; `None`: everything is.
     pub fn changed(&self, now: &Self) -> Option<String> {
-        difference(&self.facts, &now.facts)
+        first_difference(&self.facts, &now.facts)
     }
 }

@@ -32,7 +32,7 @@ impl fmt::Debug for RunAuthority {
     }
 }
 
-fn failed(error: impl fmt::Display) -> EgressError {
+fn authority_error(error: impl fmt::Display) -> EgressError {
     EgressError::Setup(format!("the run's certificate authority: {error}"))
 }
 
@@ -40,36 +40,36 @@ impl RunAuthority {
     /// Creates an authority with a new key. It may issue certificates for `domains` and their subdomains; if `domains` is empty,
     /// for every name.
     pub(crate) fn new(domains: &[String]) -> Result<Self, EgressError> {
-        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+        let mut params = CertificateParams::new(Vec::new()).map_err(authority_error)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name = named("clawk, for this run only");
-        let trees: Vec<GeneralSubtree> = domains.iter().map(|domain| subtree(domain)).collect();
+        params.distinguished_name = distinguished_name("clawk, for this run only");
+        let trees: Vec<GeneralSubtree> = domains.iter().map(|domain| domain_subtree(domain)).collect();
         if !trees.is_empty() {
             params.name_constraints = Some(NameConstraints {
                 permitted_subtrees: trees,
                 excluded_subtrees: Vec::new(),
             });
         }
-        let key = KeyPair::generate().map_err(failed)?;
+        let key = KeyPair::generate().map_err(authority_error)?;
         Ok(Self {
-            issuer: CertifiedIssuer::self_signed(params, key).map_err(failed)?,
+            issuer: CertifiedIssuer::self_signed(params, key).map_err(authority_error)?,
             made: Mutex::default(),
         })
     }
 
     /// The authority's own certificate, PEM.
-    pub(crate) fn pem(&self) -> String {
+    pub(crate) fn certificate_pem(&self) -> String {
         self.issuer.pem()
     }
 
     /// The TLS configuration for answering as `host`.
-    pub(crate) fn server(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
+    pub(crate) fn server_config(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = made.get(host) {
             return Ok(Arc::clone(config));
         }
-        let config = Arc::new(self.make(host)?);
+        let config = Arc::new(self.create_config(host)?);
         if made.len() >= MAX_KEPT {
             made.clear();
         }
@@ -77,38 +77,38 @@ impl RunAuthority {
         Ok(config)
     }
 
-    fn make(&self, host: &str) -> Result<ServerConfig, EgressError> {
-        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+    fn create_config(&self, host: &str) -> Result<ServerConfig, EgressError> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(authority_error)?;
         params.subject_alt_names = vec![match host.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
-            Err(_name) => SanType::DnsName(Ia5String::try_from(host.to_owned()).map_err(failed)?),
+            Err(_name) => SanType::DnsName(Ia5String::try_from(host.to_owned()).map_err(authority_error)?),
         }];
-        params.distinguished_name = named("clawk egress");
+        params.distinguished_name = distinguished_name("clawk egress");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate().map_err(failed)?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        let key = KeyPair::generate().map_err(authority_error)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(authority_error)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(failed)?
+            .map_err(authority_error)?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)
-            .map_err(failed)?;
+            .map_err(authority_error)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
     }
 }
 
-fn named(name: &str) -> DistinguishedName {
+fn distinguished_name(name: &str) -> DistinguishedName {
     let mut names = DistinguishedName::new();
     names.push(DnType::CommonName, name);
     names
 }
 
-fn subtree(domain: &str) -> GeneralSubtree {
+fn domain_subtree(domain: &str) -> GeneralSubtree {
     match domain.parse::<IpAddr>() {
         Ok(address) => {
             let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -119,7 +119,7 @@ fn subtree(domain: &str) -> GeneralSubtree {
 }
 
 /// Encodes a certificate as PEM.
-pub(crate) fn pem(der: &[u8]) -> String {
+pub(crate) fn encode_pem(der: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = String::with_capacity(text.len() + 64);
     pem.push_str("-----BEGIN CERTIFICATE-----\n");

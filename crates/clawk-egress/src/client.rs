@@ -15,7 +15,7 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{LookupFailed, classify};
+use crate::error::{LookupFailed, classify_error};
 use crate::record::{ConnectionLedger, ConnectionMethod, OpenConnection};
 use crate::response::Clock;
 use crate::{DeadlinePhase, EgressError, HostAllowList, PermittedTarget, Response, UrlRefusal, tls};
@@ -214,14 +214,14 @@ impl EgressClient {
             return Err(UrlRefusal::Scheme(endpoint.scheme().to_owned()).into());
         }
         let proxy = proxy_for(endpoint, env)?;
-        let tls = tls::config(endpoint.scheme() == "https" || proxy.is_some(), env)?;
+        let tls = tls::client_config(endpoint.scheme() == "https" || proxy.is_some(), env)?;
         let mut builder =
-            builder(tls, PinnedResolver(None), deadlines).pool_idle_timeout(Duration::from_secs(60));
+            client_builder(tls, PinnedResolver(None), deadlines).pool_idle_timeout(Duration::from_secs(60));
         if let Some(proxy) = proxy {
             builder = builder.proxy(proxy);
         }
         Ok(Self {
-            kind: Kind::Declared(build(builder)?),
+            kind: Kind::Declared(build_client(builder)?),
             deadlines,
             max_response_bytes,
             ledger: None,
@@ -233,7 +233,7 @@ impl EgressClient {
     ///
     /// # Errors
     /// [`EgressError::Setup`] if the root certificates can't be used.
-    pub fn guarded(
+    pub fn with_allow_list(
         rules: HostAllowList,
         env: &EnvironmentSource,
         deadlines: ClientDeadlines,
@@ -241,10 +241,10 @@ impl EgressClient {
         Self::guarded_with(rules, env, deadlines, NameResolver::System)
     }
 
-    /// As [`EgressClient::guarded`], with another name resolver.
+    /// As [`EgressClient::with_allow_list`], with another name resolver.
     ///
     /// # Errors
-    /// The same errors as [`EgressClient::guarded`].
+    /// The same errors as [`EgressClient::with_allow_list`].
     pub fn guarded_with(
         rules: HostAllowList,
         env: &EnvironmentSource,
@@ -255,7 +255,7 @@ impl EgressClient {
         let kind = Kind::Guarded {
             rules: Arc::new(rules),
             names,
-            tls: Box::new(tls::config(true, env)?),
+            tls: Box::new(tls::client_config(true, env)?),
         };
         Ok(Self {
             kind,
@@ -276,7 +276,7 @@ impl EgressClient {
 
     /// Returns this client with a ledger: [`EgressClient::send`] then records its connections in `ledger`.
     #[must_use]
-    pub fn telling(mut self, ledger: Arc<ConnectionLedger>) -> Self {
+    pub fn with_ledger(mut self, ledger: Arc<ConnectionLedger>) -> Self {
         self.ledger = Some(ledger);
         self
     }
@@ -294,18 +294,20 @@ impl EgressClient {
         let clock = Clock::start(self.deadlines);
         let (response, open) = match &self.kind {
             Kind::Declared(client) => {
-                let mut open = asked(ledger, ConnectionMethod::Declared, &request);
+                let mut open = open_record(ledger, ConnectionMethod::Declared, &request);
                 open.connection.rule = Some("declared".to_owned());
-                let answer = execute(client, request, &clock).await;
-                (answered(&mut open, answer)?, open)
+                let answer = execute_request(client, request, &clock).await;
+                (record_answer(&mut open, answer)?, open)
             }
-            Kind::Guarded { rules, names, tls } => follow(rules, names, tls, request, &clock, ledger).await?,
+            Kind::Guarded { rules, names, tls } => {
+                follow_redirects(rules, names, tls, request, &clock, ledger).await?
+            }
         };
         Response::new(response, clock, self.max_response_bytes, open)
     }
 }
 
-async fn follow(
+async fn follow_redirects(
     rules: &HostAllowList,
     names: &NameResolver,
     tls: &rustls::ClientConfig,
@@ -315,13 +317,13 @@ async fn follow(
 ) -> Result<(reqwest::Response, OpenConnection), EgressError> {
     let onward = |error: EgressError| EgressError::Onward(Box::new(error));
     let mut left = rules.max_redirects;
-    let (mut response, mut open) = hop(rules, names, tls, &request, clock, ledger).await?;
-    while let Some(next) = redirect(&response) {
+    let (mut response, mut open) = send_hop(rules, names, tls, &request, clock, ledger).await?;
+    while let Some(next) = redirect_target(&response) {
         left = left
             .checked_sub(1)
             .ok_or_else(|| onward(UrlRefusal::Redirects(rules.max_redirects).into()))?;
-        request = redirected(request, response.status(), next).map_err(onward)?;
-        (response, open) = hop(rules, names, tls, &request, clock, ledger)
+        request = redirected_request(request, response.status(), next).map_err(onward)?;
+        (response, open) = send_hop(rules, names, tls, &request, clock, ledger)
             .await
             .map_err(onward)?;
     }
@@ -329,7 +331,7 @@ async fn follow(
 }
 
 /// Checks and sends one request. Redirects are not followed here.
-async fn hop(
+async fn send_hop(
     rules: &HostAllowList,
     names: &NameResolver,
     tls: &rustls::ClientConfig,
@@ -337,27 +339,30 @@ async fn hop(
     clock: &Clock,
     ledger: &Arc<ConnectionLedger>,
 ) -> Result<(reqwest::Response, OpenConnection), EgressError> {
-    let mut open = asked(ledger, ConnectionMethod::Guarded, request);
-    let target = answered(&mut open, rules.judge(&request.url).map_err(EgressError::from))?;
+    let mut open = open_record(ledger, ConnectionMethod::Guarded, request);
+    let target = record_answer(
+        &mut open,
+        rules.judge_url(&request.url).map_err(EgressError::from),
+    )?;
     open.connection.rule = Some(target.rule.clone());
     open.connection.private = target.private;
     let found = clock
-        .limit(DeadlinePhase::Connect, judged_addresses(names, &target))
+        .run_limited(DeadlinePhase::Connect, judged_addresses(names, &target))
         .await;
-    let addresses = answered(&mut open, found.and_then(|found| found))?;
+    let addresses = record_answer(&mut open, found.and_then(|found| found))?;
     let pins = PinnedResolver(Some((target.host, addresses)));
-    let client = build(builder(tls.clone(), pins, clock.deadlines))?;
-    let answer = execute(&client, request.clone(), clock).await;
-    let response = answered(&mut open, answer)?;
+    let client = build_client(client_builder(tls.clone(), pins, clock.deadlines))?;
+    let answer = execute_request(&client, request.clone(), clock).await;
+    let response = record_answer(&mut open, answer)?;
     Ok((response, open))
 }
 
 /// Starts the record of a request that is about to be sent.
-fn asked(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Request) -> OpenConnection {
+fn open_record(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Request) -> OpenConnection {
     let mut open = OpenConnection::new(Arc::clone(ledger), via);
     let host = request.url.host_str().unwrap_or_default();
-    let host = clawk_proto::place::normal(host);
-    open.asked(&host, request.url.port_or_known_default().unwrap_or(0));
+    let host = clawk_proto::place::normalize_host(host);
+    open.set_requested(&host, request.url.port_or_known_default().unwrap_or(0));
     let headers = request.headers.iter();
     let head: usize = headers
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
@@ -368,24 +373,27 @@ fn asked(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Reques
 }
 
 /// Notes the result in the record.
-fn answered<T: Peer>(open: &mut OpenConnection, answer: Result<T, EgressError>) -> Result<T, EgressError> {
+fn record_answer<T: Peer>(
+    open: &mut OpenConnection,
+    answer: Result<T, EgressError>,
+) -> Result<T, EgressError> {
     match &answer {
-        Ok(answer) => answer.note(open),
-        Err(EgressError::Refused(refusal)) => open.refuse(refusal.code(), refusal.to_string()),
-        Err(error) => open.refuse(error.code(), error.to_string()),
+        Ok(answer) => answer.note_peer(open),
+        Err(EgressError::Refused(refusal)) => open.record_refusal(refusal.code(), refusal.to_string()),
+        Err(error) => open.record_refusal(error.code(), error.to_string()),
     }
     answer
 }
 
 /// What a step of the request knows about the peer.
 trait Peer {
-    fn note(&self, _open: &mut OpenConnection) {}
+    fn note_peer(&self, _open: &mut OpenConnection) {}
 }
 
 impl Peer for PermittedTarget {}
 impl Peer for Vec<SocketAddr> {}
 impl Peer for reqwest::Response {
-    fn note(&self, open: &mut OpenConnection) {
+    fn note_peer(&self, open: &mut OpenConnection) {
         open.connection.address = self.remote_addr().map(|address| address.ip());
         open.counts.bytes_out.store(open.sent, Ordering::Relaxed);
     }
@@ -404,12 +412,12 @@ pub(crate) async fn judged_addresses(
             .map_err(|LookupFailed { host, reason }| EgressError::Dns { host, reason })?,
     };
     for address in &found {
-        target.admit(address.ip())?;
+        target.admit_address(address.ip())?;
     }
     Ok(found)
 }
 
-async fn execute(
+async fn execute_request(
     client: &reqwest::Client,
     request: Request,
     clock: &Clock,
@@ -424,11 +432,13 @@ async fn execute(
     if !body.is_empty() {
         request = request.body(body);
     }
-    let answer = clock.limit(DeadlinePhase::FirstByte, request.send()).await?;
-    answer.map_err(|error| classify(error, clock.deadlines.connect_ms))
+    let answer = clock
+        .run_limited(DeadlinePhase::FirstByte, request.send())
+        .await?;
+    answer.map_err(|error| classify_error(error, clock.deadlines.connect_ms))
 }
 
-fn redirect(response: &reqwest::Response) -> Option<Url> {
+fn redirect_target(response: &reqwest::Response) -> Option<Url> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
@@ -437,7 +447,7 @@ fn redirect(response: &reqwest::Response) -> Option<Url> {
 }
 
 /// Builds the request that a redirect asks for. Secrets are dropped if the origin changes.
-fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Request, EgressError> {
+fn redirected_request(mut request: Request, status: StatusCode, next: Url) -> Result<Request, EgressError> {
     if request.url.scheme() == "https" && next.scheme() == "http" {
         return Err(UrlRefusal::Downgrade.into());
     }
@@ -462,7 +472,7 @@ fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Req
     Ok(request)
 }
 
-fn builder(
+fn client_builder(
     tls: rustls::ClientConfig,
     pins: PinnedResolver,
     deadlines: ClientDeadlines,
@@ -484,7 +494,7 @@ fn builder(
         .connect_timeout(Duration::from_millis(deadlines.connect_ms))
 }
 
-fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError> {
+fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError> {
     builder
         .build()
         .map_err(|error| EgressError::Setup(error.without_url().to_string()))

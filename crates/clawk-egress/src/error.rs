@@ -90,7 +90,7 @@ impl EgressError {
     }
 }
 
-/// Marks a resolver failure inside a client error, so that [`classify`] can find it.
+/// Marks a resolver failure inside a client error, so that [`classify_error`] can find it.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct LookupFailed {
@@ -98,7 +98,7 @@ pub(crate) struct LookupFailed {
     pub(crate) reason: String,
 }
 
-pub(crate) fn classify(error: reqwest::Error, connect_ms: u64) -> EgressError {
+pub(crate) fn classify_error(error: reqwest::Error, connect_ms: u64) -> EgressError {
     let error = error.without_url();
     if error.is_timeout() {
         return EgressError::Timeout {
@@ -109,7 +109,7 @@ pub(crate) fn classify(error: reqwest::Error, connect_ms: u64) -> EgressError {
     let mut words = Vec::new();
     let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
     while let Some(current) = cause {
-        if let Some(found) = known(current) {
+        if let Some(found) = known_cause(current) {
             return found;
         }
         let said = current.to_string();
@@ -126,7 +126,7 @@ pub(crate) fn classify(error: reqwest::Error, connect_ms: u64) -> EgressError {
 }
 
 /// Converts `error` if it is a known cause; `None` otherwise.
-fn known(error: &(dyn StdError + 'static)) -> Option<EgressError> {
+fn known_cause(error: &(dyn StdError + 'static)) -> Option<EgressError> {
     if let Some(lookup) = error.downcast_ref::<LookupFailed>() {
         return Some(EgressError::Dns {
             host: lookup.host.clone(),
@@ -137,5 +137,5 @@ fn known(error: &(dyn StdError + 'static)) -> Option<EgressError> {
         return Some(EgressError::Tls(tls.to_string()));
     }
     // `io::Error` does not show its inner error as `source`, so get it explicitly.
-    known(error.downcast_ref::<io::Error>()?.get_ref()?)
+    known_cause(error.downcast_ref::<io::Error>()?.get_ref()?)
 }

@@ -5,7 +5,7 @@
 //! * **Depends on:** `clawk-proto` (where a request may go: [`HostAllowList`]), `clawk-secrets` (the environment's proxy and
 //!   certificate variables, redaction).
 //! * **Must not know:** what a request means, and who sent it.
-//! * **Start reading at:** [`HostAllowList::judge_place`], then [`proxy`], then [`EgressClient::guarded`].
+//! * **Start reading at:** [`HostAllowList::judge_place`], then [`proxy`], then [`EgressClient::with_allow_list`].
 
 mod error;
 
@@ -39,4 +39,4 @@ pub use reqwest::Url;
 pub use response::Response;
 pub use screen::{ScreenVerdict, SecretScan, SecretScreen};
 pub use stream::EgressStream;
-pub use tls::verified as tls_config;
+pub use tls::verified_config as tls_config;

@@ -81,7 +81,7 @@ pub struct ConnectionDenial {
 #[derive(Debug, Default)]
 pub struct ConnectionLedger(Mutex<ConnectionReport>);
 
-/// The result of [`ConnectionLedger::take`].
+/// The result of [`ConnectionLedger::take_report`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnectionReport {
     /// Connections with details, ordered by their end.
@@ -135,7 +135,7 @@ impl ConnectionLedger {
     }
 
     /// Returns all records so far, and clears the ledger.
-    pub fn take(&self) -> ConnectionReport {
+    pub fn take_report(&self) -> ConnectionReport {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -183,12 +183,12 @@ impl OpenConnection {
     }
 
     /// Notes the requested host. The name is shortened, because the tool chose it.
-    pub(crate) fn asked(&mut self, host: &str, port: u16) {
+    pub(crate) fn set_requested(&mut self, host: &str, port: u16) {
         self.connection.host = host.chars().filter(|c| !c.is_control()).take(255).collect();
         self.connection.port = port;
     }
 
-    pub(crate) fn refuse(&mut self, code: &'static str, reason: impl Into<String>) {
+    pub(crate) fn record_refusal(&mut self, code: &'static str, reason: impl Into<String>) {
         let reason = reason.into().chars().take(400).collect();
         self.connection.refused = Some(ConnectionDenial { code, reason });
     }

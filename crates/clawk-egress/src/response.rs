@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use reqwest::Url;
 use tokio::time::Instant;
 
-use crate::error::classify;
+use crate::error::classify_error;
 use crate::record::OpenConnection;
 use crate::{ClientDeadlines, DeadlinePhase, EgressError};
 
@@ -63,8 +63,12 @@ impl Response {
     /// # Errors
     /// [`EgressError::TooLarge`], [`EgressError::Timeout`] or [`EgressError::Broken`] (also if the body ends early).
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, EgressError> {
-        let piece = self.clock.limit(DeadlinePhase::Idle, self.inner.chunk()).await?;
-        let Some(piece) = piece.map_err(|error| classify(error, self.clock.deadlines.connect_ms))? else {
+        let piece = self
+            .clock
+            .run_limited(DeadlinePhase::Idle, self.inner.chunk())
+            .await?;
+        let Some(piece) = piece.map_err(|error| classify_error(error, self.clock.deadlines.connect_ms))?
+        else {
             return Ok(None);
         };
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
@@ -89,7 +93,7 @@ impl Response {
     }
 
     /// Reads the first `max_bytes` bytes of the body. Errors are ignored: this is for bodies of error answers.
-    pub async fn beginning(mut self, max_bytes: usize) -> Bytes {
+    pub async fn read_beginning(mut self, max_bytes: usize) -> Bytes {
         let mut body = BytesMut::new();
         while body.len() < max_bytes {
             // silent-ok: only the data before the break can be shown
@@ -125,7 +129,7 @@ impl Clock {
     }
 
     /// Runs `work` for at most as long as `phase` allows, and never past the deadline of the whole exchange.
-    pub(crate) async fn limit<T>(
+    pub(crate) async fn run_limited<T>(
         &self,
         phase: DeadlinePhase,
         work: impl Future<Output = T>,

@@ -5,7 +5,7 @@ use std::fmt;
 /// Finds secrets in outgoing data, by known values and by patterns.
 pub trait SecretScreen: Send + Sync + fmt::Debug {
     /// Starts the check of a new stream of bytes.
-    fn begin(&self) -> Box<dyn SecretScan>;
+    fn begin_scan(&self) -> Box<dyn SecretScan>;
 }
 
 /// The check of one stream of bytes: a URL, a header value or a body.

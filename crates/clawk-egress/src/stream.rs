@@ -53,7 +53,7 @@ impl EgressStream {
             // silent-ok: it only affects speed
             let _fast = tcp.set_nodelay(true);
             if secure {
-                secured(tcp, host, env).await
+                secure_stream(tcp, host, env).await
             } else {
                 Ok(Self(Kind::Plain(tcp)))
             }
@@ -71,16 +71,20 @@ impl EgressStream {
     ///
     /// # Errors
     /// [`EgressError::Tls`]; [`EgressError::Setup`] if it has TLS already.
-    pub async fn secure(self, host: &str, env: &EnvironmentSource) -> Result<Self, EgressError> {
+    pub async fn start_tls(self, host: &str, env: &EnvironmentSource) -> Result<Self, EgressError> {
         match self.0 {
-            Kind::Plain(tcp) => secured(tcp, host, env).await,
+            Kind::Plain(tcp) => secure_stream(tcp, host, env).await,
             Kind::Tls(_) => Err(EgressError::Setup("the connection has TLS already".to_owned())),
         }
     }
 }
 
-async fn secured(tcp: TcpStream, host: &str, env: &EnvironmentSource) -> Result<EgressStream, EgressError> {
-    let config = tls::config(true, env)?;
+async fn secure_stream(
+    tcp: TcpStream,
+    host: &str,
+    env: &EnvironmentSource,
+) -> Result<EgressStream, EgressError> {
+    let config = tls::client_config(true, env)?;
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_invalid| EgressError::Tls(format!("`{host}` is no name of a server")))?;
     let connector = TlsConnector::from(Arc::new(config));

@@ -81,7 +81,7 @@ fn guarded(toml: &str, table: &[(&str, &[&str])]) -> EgressClient {
     };
     EgressClient::guarded_with(
         rules(toml),
-        &EnvironmentSource::fixed([("A", "")]),
+        &EnvironmentSource::from_pairs([("A", "")]),
         deadlines,
         names(table),
     )
@@ -234,7 +234,7 @@ async fn bodies_and_waits_are_bounded() {
 async fn a_declared_endpoint_may_be_local_and_is_not_redirected() {
     let (port, served) = server(vec![found("http://example.com/")]).await;
     let url = Url::parse(&format!("http://127.0.0.1:{port}/v1")).unwrap();
-    let env = EnvironmentSource::fixed([("HTTP_PROXY", "http://127.0.0.1:1")]);
+    let env = EnvironmentSource::from_pairs([("HTTP_PROXY", "http://127.0.0.1:1")]);
     let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
     assert_eq!(client.send(get(url.as_str())).await.unwrap().status(), 302);
     served.await.unwrap();
@@ -245,7 +245,7 @@ async fn faults_are_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let env = EnvironmentSource::fixed([("A", "")]);
+    let env = EnvironmentSource::from_pairs([("A", "")]);
     let send = async |url: String| {
         let url = Url::parse(&url).unwrap();
         let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
@@ -278,7 +278,7 @@ async fn faults_are_told_apart() {
     assert!(matches!(&garbage, EgressError::Broken(_)), "{garbage:?}");
     served.await.unwrap();
     let proxy = Url::parse("https://example.com/").unwrap();
-    let env = EnvironmentSource::fixed([("HTTPS_PROXY", "::canary::")]);
+    let env = EnvironmentSource::from_pairs([("HTTPS_PROXY", "::canary::")]);
     let bad = EgressClient::for_provider(&proxy, &env, ClientDeadlines::default(), 1000)
         .unwrap_err()
         .to_string();
@@ -294,12 +294,12 @@ async fn a_proxy_is_used_but_for_what_it_is_not_for() {
         let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
         client.send(get(url.as_str())).await
     };
-    let except = EnvironmentSource::fixed([
+    let except = EnvironmentSource::from_pairs([
         ("HTTP_PROXY", proxy.as_str()),
         ("NO_PROXY", "other.test,.invalid"),
     ]);
     assert!(matches!(send(except).await, Err(EgressError::Dns { .. })));
-    let through = send(EnvironmentSource::fixed([("HTTP_PROXY", proxy.as_str())]))
+    let through = send(EnvironmentSource::from_pairs([("HTTP_PROXY", proxy.as_str())]))
         .await
         .unwrap();
     assert_eq!(through.bytes().await.unwrap(), "hello");

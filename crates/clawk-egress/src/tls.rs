@@ -9,9 +9,9 @@ use crate::EgressError;
 
 /// A client configuration. If not `verified`, it has no roots, for endpoints that use plain http: reading the platform's
 /// certificates takes milliseconds.
-pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
+pub(crate) fn client_config(verified: bool, env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     let roots = if verified {
-        roots(env)?
+        root_store(env)?
     } else {
         Arc::new(RootCertStore::empty())
     };
@@ -27,14 +27,17 @@ pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientCo
 ///
 /// # Errors
 /// [`EgressError::Setup`] if the roots can't be used.
-pub fn verified(env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
-    config(true, env)
+pub fn verified_config(env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
+    client_config(true, env)
 }
 
 /// The root certificates as PEM, for a trust file inside a sandbox. Empty if only the built-in set is available, because that set
 /// contains keys without certificates.
-pub(crate) fn bundle(env: &EnvironmentSource) -> String {
-    let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
+pub(crate) fn root_certificates_pem(env: &EnvironmentSource) -> String {
+    let (file, dir) = (
+        env.path_variable("SSL_CERT_FILE"),
+        env.path_variable("SSL_CERT_DIR"),
+    );
     let found = if file.is_some() || dir.is_some() {
         rustls_native_certs::load_certs_from_paths(file.as_deref(), dir.as_deref())
     } else {
@@ -43,15 +46,18 @@ pub(crate) fn bundle(env: &EnvironmentSource) -> String {
     found
         .certs
         .iter()
-        .map(|certificate| crate::authority::pem(certificate))
+        .map(|certificate| crate::authority::encode_pem(certificate))
         .collect()
 }
 
 /// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; otherwise the platform's roots, read once per process. The built-in set
 /// is used only if the operator named none. Named roots that can't be read are an error, so that verification never becomes weaker.
-fn roots(env: &EnvironmentSource) -> Result<Arc<RootCertStore>, EgressError> {
+fn root_store(env: &EnvironmentSource) -> Result<Arc<RootCertStore>, EgressError> {
     static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
+    let (file, dir) = (
+        env.path_variable("SSL_CERT_FILE"),
+        env.path_variable("SSL_CERT_DIR"),
+    );
     if file.is_some() || dir.is_some() {
         let found = rustls_native_certs::load_certs_from_paths(file.as_deref(), dir.as_deref());
         let mut roots = RootCertStore::empty();

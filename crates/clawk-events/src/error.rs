@@ -131,7 +131,11 @@ pub(crate) enum FieldDiagnosis {
 }
 
 /// Checks the payload field by field to find the one that caused `error`.
-pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_json::Error) -> FieldDiagnosis {
+pub(crate) fn diagnose_payload(
+    fields: &[PayloadField],
+    payload: &str,
+    error: &serde_json::Error,
+) -> FieldDiagnosis {
     let members: BTreeMap<Cow<'_, str>, &RawValue> = match serde_json::from_str(payload) {
         Ok(members) => members,
         Err(_) => return FieldDiagnosis::Fault(PayloadFault::of_text(payload)), // silent-ok: it is looked at again there
@@ -160,7 +164,7 @@ pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_jso
                 field: field.name,
                 offset: start.saturating_add(fault.column().saturating_sub(1)),
                 found: JsonType::of_text(value.get()),
-                expected: expected(&fault),
+                expected: expected_text(&fault),
             });
         }
     }
@@ -184,7 +188,7 @@ fn absent_or_repeated(fields: &[PayloadField], payload: &str, error: &serde_json
 }
 
 /// Returns what serde expected, without the value that it found.
-fn expected(error: &serde_json::Error) -> String {
+fn expected_text(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text
         .rsplit_once(" at line ")

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use crate::error::{EventError, FieldDiagnosis, PayloadFault, diagnose};
+use crate::error::{EventError, FieldDiagnosis, PayloadFault, diagnose_payload};
 use crate::field::EventPayload;
 use crate::kind::*;
 use crate::payload::*;
@@ -332,7 +332,7 @@ fn read_payload<P: EventPayload>(kind: &str, payload: &str) -> Result<PayloadRea
         Ok(read) => return Ok(PayloadReading::Whole(read)),
         Err(error) => error,
     };
-    match diagnose(P::FIELDS, payload, &error) {
+    match diagnose_payload(P::FIELDS, payload, &error) {
         FieldDiagnosis::Shortened => Ok(PayloadReading::Shortened(read_object(kind, payload)?)),
         FieldDiagnosis::Fault(fault) => Err(event_error(kind, fault)),
     }

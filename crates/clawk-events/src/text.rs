@@ -16,11 +16,11 @@ pub struct ChainText(Cow<'static, str>);
 
 impl ChainText {
     /// The words are in the event's content.
-    pub const IN_CONTENT: Self = Self::code("in_content");
+    pub const IN_CONTENT: Self = Self::from_code("in_content");
 
     /// A word of a closed set.
     #[must_use]
-    pub const fn code(word: &'static str) -> Self {
+    pub const fn from_code(word: &'static str) -> Self {
         Self(Cow::Borrowed(word))
     }
 

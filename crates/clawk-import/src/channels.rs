@@ -1,6 +1,6 @@
 //! Chat platforms: maps the members of an old configuration to secrets, settings and rules of a channel.
 
-use crate::draft::{Channel, Draft, fit, shout};
+use crate::draft::{Channel, Draft, fit_name, to_upper_snake};
 use crate::settings::Settings;
 
 /// The members of one platform. The first word of `secrets` becomes `auth.secret_ref`.
@@ -162,26 +162,29 @@ pub(crate) fn read(draft: &mut Draft, settings: &Settings, at: &str) {
 pub(crate) fn read_some(draft: &mut Draft, settings: &Settings, at: &str, wanted: &dyn Fn(&str) -> bool) {
     for name in settings.names(at).into_iter().filter(|name| wanted(name)) {
         let here = format!("{at}.{name}");
-        if !settings.look(&here).is_some_and(serde_json::Value::is_object) {
+        if !settings
+            .peek_value(&here)
+            .is_some_and(serde_json::Value::is_object)
+        {
             continue;
         }
-        let Some(platform) = platform(&name) else {
-            settings.take(&here);
-            if settings.look(&format!("{here}.enabled")) != Some(&serde_json::Value::Bool(false)) {
+        let Some(platform) = find_platform(&name) else {
+            settings.take_value(&here);
+            if settings.peek_value(&format!("{here}.enabled")) != Some(&serde_json::Value::Bool(false)) {
                 let reason =
                     format!("clawk has no channel type for `{name}`; a `custom` channel can carry it");
-                draft.report.left(settings.place(&here), reason);
+                draft.report.add_left_out(settings.display_path(&here), reason);
             }
             continue;
         };
-        let accounts = accounts(settings, &here, platform);
+        let accounts = find_accounts(settings, &here, platform);
         for (account, path) in accounts {
-            one(draft, settings, platform, &path, account.as_deref());
+            import_account(draft, settings, platform, &path, account.as_deref());
         }
     }
 }
 
-fn platform(name: &str) -> Option<&'static Platform> {
+fn find_platform(name: &str) -> Option<&'static Platform> {
     let folded = name.to_ascii_lowercase().replace('-', "_");
     PLATFORMS
         .iter()
@@ -189,7 +192,7 @@ fn platform(name: &str) -> Option<&'static Platform> {
 }
 
 /// Finds the accounts of a platform: below `accounts`, or each in its own table.
-fn accounts(settings: &Settings, here: &str, platform: &Platform) -> Vec<(Option<String>, String)> {
+fn find_accounts(settings: &Settings, here: &str, platform: &Platform) -> Vec<(Option<String>, String)> {
     let below = format!("{here}.accounts");
     let listed = settings.names(&below);
     if !listed.is_empty() {
@@ -201,12 +204,12 @@ fn accounts(settings: &Settings, here: &str, platform: &Platform) -> Vec<(Option
     let own = platform.secrets.iter().flat_map(|(words, _, _)| words.iter());
     let own = own.chain(&["enabled", "allow_from", "bridge_url"]);
     let mut own = own;
-    if own.any(|word| settings.look(&format!("{here}.{word}")).is_some()) {
+    if own.any(|word| settings.peek_value(&format!("{here}.{word}")).is_some()) {
         return vec![(None, here.to_owned())];
     }
     let tables = settings.names(here).into_iter().filter(|name| {
         settings
-            .look(&format!("{here}.{name}"))
+            .peek_value(&format!("{here}.{name}"))
             .is_some_and(serde_json::Value::is_object)
     });
     let tables: Vec<_> = tables
@@ -219,14 +222,20 @@ fn accounts(settings: &Settings, here: &str, platform: &Platform) -> Vec<(Option
     }
 }
 
-fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, account: Option<&str>) {
+fn import_account(
+    draft: &mut Draft,
+    settings: &Settings,
+    platform: &Platform,
+    at: &str,
+    account: Option<&str>,
+) {
     if settings.flag(&format!("{at}.enabled")) == Some(false) {
-        settings.take(at);
+        settings.take_value(at);
         return;
     }
     let name = match account {
         Some(account) if account != "main" && account != "default" => {
-            fit(&format!("{}-{account}", platform.kind))
+            fit_name(&format!("{}-{account}", platform.kind))
         }
         Some(_) | None => platform.kind.to_owned(),
     };
@@ -240,16 +249,16 @@ fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, ac
     for (words, key, usual) in platform.secrets {
         let usual = suffix.map_or_else(
             || (*usual).to_owned(),
-            |suffix| format!("{usual}_{}", shout(suffix)),
+            |suffix| format!("{usual}_{}", to_upper_snake(suffix)),
         );
         let found = words.iter().find_map(|word| {
             let path = format!("{at}.{word}");
-            let value = settings.take(&path).and_then(crate::draft::secret_text)?;
-            Some((value, settings.place(&path)))
+            let value = settings.take_value(&path).and_then(crate::draft::secret_text)?;
+            Some((value, settings.display_path(&path)))
         });
         match found {
             Some((value, place)) => {
-                let reference = draft.secret(&value, &usual, &place);
+                let reference = draft.add_secret(&value, &usual, &place);
                 if key.is_empty() {
                     channel.secret = reference;
                 } else {
@@ -257,7 +266,8 @@ fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, ac
                 }
             }
             None if key.is_empty() => {
-                channel.secret = draft.secret("", &usual, "the environment of the old runtime, or not set");
+                channel.secret =
+                    draft.add_secret("", &usual, "the environment of the old runtime, or not set");
             }
             None => {}
         }
@@ -274,16 +284,16 @@ fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, ac
         .iter()
         .find_map(|word| settings.text(&format!("{at}.{word}")));
     if let Some(address) = address {
-        channel.local.insert("base_url".into(), quoted(&address));
+        channel.local.insert("base_url".into(), quote_toml(&address));
     }
-    mail(settings, at, &mut channel);
+    import_mail(settings, at, &mut channel);
     let_in(draft, settings, at, &mut channel);
-    respond(settings, at, &mut channel);
-    draft.channel(channel);
+    import_respond_mode(settings, at, &mut channel);
+    draft.add_channel(channel);
 }
 
 /// Joins the members of a mail server to a URL.
-fn mail(settings: &Settings, at: &str, channel: &mut Channel) {
+fn import_mail(settings: &Settings, at: &str, channel: &mut Channel) {
     if channel.kind != "email" {
         return;
     }
@@ -298,7 +308,7 @@ fn mail(settings: &Settings, at: &str, channel: &mut Channel) {
     let (smtp, smtp_port) = (text("smtp_host"), text("smtp_port"));
     let url = |scheme: &str, host: &str, port: Option<String>| {
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-        quoted(&format!("{scheme}://{user}@{host}{port}"))
+        quote_toml(&format!("{scheme}://{user}@{host}{port}"))
     };
     if let Some(host) = imap {
         channel.local.insert("url".into(), url("imaps", &host, imap_port));
@@ -325,7 +335,7 @@ fn let_in(draft: &mut Draft, settings: &Settings, at: &str, channel: &mut Channe
     if open || allowed.iter().any(|id| id.contains('*')) {
         let reason = "everybody was let in; here each new sender is let in by a pairing code (`clawk channels pairing`). Set \
                       `access_control: { mode: open }` if you want everybody";
-        draft.report.left(settings.place(at), reason);
+        draft.report.add_left_out(settings.display_path(at), reason);
         allowed.retain(|id| !id.contains('*'));
     }
     // A platform's id may have a name after it (`123|alice`).
@@ -337,19 +347,19 @@ fn let_in(draft: &mut Draft, settings: &Settings, at: &str, channel: &mut Channe
 }
 
 /// Reads whether the agent answers in groups always, or only when it is mentioned.
-fn respond(settings: &Settings, at: &str, channel: &mut Channel) {
+fn import_respond_mode(settings: &Settings, at: &str, channel: &mut Channel) {
     let mention = settings.flag(&format!("{at}.require_mention"));
-    let mode = settings.first(&[
+    let mode = settings.first_text(&[
         &format!("{at}.mention_mode"),
         &format!("{at}.activation_mode"),
         &format!("{at}.group_policy"),
     ]);
     if mention == Some(false) || mode.as_deref() == Some("always") {
-        channel.local.insert("respond".into(), quoted("all"));
+        channel.local.insert("respond".into(), quote_toml("all"));
     }
 }
 
 /// Quotes a text for TOML; JSON's quoting is valid there.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote_toml(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }

@@ -115,14 +115,14 @@ pub(crate) struct Member {
 impl Draft {
     /// The reference for a setting's secret: the variable that it names (`${NAME}`), or else `fallback`. The value itself is not
     /// stored anywhere.
-    pub(crate) fn secret(&mut self, value: &str, fallback: &str, place: &str) -> String {
-        let name = variable(value).unwrap_or_else(|| fallback.to_owned());
-        self.report.secret(&name, place);
+    pub(crate) fn add_secret(&mut self, value: &str, fallback: &str, place: &str) -> String {
+        let name = variable_name(value).unwrap_or_else(|| fallback.to_owned());
+        self.report.add_secret(&name, place);
         name
     }
 
     /// Adds a provider, unless an equal one exists.
-    pub(crate) fn provider(&mut self, mut provider: ProviderDraft) {
+    pub(crate) fn add_provider(&mut self, mut provider: ProviderDraft) {
         let same = |known: &ProviderDraft| {
             known.endpoint == provider.endpoint
                 && known.model == provider.model
@@ -138,22 +138,22 @@ impl Draft {
     }
 
     /// Adds a channel. If its name is taken, a number is appended.
-    pub(crate) fn channel(&mut self, mut channel: Channel) {
+    pub(crate) fn add_channel(&mut self, mut channel: Channel) {
         channel.name = free_name(&channel.name, |name| {
             self.channels.iter().any(|known| known.name == name)
         });
         if channel.schedule.is_none() {
-            self.report.carried(format!("channel `{}`", channel.name));
+            self.report.add_carried(format!("channel `{}`", channel.name));
         }
         self.channels.push(channel);
     }
 
     /// Adds an MCP server. If a tool or server has its name, a number is appended.
-    pub(crate) fn server(&mut self, mut server: McpServerDraft) {
+    pub(crate) fn add_server(&mut self, mut server: McpServerDraft) {
         server.name = free_name(&server.name, |name| {
             crate::tools::BUILTINS.contains(&name) || self.servers.iter().any(|known| known.name == name)
         });
-        self.report.carried(format!("MCP server `{}`", server.name));
+        self.report.add_carried(format!("MCP server `{}`", server.name));
         self.servers.push(server);
     }
 
@@ -163,7 +163,7 @@ impl Draft {
     }
 
     /// Adds a skill, unless one with its name exists: the first one stays. Returns whether it was added.
-    pub(crate) fn skill(&mut self, skill: Skill) -> bool {
+    pub(crate) fn add_skill(&mut self, skill: Skill) -> bool {
         if let Some(known) = self.skills.iter().find(|known| known.name == skill.name) {
             let same = known.description == skill.description && known.instruction == skill.instruction;
             let reason = if same {
@@ -175,17 +175,17 @@ impl Draft {
                 )
             };
             self.report
-                .left(format!("skill `{}` in `{}`", skill.name, skill.place), reason);
+                .add_left_out(format!("skill `{}` in `{}`", skill.name, skill.place), reason);
             return false;
         }
         self.report
-            .carried(format!("skill `{}` from `{}`", skill.name, skill.place));
+            .add_carried(format!("skill `{}` from `{}`", skill.name, skill.place));
         self.skills.push(skill);
         true
     }
 
     /// Adds a text to the prompt.
-    pub(crate) fn says(&mut self, from: &str, text: &str) {
+    pub(crate) fn add_prompt(&mut self, from: &str, text: &str) {
         if !text.trim().is_empty() {
             self.personality.push((from.to_owned(), text.trim().to_owned()));
         }
@@ -205,7 +205,7 @@ fn free_name(base: &str, is_taken: impl Fn(&str) -> bool) -> String {
 }
 
 /// The name of the variable in `${NAME}`, `$NAME` or similar texts.
-pub(crate) fn variable(value: &str) -> Option<String> {
+pub(crate) fn variable_name(value: &str) -> Option<String> {
     let name = value.strip_prefix('$')?;
     let name = name
         .strip_prefix('{')
@@ -217,7 +217,7 @@ pub(crate) fn variable(value: &str) -> Option<String> {
 }
 
 /// Adapts a name to what every primitive accepts: letters, digits and hyphens, at most 63.
-pub(crate) fn fit(name: &str) -> String {
+pub(crate) fn fit_name(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
         let c = if c.is_ascii_alphanumeric() {
@@ -239,7 +239,7 @@ pub(crate) fn fit(name: &str) -> String {
 }
 
 /// Adapts a name to an environment variable: upper case with underscores.
-pub(crate) fn shout(name: &str) -> String {
+pub(crate) fn to_upper_snake(name: &str) -> String {
     let fit = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_uppercase()

@@ -3,56 +3,56 @@
 use serde_json::Value;
 
 /// Uses block style. Multi-line texts become literal blocks; other texts are quoted as in JSON, which YAML 1.2 accepts.
-pub(crate) fn yaml(value: &Value) -> String {
+pub(crate) fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
-    block(value, 0, &mut out);
+    write_block(value, 0, &mut out);
     out
 }
 
-fn block(value: &Value, depth: usize, out: &mut String) {
+fn write_block(value: &Value, depth: usize, out: &mut String) {
     match value {
         Value::Object(members) if !members.is_empty() => {
             for (name, member) in members {
-                indent(depth, out);
-                out.push_str(&key(name));
+                write_indent(depth, out);
+                out.push_str(&quote_key(name));
                 out.push(':');
-                below(member, depth + 1, out);
+                write_nested(member, depth + 1, out);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
-                indent(depth, out);
+                write_indent(depth, out);
                 out.push('-');
                 if is_block(item) {
                     let mut inner = String::new();
-                    block(item, depth + 1, &mut inner);
+                    write_block(item, depth + 1, &mut inner);
                     // The first member follows the dash.
                     out.push(' ');
                     out.push_str(inner.trim_start_matches(' '));
                 } else {
-                    below(item, depth + 1, out);
+                    write_nested(item, depth + 1, out);
                 }
             }
         }
         _ => {
-            indent(depth, out);
+            write_indent(depth, out);
             out.push_str(&value.to_string());
             out.push('\n');
         }
     }
 }
 
-fn below(value: &Value, depth: usize, out: &mut String) {
+fn write_nested(value: &Value, depth: usize, out: &mut String) {
     match value {
         _ if is_block(value) => {
             out.push('\n');
-            block(value, depth, out);
+            write_block(value, depth, out);
         }
         Value::String(text) if text.contains('\n') && fits_literal(text) => {
             out.push_str(" |-\n");
             for line in text.trim_end().lines() {
                 if !line.is_empty() {
-                    indent(depth, out);
+                    write_indent(depth, out);
                     out.push_str(line);
                 }
                 out.push('\n');
@@ -83,7 +83,7 @@ fn fits_literal(text: &str) -> bool {
     first.is_some_and(|c| !c.is_whitespace()) && text.chars().all(plain)
 }
 
-fn key(name: &str) -> String {
+fn quote_key(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let starts = name
         .chars()
@@ -100,7 +100,7 @@ fn key(name: &str) -> String {
     }
 }
 
-fn indent(depth: usize, out: &mut String) {
+fn write_indent(depth: usize, out: &mut String) {
     for _ in 0..depth {
         out.push_str("  ");
     }

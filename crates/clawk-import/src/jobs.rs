@@ -2,33 +2,33 @@
 
 use serde_json::Value;
 
-use crate::channels::quoted;
-use crate::draft::{Channel, Draft, fit};
+use crate::channels::quote_toml;
+use crate::draft::{Channel, Draft, fit_name};
 
 /// Adds a job that sends `prompt` to the agent at the times of `schedule` (five fields).
-pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Option<&str>, prompt: &str) {
+pub(crate) fn add_job(draft: &mut Draft, name: &str, schedule: &str, timezone: Option<&str>, prompt: &str) {
     let fields = schedule.split_whitespace().count();
     if !(5..=6).contains(&fields) {
-        draft.report.left(
+        draft.report.add_left_out(
             format!("job {name}"),
             format!("`{schedule}` is not a cron expression"),
         );
         return;
     }
     let mut channel = Channel {
-        name: fit(&format!("cron-{name}")),
+        name: fit_name(&format!("cron-{name}")),
         kind: "cron",
         transport: "stdio",
         secret: "UNUSED".to_owned(),
         schedule: Some(schedule.to_owned()),
         ..Channel::default()
     };
-    channel.local.insert("prompt".into(), quoted(prompt));
+    channel.local.insert("prompt".into(), quote_toml(prompt));
     if let Some(zone) = timezone.filter(|zone| !zone.is_empty()) {
-        channel.local.insert("timezone".into(), quoted(zone));
+        channel.local.insert("timezone".into(), quote_toml(zone));
     }
-    draft.report.carried(format!("job `{name}`, at `{schedule}`"));
-    draft.channel(channel);
+    draft.report.add_carried(format!("job `{name}`, at `{schedule}`"));
+    draft.add_channel(channel);
 }
 
 /// Adds the jobs of a `jobs.json`: a list, or a list below `jobs`. Members occur in two spellings.
@@ -36,43 +36,46 @@ pub(crate) fn from_json(draft: &mut Draft, file: &str, root: &Value) {
     let list = root.get("jobs").unwrap_or(root);
     let Some(jobs) = list.as_array() else { return };
     for (index, job) in jobs.iter().enumerate() {
-        let name = text(job, &["name", "id"]).unwrap_or_else(|| format!("{}", index + 1));
+        let name = first_text(job, &["name", "id"]).unwrap_or_else(|| format!("{}", index + 1));
         if job.get("enabled") == Some(&Value::Bool(false)) {
             draft
                 .report
-                .left(format!("{file}: job {name}"), "it was switched off");
+                .add_left_out(format!("{file}: job {name}"), "it was switched off");
             continue;
         }
         let payload = job.get("payload").unwrap_or(job);
-        let prompt = text(payload, &["message", "text", "prompt", "task"]);
+        let prompt = first_text(payload, &["message", "text", "prompt", "task"]);
         let Some(prompt) = prompt else {
             let reason = "it says nothing to the agent (a command of its own?): declare a tool and a cron channel for it";
-            draft.report.left(format!("{file}: job {name}"), reason);
+            draft.report.add_left_out(format!("{file}: job {name}"), reason);
             continue;
         };
         let schedule = job.get("schedule").unwrap_or(job);
-        let zone = text(schedule, &["tz", "timezone"]);
-        match expression(schedule) {
-            Ok(expression) => add(draft, &name, &expression, zone.as_deref(), &prompt),
-            Err(reason) => draft.report.left(format!("{file}: job {name}"), reason),
+        let zone = first_text(schedule, &["tz", "timezone"]);
+        match cron_expression(schedule) {
+            Ok(expression) => add_job(draft, &name, &expression, zone.as_deref(), &prompt),
+            Err(reason) => draft.report.add_left_out(format!("{file}: job {name}"), reason),
         }
-        if let Some(to) = text(payload, &["to", "channel"])
-            .or_else(|| job.get("delivery").and_then(|d| text(d, &["to", "channel"])))
-        {
+        if let Some(to) = first_text(payload, &["to", "channel"]).or_else(|| {
+            job.get("delivery")
+                .and_then(|d| first_text(d, &["to", "channel"]))
+        }) {
             let reason = format!(
                 "its answers went to `{to}`: set `deliver_to = \"CHANNEL:CONVERSATION\"` in `[channels.cron-…]`"
             );
-            draft.report.left(format!("{file}: job {name}, delivery"), reason);
+            draft
+                .report
+                .add_left_out(format!("{file}: job {name}, delivery"), reason);
         }
     }
 }
 
 /// Converts a schedule to five fields. The error says why that is not possible.
-fn expression(schedule: &Value) -> Result<String, String> {
+fn cron_expression(schedule: &Value) -> Result<String, String> {
     if let Some(expression) = schedule.as_str() {
         return Ok(expression.to_owned());
     }
-    if let Some(expression) = text(schedule, &["expr", "expression", "cron", "schedule"]) {
+    if let Some(expression) = first_text(schedule, &["expr", "expression", "cron", "schedule"]) {
         return Ok(expression);
     }
     let every = ["everyMs", "every_ms", "interval_ms"]
@@ -101,7 +104,7 @@ pub(crate) fn every_ms(every: u64) -> Result<String, String> {
     }
 }
 
-fn text(value: &Value, names: &[&str]) -> Option<String> {
+fn first_text(value: &Value, names: &[&str]) -> Option<String> {
     let found = names.iter().find_map(|name| value.get(name))?;
     found
         .as_str()

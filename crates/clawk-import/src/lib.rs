@@ -2,7 +2,7 @@
 //!
 //! *Owns*: the readers of the other runtimes' files, the draft of an agent, the writer of the new folder. *Depends on*: parsers of
 //! JSON5, TOML, YAML and SQLite. *Must not know*: the kernel, the network, the values of secrets after they were skipped. *Start
-//! reading at*: [`import`], then [`runtimes`](crate::Runtime).
+//! reading at*: [`import_agent`], then [`runtimes`](crate::Runtime).
 //!
 //! Four rules apply to every reader. It reads only below the given folder and follows no link. It never writes a secret's value:
 //! the new files hold a reference, and the report says where the value is. Actions that the other runtime allowed without asking
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use report::{ImportReport, NeededSecret, OmittedSetting};
 pub use runtimes::Runtime;
-pub use skill::{REQUIRES, SkillImport, skill};
+pub use skill::{REQUIRES, SkillImport, import_skill};
 
 /// The new folder's content: the imported agent, and the settings that were not imported.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub enum ImportError {
 /// # Errors
 /// There is no configuration, or one of its files can't be read. A single setting without a meaning here is not an error; the
 /// report names it.
-pub fn import(runtime: Runtime, path: &Path) -> Result<ImportResult, ImportError> {
+pub fn import_agent(runtime: Runtime, path: &Path) -> Result<ImportResult, ImportError> {
     let draft = runtimes::read(runtime, path)?;
     Ok(write::write(runtime, draft))
 }

@@ -2,8 +2,8 @@
 //!
 //! A model gets the address that its configuration means, or none: unknown addresses are reported, never guessed.
 
-use crate::draft::{Draft, ProviderDraft, UnplacedModel, fit, shout};
-use crate::vendors::{ANTHROPIC, ModelVendor, OPENAI, VendorReach, known, vendor_of_model};
+use crate::draft::{Draft, ProviderDraft, UnplacedModel, fit_name, to_upper_snake};
+use crate::vendors::{ANTHROPIC, ModelVendor, OPENAI, VendorReach, find_vendor, vendor_of_model};
 
 /// The host of Gemini's own API and of its OpenAI-compatible API.
 const GEMINI_HOST: &str = "https://generativelanguage.googleapis.com";
@@ -52,37 +52,37 @@ enum VendorDialect {
 }
 
 /// Adds the provider of a model, with the vendor's account. The report names a model whose address is unknown.
-pub(crate) fn add(
+pub(crate) fn add_provider(
     draft: &mut Draft,
     model: &str,
     choice: VendorChoice<'_>,
     account: &dyn Fn(&str) -> VendorAccount,
 ) {
-    let Some((name, bare)) = settle(model, choice, account) else {
+    let Some((name, bare)) = resolve_vendor(model, choice, account) else {
         let reason = "its name says no vendor: set `endpoint` and `model` in claw.yaml";
-        return unplaced(draft, None, model, reason);
+        return report_unplaced(draft, None, model, reason);
     };
     let said = account(&name);
     let vendor = vendor_of(&name, &bare);
-    let placed = match placement(&name, vendor, &said) {
+    let placed = match resolve_endpoint(&name, vendor, &said) {
         Ok(placed) => placed,
-        Err(reason) => return unplaced(draft, Some(&name), &bare, &reason),
+        Err(reason) => return report_unplaced(draft, Some(&name), &bare, &reason),
     };
     let usual = match vendor.map(|vendor| vendor.reach) {
         Some(VendorReach::Address { secret, .. }) => secret.to_owned(),
-        Some(VendorReach::NoAddress(_)) | None => format!("{}_API_KEY", shout(&name)),
+        Some(VendorReach::NoAddress(_)) | None => format!("{}_API_KEY", to_upper_snake(&name)),
     };
     let secret = match &said.key {
-        Some(key) => Some(draft.secret(
+        Some(key) => Some(draft.add_secret(
             key,
             if usual.is_empty() { "LOCAL_API_KEY" } else { &usual },
             &said.place,
         )),
         None if usual.is_empty() || is_local(&placed.endpoint) => None,
-        None => Some(draft.secret("", &usual, "the environment of the old runtime")),
+        None => Some(draft.add_secret("", &usual, "the environment of the old runtime")),
     };
     let found = ProviderDraft {
-        name: fit(&name),
+        name: fit_name(&name),
         protocol: placed.protocol,
         endpoint: placed.endpoint,
         model: bare,
@@ -90,19 +90,19 @@ pub(crate) fn add(
     };
     draft
         .report
-        .carried(format!("model `{}` of `{}`", found.model, found.name));
-    draft.provider(found);
+        .add_carried(format!("model `{}` of `{}`", found.model, found.name));
+    draft.add_provider(found);
 }
 
 /// The vendor's name and the model's own name; `None` if neither the name nor the configuration gives the vendor.
-fn settle(
+fn resolve_vendor(
     model: &str,
     choice: VendorChoice<'_>,
     account: &dyn Fn(&str) -> VendorAccount,
 ) -> Option<(String, String)> {
     let in_name = || {
         let (prefix, _) = model.split_once('/')?;
-        (known(prefix).is_some() || account(prefix).says_something()).then(|| prefix.to_owned())
+        (find_vendor(prefix).is_some() || account(prefix).says_something()).then(|| prefix.to_owned())
     };
     let name = match choice {
         VendorChoice::Named(vendor) => vendor.to_owned(),
@@ -128,7 +128,7 @@ fn settle(
 fn vendor_of(name: &str, model: &str) -> Option<&'static ModelVendor> {
     let coding =
         name.eq_ignore_ascii_case("kimi") && KIMI_CODING_MODELS.iter().any(|known| model.starts_with(known));
-    known(if coding { "kimi-coding" } else { name })
+    find_vendor(if coding { "kimi-coding" } else { name })
 }
 
 struct ProviderEndpoint {
@@ -137,7 +137,7 @@ struct ProviderEndpoint {
 }
 
 /// The endpoint of a vendor, or the reason why it is unknown.
-fn placement(
+fn resolve_endpoint(
     name: &str,
     vendor: Option<&'static ModelVendor>,
     said: &VendorAccount,
@@ -163,7 +163,7 @@ fn placement(
             )),
         };
     };
-    let base = address(base)?;
+    let base = root_address(base)?;
     if let (Some(VendorReach::NoAddress(reason)), None) = (reach, dialect)
         && !["/v1", "/openai", "/compat", "/openapi"]
             .iter()
@@ -175,11 +175,11 @@ fn placement(
         Some(VendorReach::Address { protocol, .. }) if protocol == ANTHROPIC => VendorDialect::Anthropic,
         Some(VendorReach::Address { .. } | VendorReach::NoAddress(_)) | None => VendorDialect::OpenAi,
     };
-    speak(dialect.unwrap_or(usual), base)
+    dialect_endpoint(dialect.unwrap_or(usual), base)
 }
 
 /// The endpoint of a dialect below `base`.
-fn speak(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, String> {
+fn dialect_endpoint(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, String> {
     let (protocol, endpoint) = match dialect {
         VendorDialect::Anthropic => (ANTHROPIC, base.strip_suffix("/v1").unwrap_or(&base).to_owned()),
         VendorDialect::OpenAi | VendorDialect::Gemini if base.starts_with(GEMINI_HOST) => {
@@ -204,7 +204,7 @@ fn speak(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, Strin
 }
 
 /// An address cut after the dialect's root.
-fn address(base: &str) -> Result<String, String> {
+fn root_address(base: &str) -> Result<String, String> {
     let base = base.trim().trim_end_matches('/');
     let base = ["/chat/completions", "/responses", "/v1/messages"]
         .iter()
@@ -252,11 +252,11 @@ fn dialect_of(word: &str) -> VendorDialect {
 }
 
 /// Reports a model that was not imported. The new agent keeps the model's name, with an address that does not exist.
-fn unplaced(draft: &mut Draft, vendor: Option<&str>, model: &str, reason: &str) {
+fn report_unplaced(draft: &mut Draft, vendor: Option<&str>, model: &str, reason: &str) {
     let whole = vendor.map_or_else(|| model.to_owned(), |vendor| format!("{vendor}/{model}"));
-    draft.report.left(format!("model `{whole}`"), reason);
+    draft.report.add_left_out(format!("model `{whole}`"), reason);
     draft.unplaced.get_or_insert_with(|| UnplacedModel {
-        vendor: fit(vendor.unwrap_or("unknown")),
+        vendor: fit_name(vendor.unwrap_or("unknown")),
         model: model.to_owned(),
     });
 }

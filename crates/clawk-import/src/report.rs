@@ -33,12 +33,12 @@ pub struct NeededSecret {
 
 impl ImportReport {
     /// Records an imported setting.
-    pub(crate) fn carried(&mut self, what: impl Into<String>) {
+    pub(crate) fn add_carried(&mut self, what: impl Into<String>) {
         self.carried.push(what.into());
     }
 
     /// Records a setting that was not imported.
-    pub(crate) fn left(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
+    pub(crate) fn add_left_out(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
         let left = OmittedSetting {
             setting: setting.into(),
             reason: reason.into(),
@@ -49,7 +49,7 @@ impl ImportReport {
     }
 
     /// Records a needed secret once.
-    pub(crate) fn secret(&mut self, name: &str, found: &str) {
+    pub(crate) fn add_secret(&mut self, name: &str, found: &str) {
         if self.secrets.iter().all(|known| known.name != name) {
             self.secrets.push(NeededSecret {
                 name: name.to_owned(),

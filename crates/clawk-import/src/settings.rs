@@ -32,7 +32,7 @@ impl Settings {
         let text = text_of(path)?;
         let name = path.file_name();
         let malformed = |format, cause: String| ImportError::Malformed {
-            path: path.shown(),
+            path: path.display_path(),
             format,
             cause,
         };
@@ -57,37 +57,37 @@ impl Settings {
     }
 
     /// The value at a path of words separated by dots. Marks the member as read.
-    pub(crate) fn take(&self, path: &str) -> Option<&Value> {
-        let found = self.find(path)?;
+    pub(crate) fn take_value(&self, path: &str) -> Option<&Value> {
+        let found = self.find_member(path)?;
         self.taken.borrow_mut().insert(found.0);
         Some(found.1)
     }
 
     /// Whether the member at a path was read.
     pub(crate) fn is_taken(&self, path: &str) -> bool {
-        self.find(path)
+        self.find_member(path)
             .is_some_and(|(words, _)| self.taken.borrow().contains(&words))
     }
 
     /// The value at a path, without marking it.
-    pub(crate) fn look(&self, path: &str) -> Option<&Value> {
-        self.find(path).map(|found| found.1)
+    pub(crate) fn peek_value(&self, path: &str) -> Option<&Value> {
+        self.find_member(path).map(|found| found.1)
     }
 
     /// A text or a number as text; `None` if it is empty.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
-        let value = self.take(path)?;
-        plain(value)
+        let value = self.take_value(path)?;
+        plain_text(value)
     }
 
     /// The first existing value of several paths.
-    pub(crate) fn first(&self, paths: &[&str]) -> Option<String> {
+    pub(crate) fn first_text(&self, paths: &[&str]) -> Option<String> {
         paths.iter().find_map(|path| self.text(path))
     }
 
     /// A boolean; `"true"` and `"false"` count too.
     pub(crate) fn flag(&self, path: &str) -> Option<bool> {
-        match self.take(path)? {
+        match self.take_value(path)? {
             Value::Bool(flag) => Some(*flag),
             Value::String(text) => text.parse().ok(), // silent-ok: another word is no flag
             _ => None,
@@ -96,8 +96,8 @@ impl Settings {
 
     /// A whole number.
     pub(crate) fn number(&self, path: &str) -> Option<u64> {
-        match self.take(path)? {
-            Value::Number(number) => number.as_u64().or_else(|| number.as_f64().map(whole)),
+        match self.take_value(path)? {
+            Value::Number(number) => number.as_u64().or_else(|| number.as_f64().map(truncate_number)),
             Value::String(text) => text.parse().ok(), // silent-ok: another word is no number
             _ => None,
         }
@@ -105,9 +105,9 @@ impl Settings {
 
     /// A list of texts; a single text counts as a list of one.
     pub(crate) fn list(&self, path: &str) -> Vec<String> {
-        match self.take(path) {
-            Some(Value::Array(items)) => items.iter().filter_map(plain).collect(),
-            Some(other) => plain(other).into_iter().collect(),
+        match self.take_value(path) {
+            Some(Value::Array(items)) => items.iter().filter_map(plain_text).collect(),
+            Some(other) => plain_text(other).into_iter().collect(),
             None => Vec::new(),
         }
     }
@@ -117,7 +117,7 @@ impl Settings {
         let object = if path.is_empty() {
             self.root.as_object()
         } else {
-            self.look(path).and_then(Value::as_object)
+            self.peek_value(path).and_then(Value::as_object)
         };
         object
             .map(|members| members.keys().cloned().collect())
@@ -125,21 +125,21 @@ impl Settings {
     }
 
     /// The name of a member in the report.
-    pub(crate) fn place(&self, path: &str) -> String {
-        match self.find(path) {
+    pub(crate) fn display_path(&self, path: &str) -> String {
+        match self.find_member(path) {
             Some((words, _)) => format!("{}: {}", self.file, words.join(".")),
             None => format!("{}: {path}", self.file),
         }
     }
 
     /// The paths of all members that were not read. Members of an object that was read count as read.
-    pub(crate) fn rest(&self) -> Vec<(String, String)> {
+    pub(crate) fn untaken_members(&self) -> Vec<(String, String)> {
         let mut rest = Vec::new();
-        self.walk(&self.root, &mut Vec::new(), &mut rest);
+        self.collect_untaken(&self.root, &mut Vec::new(), &mut rest);
         rest
     }
 
-    fn walk(&self, value: &Value, at: &mut Vec<String>, rest: &mut Vec<(String, String)>) {
+    fn collect_untaken(&self, value: &Value, at: &mut Vec<String>, rest: &mut Vec<(String, String)>) {
         if self.taken.borrow().contains(at.as_slice()) {
             return;
         }
@@ -147,7 +147,7 @@ impl Settings {
             Value::Object(members) if !members.is_empty() => {
                 for (name, member) in members {
                     at.push(name.clone());
-                    self.walk(member, at, rest);
+                    self.collect_untaken(member, at, rest);
                     at.pop();
                 }
             }
@@ -162,7 +162,7 @@ impl Settings {
         }
     }
 
-    fn find(&self, path: &str) -> Option<(Vec<String>, &Value)> {
+    fn find_member(&self, path: &str) -> Option<(Vec<String>, &Value)> {
         let mut at = &self.root;
         let mut words = Vec::new();
         for step in path.split('.') {
@@ -176,21 +176,21 @@ impl Settings {
 
 /// A member by its name, or by the same words in another spelling.
 fn member_of<'a>(members: &'a Map<String, Value>, step: &str) -> Option<(&'a String, &'a Value)> {
-    let folded = fold(step);
+    let folded = fold_name(step);
     members
         .get_key_value(step)
-        .or_else(|| members.iter().find(|(name, _)| fold(name) == folded))
+        .or_else(|| members.iter().find(|(name, _)| fold_name(name) == folded))
 }
 
 /// The name in lower case without separators.
-fn fold(name: &str) -> String {
+fn fold_name(name: &str) -> String {
     name.chars()
         .filter(|c| !matches!(c, '_' | '-'))
         .map(|c| c.to_ascii_lowercase())
         .collect()
 }
 
-fn plain(value: &Value) -> Option<String> {
+fn plain_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::String(text) => text.trim().to_owned(),
         Value::Number(number) => number.to_string(),
@@ -200,7 +200,7 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 /// A number without its fraction; negative numbers become 0.
-fn whole(number: f64) -> u64 {
+fn truncate_number(number: f64) -> u64 {
     format!("{:.0}", number.max(0.0).trunc())
         .parse()
         .unwrap_or(u64::MAX)
@@ -247,7 +247,9 @@ fn env_lines(text: &str) -> Value {
 pub(crate) fn first_file(root: &SourcePath, names: &[&str]) -> Result<Option<SourcePath>, ImportError> {
     for path in names.iter().map(|name| root.join(name)) {
         if path.is_link() {
-            return Err(ImportError::Link { path: path.shown() });
+            return Err(ImportError::Link {
+                path: path.display_path(),
+            });
         }
         if path.is_file() {
             return Ok(Some(path));

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::ImportError;
-use crate::draft::fit;
-use crate::emit::yaml;
+use crate::draft::fit_name;
+use crate::emit::to_yaml;
 use crate::settings::text_of;
 use crate::source::SourcePath;
-use crate::workspace::frontmatter;
+use crate::workspace::split_frontmatter;
 
 /// The label with the names of tools that the agent lacks. The kernel refuses the skill until the agent has them.
 pub const REQUIRES: &str = "requires-tools";
@@ -69,7 +69,7 @@ pub struct SkillImport {
 ///
 /// # Errors
 /// There is no `SKILL.md`, it is a link, or a file can't be read.
-pub fn skill(
+pub fn import_skill(
     folder: &Path,
     output: &Path,
     agent: Option<&BTreeSet<String>>,
@@ -85,9 +85,9 @@ pub fn skill(
         return Err(not_there());
     }
     let text = text_of(&source)?;
-    let (front, body, malformed) = front(&text);
-    let given = |key: &str| front.get(key).and_then(plain);
-    let name = fit(&given("name").unwrap_or_else(|| folder.file_name()));
+    let (front, body, malformed) = parse_frontmatter(&text);
+    let given = |key: &str| front.get(key).and_then(plain_text);
+    let name = fit_name(&given("name").unwrap_or_else(|| folder.file_name()));
     let mut notes = Vec::new();
     if malformed {
         notes.push("its frontmatter is not valid YAML; it was read line by line".to_owned());
@@ -95,26 +95,26 @@ pub fn skill(
     let shelf = output.parent().unwrap_or(Path::new("/"));
     let (home, files) = at_home(folder, output, shelf, &mut notes)?;
     let (own, config) = own_tools(folder, &home, &name, &mut notes);
-    let (required, lacks) = needed(&own, front.get("allowed-tools"), agent, &mut notes);
+    let (required, lacks) = needed_tools(&own, front.get("allowed-tools"), agent, &mut notes);
     for link in folder.skipped_links() {
         notes.push(format!(
             "`{}` is a link: it is not followed and not copied",
             link.display()
         ));
     }
-    let (skill, kept) = document(&name, &front, body, (&required, &lacks));
+    let (skill, kept) = skill_document(&name, &front, body, (&required, &lacks));
     let tools: Vec<PathBuf> = own
         .iter()
         .map(|(tool, _)| PathBuf::from(format!("{name}.tools")).join(format!("{tool}.yaml")))
         .collect();
     let mut files = files;
     for ((_, tool), path) in own.iter().zip(&tools) {
-        files.push((path.clone(), yaml(tool).into_bytes()));
+        files.push((path.clone(), to_yaml(tool).into_bytes()));
     }
     Ok(SkillImport {
         name,
         files,
-        skill: yaml(&skill),
+        skill: to_yaml(&skill),
         tools,
         config,
         kept,
@@ -130,9 +130,9 @@ fn own_tools(
     name: &str,
     notes: &mut Vec<String>,
 ) -> (Vec<(String, Value)>, String) {
-    let mut own = vec![reader(name)];
-    let mut config = binding(&format!("{name}-read"), &["cat", "--"], Some(home));
-    for script in scripts(folder, notes) {
+    let mut own = vec![reader_tool(name)];
+    let mut config = tool_binding(&format!("{name}-read"), &["cat", "--"], Some(home));
+    for script in find_scripts(folder, notes) {
         let (tool, binding) = script_tool(name, home, &script, notes);
         if own.iter().any(|known| known.0 == tool.0) {
             notes.push(format!(
@@ -148,13 +148,13 @@ fn own_tools(
 }
 
 /// The tools that the skill may use, and the wanted tools that the agent lacks.
-fn needed(
+fn needed_tools(
     own: &[(String, Value)],
     wanted: Option<&Value>,
     agent: Option<&BTreeSet<String>>,
     notes: &mut Vec<String>,
 ) -> (Vec<String>, Vec<String>) {
-    let (named, narrowed) = allowed(wanted);
+    let (named, narrowed) = allowed_tools(wanted);
     if !narrowed.is_empty() {
         notes.push(format!(
             "`allowed-tools` narrows {} by a pattern; a Skill has none: use `blocked_commands` of the sandbox or a policy rule",
@@ -183,8 +183,8 @@ fn needed(
 }
 
 /// The frontmatter, the instructions, and whether the YAML could not be parsed.
-fn front(text: &str) -> (Map<String, Value>, &str, bool) {
-    let (lines, body) = frontmatter(text);
+fn parse_frontmatter(text: &str) -> (Map<String, Value>, &str, bool) {
+    let (lines, body) = split_frontmatter(text);
     let raw = text
         .strip_prefix("---")
         .and_then(|rest| rest.split_once('\n'))
@@ -204,7 +204,7 @@ fn front(text: &str) -> (Map<String, Value>, &str, bool) {
 }
 
 /// A scalar value as text.
-fn plain(value: &Value) -> Option<String> {
+fn plain_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
         Value::Null => None,
@@ -213,10 +213,10 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 /// The tools under their names here, and those that a pattern restricts.
-fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
+fn allowed_tools(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
     let text = match given {
-        Some(Value::Array(list)) => list.iter().filter_map(plain).collect::<Vec<_>>().join(","),
-        Some(other) => plain(other).unwrap_or_default(),
+        Some(Value::Array(list)) => list.iter().filter_map(plain_text).collect::<Vec<_>>().join(","),
+        Some(other) => plain_text(other).unwrap_or_default(),
         None => String::new(),
     };
     let (mut named, mut narrowed) = (Vec::new(), Vec::new());
@@ -234,7 +234,7 @@ fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
             .split_once('(')
             .map_or((word, None), |(bare, rest)| (bare, Some(rest)));
         let known = NAMES.iter().find(|(theirs, _)| bare.eq_ignore_ascii_case(theirs));
-        let tool = known.map_or_else(|| fit(bare), |(_, ours)| (*ours).to_owned());
+        let tool = known.map_or_else(|| fit_name(bare), |(_, ours)| (*ours).to_owned());
         if pattern.is_some() {
             narrowed.push(format!("`{word}`"));
         }
@@ -246,7 +246,7 @@ fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
 }
 
 /// The Skill as a document, and the frontmatter members that became annotations.
-fn document(
+fn skill_document(
     name: &str,
     front: &Map<String, Value>,
     body: &str,
@@ -255,13 +255,14 @@ fn document(
     let mut annotations = Map::new();
     let mut kept = Vec::new();
     for (key, value) in front {
-        let Some(text) = plain(value) else { continue };
+        let Some(text) = plain_text(value) else { continue };
         match key.as_str() {
             "name" | "description" => {}
             "metadata" if value.is_object() => {
                 for (key, value) in value.as_object().into_iter().flatten() {
-                    annotations
-                        .extend(plain(value).map(|text| (format!("skill-md/metadata.{key}"), text.into())));
+                    annotations.extend(
+                        plain_text(value).map(|text| (format!("skill-md/metadata.{key}"), text.into())),
+                    );
                 }
             }
             _ => {
@@ -279,7 +280,7 @@ fn document(
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
-    let description = front.get("description").and_then(plain);
+    let description = front.get("description").and_then(plain_text);
     let description = description.unwrap_or_else(|| format!("The skill {name}"));
     let body = body.trim();
     let instruction = if body.is_empty() {
@@ -306,7 +307,7 @@ fn at_home(
     shelf: &Path,
     notes: &mut Vec<String>,
 ) -> Result<(PathBuf, SkillFiles), ImportError> {
-    let here = folder.shown();
+    let here = folder.display_path();
     if here.starts_with(shelf) {
         return Ok((here, Vec::new()));
     }
@@ -333,7 +334,7 @@ fn at_home(
 }
 
 /// The tool that reads the skill's files.
-fn reader(name: &str) -> (String, Value) {
+fn reader_tool(name: &str) -> (String, Value) {
     let tool = format!("{name}-read");
     let document = json!({
         "claw": "0.3.0",
@@ -352,7 +353,7 @@ fn reader(name: &str) -> (String, Value) {
 }
 
 /// The files below `scripts`, relative to the folder.
-fn scripts(folder: &SourcePath, notes: &mut Vec<String>) -> Vec<PathBuf> {
+fn find_scripts(folder: &SourcePath, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let below = folder.join("scripts").files_below();
     let mut found: Vec<PathBuf> = below.iter().map(|path| path.relative_to(folder)).collect();
     found.sort();
@@ -387,7 +388,7 @@ fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) 
         .strip_prefix("scripts")
         .unwrap_or(script)
         .with_extension("");
-    let tool = fit(&format!("{name}-{}", below.to_string_lossy()));
+    let tool = fit_name(&format!("{name}-{}", below.to_string_lossy()));
     let shown = script.display().to_string();
     let document = json!({
         "claw": "0.3.0",
@@ -407,19 +408,19 @@ fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) 
     });
     let path = home.join(script).to_string_lossy().into_owned();
     let binding = match program_of(script) {
-        Some(program) => command(&tool, &[program, &path], None, Some(home)),
-        None => command(&tool, &[&path], None, Some(home)),
+        Some(program) => tool_command(&tool, &[program, &path], None, Some(home)),
+        None => tool_command(&tool, &[&path], None, Some(home)),
     };
     notes.push(format!("`{shown}` is the tool `{tool}`"));
     ((tool, document), binding)
 }
 
 /// The `[tools.NAME]` table of a command with its start folder.
-fn binding(tool: &str, words: &[&str], start_in: Option<&Path>) -> String {
-    command(tool, words, start_in, None)
+fn tool_binding(tool: &str, words: &[&str], start_in: Option<&Path>) -> String {
+    tool_command(tool, words, start_in, None)
 }
 
-fn command(tool: &str, words: &[&str], start_in: Option<&Path>, reads: Option<&Path>) -> String {
+fn tool_command(tool: &str, words: &[&str], start_in: Option<&Path>, reads: Option<&Path>) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     let mut lines = format!("[tools.{tool}]\ncommand = [{}]\nargv = true\n", words.join(", "));

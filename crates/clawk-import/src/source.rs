@@ -135,7 +135,7 @@ impl SourcePath {
     }
 
     /// The whole path, for people.
-    pub(crate) fn shown(&self) -> PathBuf {
+    pub(crate) fn display_path(&self) -> PathBuf {
         self.root.path.join(&self.below)
     }
 
@@ -194,10 +194,12 @@ impl SourcePath {
     /// It is a link or not a regular file, it can't be read, or it is larger than `limit` bytes.
     pub(crate) fn read(&self, limit: u64) -> Result<Vec<u8>, ImportError> {
         if self.is_link() {
-            return Err(ImportError::Link { path: self.shown() });
+            return Err(ImportError::Link {
+                path: self.display_path(),
+            });
         }
         let failed = |cause| ImportError::Read {
-            path: self.shown(),
+            path: self.display_path(),
             cause,
         };
         let file = File::from(self.open_file().map_err(failed)?);
@@ -207,7 +209,7 @@ impl SourcePath {
             .map_err(failed)?;
         if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
             return Err(ImportError::TooLarge {
-                path: self.shown(),
+                path: self.display_path(),
                 limit,
             });
         }
@@ -295,7 +297,7 @@ impl SourcePath {
             FileType::RegularFile => SourceKind::File,
             FileType::Directory => SourceKind::Folder,
             FileType::Symlink => {
-                self.links.borrow_mut().insert(self.shown());
+                self.links.borrow_mut().insert(self.display_path());
                 SourceKind::Link
             }
             _ => SourceKind::Other,

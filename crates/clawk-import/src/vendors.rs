@@ -32,7 +32,11 @@ pub(crate) enum VendorReach {
 }
 
 /// A vendor with OpenAI's API dialect.
-const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> ModelVendor {
+const fn openai_vendor(
+    names: &'static [&'static str],
+    endpoint: &'static str,
+    secret: &'static str,
+) -> ModelVendor {
     let protocol = OPENAI;
     let reach = VendorReach::Address {
         protocol,
@@ -43,7 +47,7 @@ const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'
 }
 
 /// A vendor with Anthropic's API dialect.
-const fn anthropic(
+const fn anthropic_vendor(
     names: &'static [&'static str],
     endpoint: &'static str,
     secret: &'static str,
@@ -58,7 +62,7 @@ const fn anthropic(
 }
 
 /// A vendor without a fixed address.
-const fn nowhere(names: &'static [&'static str], reason: &'static str) -> ModelVendor {
+const fn unlocated_vendor(names: &'static [&'static str], reason: &'static str) -> ModelVendor {
     let reach = VendorReach::NoAddress(reason);
     ModelVendor { names, reach }
 }
@@ -70,95 +74,95 @@ const PROGRAM: &str = "it starts a program of the vendor, which clawk does not: 
 
 #[rustfmt::skip]
 const VENDORS: &[ModelVendor] = &[
-    anthropic(&["anthropic", "claude"], "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    open(&["openai"], "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    open(&["gemini", "google", "googlegemini"], "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
-    open(&["mistral", "mistralai"], "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    open(&["deepseek"], "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    open(&["xai", "grok"], "https://api.x.ai/v1", "XAI_API_KEY"),
-    open(&["groq"], "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    open(&["cohere"], "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY"),
-    open(&["perplexity"], "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
-    open(&["moonshot", "moonshotai"], "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
-    open(&["moonshotcn"], "https://api.moonshot.cn/v1", "MOONSHOT_API_KEY"),
-    anthropic(&["kimicoding", "kimicode", "kimiforcoding"], "https://api.kimi.com/coding", "KIMI_API_KEY"),
-    open(&["zai", "glm", "zaiglobal"], "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
-    open(&["zaicoding", "zaicodingglobal"], "https://api.z.ai/api/coding/paas/v4", "ZAI_API_KEY"),
-    open(&["zhipu", "zhipuai", "bigmodel", "zaicn", "glmcn"], "https://open.bigmodel.cn/api/paas/v4", "ZHIPU_API_KEY"),
-    open(&["minimax"], "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
-    open(&["minimaxcn"], "https://api.minimaxi.com/v1", "MINIMAX_API_KEY"),
-    open(&["dashscope", "qwen", "modelstudio", "dashscopeintl", "qwenintl"], "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-    open(&["dashscopecn", "qwencn", "bailian"], "https://dashscope.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-    open(&["dashscopecodingplan"], "https://coding.dashscope.aliyuncs.com/v1", "DASHSCOPE_CODING_PLAN_API_KEY"),
-    open(&["xiaomi", "mimo", "xiaomimimo"], "https://api.xiaomimimo.com/v1", "XIAOMI_API_KEY"),
-    open(&["stepfun"], "https://api.stepfun.ai/v1", "STEPFUN_API_KEY"),
-    open(&["qianfan", "baidu"], "https://qianfan.baidubce.com/v2", "QIANFAN_API_KEY"),
-    open(&["volcengine", "doubao"], "https://ark.cn-beijing.volces.com/api/v3", "VOLCANO_ENGINE_API_KEY"),
-    open(&["volcengineplan", "volcenginecodingplan"], "https://ark.cn-beijing.volces.com/api/coding/v3", "VOLCANO_ENGINE_API_KEY"),
-    open(&["byteplus"], "https://ark.ap-southeast.bytepluses.com/api/v3", "BYTEPLUS_API_KEY"),
-    open(&["byteplusplan", "bytepluscodingplan"], "https://ark.ap-southeast.bytepluses.com/api/coding/v3", "BYTEPLUS_API_KEY"),
-    open(&["arcee", "arceeai"], "https://api.arcee.ai/api/v1", "ARCEEAI_API_KEY"),
-    open(&["openrouter"], "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    open(&["vercelaigateway", "vercel", "vercelai", "aigateway"], "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY"),
-    open(&["opencode", "opencodezen"], "https://opencode.ai/zen/v1", "OPENCODE_API_KEY"),
-    open(&["opencodego"], "https://opencode.ai/zen/go/v1", "OPENCODE_API_KEY"),
-    open(&["kilocode", "kilo"], "https://api.kilo.ai/api/gateway", "KILOCODE_API_KEY"),
-    open(&["aihubmix"], "https://aihubmix.com/v1", "AIHUBMIX_API_KEY"),
-    open(&["siliconflow"], "https://api.siliconflow.cn/v1", "SILICONFLOW_API_KEY"),
-    open(&["modelscope"], "https://api-inference.modelscope.cn/v1", "MODELSCOPE_API_KEY"),
-    open(&["huggingface", "hf"], "https://router.huggingface.co/v1", "HF_TOKEN"),
-    open(&["venice", "veniceai"], "https://api.venice.ai/api/v1", "VENICE_API_KEY"),
-    open(&["together", "togetherai"], "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    open(&["fireworks", "fireworksai"], "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-    open(&["cerebras"], "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    open(&["nvidia", "nvidianim"], "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
-    open(&["deepinfra"], "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
-    open(&["novita", "novitaai"], "https://api.novita.ai/openai/v1", "NOVITA_API_KEY"),
-    open(&["chutes"], "https://llm.chutes.ai/v1", "CHUTES_API_KEY"),
-    open(&["featherless", "featherlessai"], "https://api.featherless.ai/v1", "FEATHERLESS_API_KEY"),
-    open(&["sambanova"], "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
-    open(&["hyperbolic"], "https://api.hyperbolic.xyz/v1", "HYPERBOLIC_API_KEY"),
-    open(&["ollamacloud"], "https://ollama.com/v1", "OLLAMA_API_KEY"),
-    anthropic(&["synthetic"], "https://api.synthetic.new/anthropic", "SYNTHETIC_API_KEY"),
-    open(&["ollama"], "http://127.0.0.1:11434/v1", ""),
-    open(&["lmstudio"], "http://127.0.0.1:1234/v1", ""),
-    open(&["vllm", "hostedvllm"], "http://127.0.0.1:8000/v1", ""),
-    open(&["llamacpp", "llamaserver"], "http://127.0.0.1:8080/v1", ""),
-    open(&["sglang"], "http://127.0.0.1:30000/v1", ""),
-    open(&["litellm"], "http://127.0.0.1:4000/v1", "LITELLM_API_KEY"),
-    nowhere(
+    anthropic_vendor(&["anthropic", "claude"], "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+    openai_vendor(&["openai"], "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    openai_vendor(&["gemini", "google", "googlegemini"], "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
+    openai_vendor(&["mistral", "mistralai"], "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    openai_vendor(&["deepseek"], "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    openai_vendor(&["xai", "grok"], "https://api.x.ai/v1", "XAI_API_KEY"),
+    openai_vendor(&["groq"], "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    openai_vendor(&["cohere"], "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY"),
+    openai_vendor(&["perplexity"], "https://api.perplexity.ai", "PERPLEXITY_API_KEY"),
+    openai_vendor(&["moonshot", "moonshotai"], "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
+    openai_vendor(&["moonshotcn"], "https://api.moonshot.cn/v1", "MOONSHOT_API_KEY"),
+    anthropic_vendor(&["kimicoding", "kimicode", "kimiforcoding"], "https://api.kimi.com/coding", "KIMI_API_KEY"),
+    openai_vendor(&["zai", "glm", "zaiglobal"], "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
+    openai_vendor(&["zaicoding", "zaicodingglobal"], "https://api.z.ai/api/coding/paas/v4", "ZAI_API_KEY"),
+    openai_vendor(&["zhipu", "zhipuai", "bigmodel", "zaicn", "glmcn"], "https://open.bigmodel.cn/api/paas/v4", "ZHIPU_API_KEY"),
+    openai_vendor(&["minimax"], "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
+    openai_vendor(&["minimaxcn"], "https://api.minimaxi.com/v1", "MINIMAX_API_KEY"),
+    openai_vendor(&["dashscope", "qwen", "modelstudio", "dashscopeintl", "qwenintl"], "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
+    openai_vendor(&["dashscopecn", "qwencn", "bailian"], "https://dashscope.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
+    openai_vendor(&["dashscopecodingplan"], "https://coding.dashscope.aliyuncs.com/v1", "DASHSCOPE_CODING_PLAN_API_KEY"),
+    openai_vendor(&["xiaomi", "mimo", "xiaomimimo"], "https://api.xiaomimimo.com/v1", "XIAOMI_API_KEY"),
+    openai_vendor(&["stepfun"], "https://api.stepfun.ai/v1", "STEPFUN_API_KEY"),
+    openai_vendor(&["qianfan", "baidu"], "https://qianfan.baidubce.com/v2", "QIANFAN_API_KEY"),
+    openai_vendor(&["volcengine", "doubao"], "https://ark.cn-beijing.volces.com/api/v3", "VOLCANO_ENGINE_API_KEY"),
+    openai_vendor(&["volcengineplan", "volcenginecodingplan"], "https://ark.cn-beijing.volces.com/api/coding/v3", "VOLCANO_ENGINE_API_KEY"),
+    openai_vendor(&["byteplus"], "https://ark.ap-southeast.bytepluses.com/api/v3", "BYTEPLUS_API_KEY"),
+    openai_vendor(&["byteplusplan", "bytepluscodingplan"], "https://ark.ap-southeast.bytepluses.com/api/coding/v3", "BYTEPLUS_API_KEY"),
+    openai_vendor(&["arcee", "arceeai"], "https://api.arcee.ai/api/v1", "ARCEEAI_API_KEY"),
+    openai_vendor(&["openrouter"], "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    openai_vendor(&["vercelaigateway", "vercel", "vercelai", "aigateway"], "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY"),
+    openai_vendor(&["opencode", "opencodezen"], "https://opencode.ai/zen/v1", "OPENCODE_API_KEY"),
+    openai_vendor(&["opencodego"], "https://opencode.ai/zen/go/v1", "OPENCODE_API_KEY"),
+    openai_vendor(&["kilocode", "kilo"], "https://api.kilo.ai/api/gateway", "KILOCODE_API_KEY"),
+    openai_vendor(&["aihubmix"], "https://aihubmix.com/v1", "AIHUBMIX_API_KEY"),
+    openai_vendor(&["siliconflow"], "https://api.siliconflow.cn/v1", "SILICONFLOW_API_KEY"),
+    openai_vendor(&["modelscope"], "https://api-inference.modelscope.cn/v1", "MODELSCOPE_API_KEY"),
+    openai_vendor(&["huggingface", "hf"], "https://router.huggingface.co/v1", "HF_TOKEN"),
+    openai_vendor(&["venice", "veniceai"], "https://api.venice.ai/api/v1", "VENICE_API_KEY"),
+    openai_vendor(&["together", "togetherai"], "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    openai_vendor(&["fireworks", "fireworksai"], "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    openai_vendor(&["cerebras"], "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+    openai_vendor(&["nvidia", "nvidianim"], "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
+    openai_vendor(&["deepinfra"], "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
+    openai_vendor(&["novita", "novitaai"], "https://api.novita.ai/openai/v1", "NOVITA_API_KEY"),
+    openai_vendor(&["chutes"], "https://llm.chutes.ai/v1", "CHUTES_API_KEY"),
+    openai_vendor(&["featherless", "featherlessai"], "https://api.featherless.ai/v1", "FEATHERLESS_API_KEY"),
+    openai_vendor(&["sambanova"], "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
+    openai_vendor(&["hyperbolic"], "https://api.hyperbolic.xyz/v1", "HYPERBOLIC_API_KEY"),
+    openai_vendor(&["ollamacloud"], "https://ollama.com/v1", "OLLAMA_API_KEY"),
+    anthropic_vendor(&["synthetic"], "https://api.synthetic.new/anthropic", "SYNTHETIC_API_KEY"),
+    openai_vendor(&["ollama"], "http://127.0.0.1:11434/v1", ""),
+    openai_vendor(&["lmstudio"], "http://127.0.0.1:1234/v1", ""),
+    openai_vendor(&["vllm", "hostedvllm"], "http://127.0.0.1:8000/v1", ""),
+    openai_vendor(&["llamacpp", "llamaserver"], "http://127.0.0.1:8080/v1", ""),
+    openai_vendor(&["sglang"], "http://127.0.0.1:30000/v1", ""),
+    openai_vendor(&["litellm"], "http://127.0.0.1:4000/v1", "LITELLM_API_KEY"),
+    unlocated_vendor(
         &["kimi"],
         "two services have this name: name it `moonshot` (api.moonshot.ai) or `kimi-coding` (api.kimi.com), or set `endpoint` in claw.yaml",
     ),
-    nowhere(&["githubcopilot", "copilot"], SUBSCRIPTION),
-    nowhere(&["openaicodex", "codex", "chatgpt"], SUBSCRIPTION),
-    nowhere(&["qwenportal", "qwenoauth", "qwencode"], SUBSCRIPTION),
-    nowhere(&["minimaxportal"], SUBSCRIPTION),
-    nowhere(&["googlegeminicli", "geminicli", "googleantigravity", "antigravity"], SUBSCRIPTION),
-    nowhere(&["claudecli", "claudecode", "codexcli", "grokcli", "copilotcli"], PROGRAM),
-    nowhere(
+    unlocated_vendor(&["githubcopilot", "copilot"], SUBSCRIPTION),
+    unlocated_vendor(&["openaicodex", "codex", "chatgpt"], SUBSCRIPTION),
+    unlocated_vendor(&["qwenportal", "qwenoauth", "qwencode"], SUBSCRIPTION),
+    unlocated_vendor(&["minimaxportal"], SUBSCRIPTION),
+    unlocated_vendor(&["googlegeminicli", "geminicli", "googleantigravity", "antigravity"], SUBSCRIPTION),
+    unlocated_vendor(&["claudecli", "claudecode", "codexcli", "grokcli", "copilotcli"], PROGRAM),
+    unlocated_vendor(
         &["amazonbedrock", "bedrock", "awsbedrock"],
         "Bedrock signs each request with AWS credentials, which clawk does not: put a gateway with an OpenAI-compatible address in \
          front of it and set `endpoint` in claw.yaml",
     ),
-    nowhere(
+    unlocated_vendor(
         &["googlevertex", "vertex", "vertexai", "anthropicvertex"],
         "its address holds your project and its tokens last an hour: set `endpoint` to \
          `https://aiplatform.googleapis.com/v1/projects/PROJECT/locations/global/endpoints/openapi` in claw.yaml, or use `google` with \
          an API key",
     ),
-    nowhere(
+    unlocated_vendor(
         &["cloudflareaigateway", "cloudflare", "cloudflareai", "workersai"],
         "its address holds your account: set `endpoint` to `https://gateway.ai.cloudflare.com/v1/ACCOUNT/GATEWAY/compat` in claw.yaml",
     ),
-    nowhere(
+    unlocated_vendor(
         &["azure", "azureopenai", "azureopenairesponses", "azurefoundry"],
         "its address holds your resource: set `endpoint` to `https://RESOURCE.openai.azure.com/openai/v1` in claw.yaml",
     ),
 ];
 
 /// The vendor with exactly this name, in any spelling.
-pub(crate) fn known(name: &str) -> Option<&'static ModelVendor> {
+pub(crate) fn find_vendor(name: &str) -> Option<&'static ModelVendor> {
     let folded: String = name
         .chars()
         .filter(char::is_ascii_alphanumeric)
@@ -187,7 +191,8 @@ pub(crate) fn is_router(name: &str) -> bool {
         "nvidia",
     ];
     let same = |router: &&str| {
-        known(router).is_some_and(|vendor| known(name).is_some_and(|own| std::ptr::eq(own, vendor)))
+        find_vendor(router)
+            .is_some_and(|vendor| find_vendor(name).is_some_and(|own| std::ptr::eq(own, vendor)))
     };
     routers.iter().any(same)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::ImportError;
-use crate::draft::{Draft, Skill, fit};
+use crate::draft::{Draft, Skill, fit_name};
 use crate::settings::text_of;
 use crate::source::SourcePath;
 
@@ -28,10 +28,10 @@ pub(crate) fn read(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportE
     for name in IDENTITY {
         let path = folder.join(name);
         if path.is_file() {
-            draft.says(name, &text_of(&path)?);
+            draft.add_prompt(name, &text_of(&path)?);
             draft
                 .report
-                .carried(format!("`{name}` as part of the identity's personality"));
+                .add_carried(format!("`{name}` as part of the identity's personality"));
         }
     }
     for name in CONTEXT {
@@ -40,22 +40,26 @@ pub(crate) fn read(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportE
             .find(|path| path.is_file());
         if let Some(path) = path {
             draft.context.insert((*name).to_owned(), text_of(&path)?);
-            draft.report.carried(format!("`{name}` as a context file"));
+            draft.report.add_carried(format!("`{name}` as a context file"));
         }
     }
     for name in NOT_WANTED {
         if folder.join(name).is_file() {
             draft
                 .report
-                .left(*name, "it tells the old runtime how to set an agent up");
+                .add_left_out(*name, "it tells the old runtime how to set an agent up");
         }
     }
-    notes(draft, &folder.join("memory"))?;
-    skills(draft, &folder.join("skills"))
+    import_notes(draft, &folder.join("memory"))?;
+    import_skills(draft, &folder.join("skills"))
 }
 
 /// Converts the heartbeat file and its interval to a cron channel.
-pub(crate) fn heartbeat(draft: &mut Draft, folder: &SourcePath, every_ms: u64) -> Result<(), ImportError> {
+pub(crate) fn import_heartbeat(
+    draft: &mut Draft,
+    folder: &SourcePath,
+    every_ms: u64,
+) -> Result<(), ImportError> {
     let file = ["HEARTBEAT.md", "heartbeat.md"]
         .iter()
         .map(|name| folder.join(name))
@@ -67,20 +71,20 @@ pub(crate) fn heartbeat(draft: &mut Draft, folder: &SourcePath, every_ms: u64) -
         .map(str::trim)
         .any(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("<!--"));
     if !has_work {
-        draft.report.left("HEARTBEAT.md", "it names no work");
+        draft.report.add_left_out("HEARTBEAT.md", "it names no work");
         return Ok(());
     }
     match crate::jobs::every_ms(every_ms) {
         Ok(schedule) => {
-            crate::jobs::add(draft, "heartbeat", &schedule, None, &text);
+            crate::jobs::add_job(draft, "heartbeat", &schedule, None, &text);
         }
-        Err(reason) => draft.report.left("HEARTBEAT.md", reason),
+        Err(reason) => draft.report.add_left_out("HEARTBEAT.md", reason),
     }
     Ok(())
 }
 
 /// Copies daily notes. The agent reads them with its file tools.
-fn notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
+fn import_notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     let mut copied = 0_usize;
     for path in folder.files_below() {
         let known = CONTEXT.contains(&path.file_name().as_str());
@@ -96,7 +100,7 @@ fn notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
         draft.memory = true;
         draft
             .report
-            .carried(format!("{copied} files of notes below `memory/`"));
+            .add_carried(format!("{copied} files of notes below `memory/`"));
     }
     Ok(())
 }
@@ -112,7 +116,7 @@ struct SkillPlace {
 
 /// Each folder with a `SKILL.md` becomes a skill; its other files are copied. Of two skills with the same name the first one stays:
 /// the one whose folder has that name, or else the first by folder name.
-pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
+pub(crate) fn import_skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     let mut found = Vec::new();
     for path in folder.entries() {
         let (file, own) = if path.is_dir() {
@@ -122,13 +126,13 @@ pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), Impor
         };
         if file.is_file() && file.has_extension("md") {
             let text = text_of(&file)?;
-            let named = frontmatter(&text)
+            let named = split_frontmatter(&text)
                 .0
                 .into_iter()
                 .find(|(member, _)| member == "name");
             let name = named.map(|(_, value)| value).filter(|value| !value.is_empty());
             found.push(SkillPlace {
-                name: fit(&name.unwrap_or_else(|| path.file_stem())),
+                name: fit_name(&name.unwrap_or_else(|| path.file_stem())),
                 folder: own,
                 file,
                 text,
@@ -140,17 +144,17 @@ pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), Impor
         (folder.file_stem() != place.name, folder.file_name())
     });
     for place in found {
-        let is_new = skill(draft, &place);
+        let is_new = import_skill(draft, &place);
         if let (true, Some(own)) = (is_new, &place.folder) {
-            copy(draft, &place.name, own)?;
+            copy_skill_files(draft, &place.name, own)?;
         }
     }
     Ok(())
 }
 
 /// Adds a skill. Returns whether it was added.
-fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
-    let (front, body) = frontmatter(&place.text);
+fn import_skill(draft: &mut Draft, place: &SkillPlace) -> bool {
+    let (front, body) = split_frontmatter(&place.text);
     let name = place.name.as_str();
     let description = front
         .iter()
@@ -161,7 +165,7 @@ fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
     } else {
         body.trim().to_owned()
     };
-    let is_new = draft.skill(Skill {
+    let is_new = draft.add_skill(Skill {
         name: name.to_owned(),
         description,
         instruction,
@@ -169,7 +173,7 @@ fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
     });
     for (member, _) in front.iter().filter(|_| is_new) {
         if !matches!(member.as_str(), "name" | "description") {
-            draft.report.left(
+            draft.report.add_left_out(
                 format!("skills/{name}/SKILL.md: {member}"),
                 "clawk's Skill has no such member",
             );
@@ -179,7 +183,7 @@ fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
 }
 
 /// The `name: value` lines between two lines of `---`, and the text after them.
-pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
+pub(crate) fn split_frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(rest) = text
         .strip_prefix("---")
         .and_then(|rest| rest.trim_start_matches([' ', '\r']).strip_prefix('\n'))
@@ -206,7 +210,7 @@ pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
 }
 
 /// Copies a skill's files to `skills/NAME`, a folder that no other skill uses.
-fn copy(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), ImportError> {
+fn copy_skill_files(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), ImportError> {
     let mut has_scripts = false;
     let mut total = 0_u64;
     for path in folder.files_below() {
@@ -215,7 +219,7 @@ fn copy(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), Impor
         let bytes = path.read(MAX_BYTES)?;
         total = total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         if total > MAX_BYTES {
-            draft.report.left(
+            draft.report.add_left_out(
                 name.to_string_lossy(),
                 format!("the skill's folder is larger than {MAX_BYTES} bytes"),
             );
@@ -226,7 +230,9 @@ fn copy(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), Impor
     }
     if has_scripts {
         let reason = "its scripts were copied; they run only by the `shell` tool, each time after a question";
-        draft.report.left(format!("skills/{skill}/scripts"), reason);
+        draft
+            .report
+            .add_left_out(format!("skills/{skill}/scripts"), reason);
     }
     Ok(())
 }

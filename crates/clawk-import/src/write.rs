@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::channels::quoted;
-use crate::draft::{Channel, Draft, Member, ProviderDraft, fit};
+use crate::channels::quote_toml;
+use crate::draft::{Channel, Draft, Member, ProviderDraft, fit_name};
 use crate::{ImportReport, ImportResult, Runtime, emit, tools};
 
 /// The policy: reading in the folder is free, everything else needs an approval or is refused. Nothing that the other runtime
@@ -23,15 +23,18 @@ pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> ImportResult {
         } else {
             "no model was configured: the new agent takes what is found on this machine (`auto:`)"
         };
-        draft.report.left("model", reason);
+        draft.report.add_left_out("model", reason);
     }
-    let name = fit(draft.name.as_deref().unwrap_or(runtime.name()));
+    let name = fit_name(draft.name.as_deref().unwrap_or(runtime.name()));
     let mut files = vec![
         (
             PathBuf::from("claw.yaml"),
-            manifest(runtime, &name, &draft).into_bytes(),
+            render_manifest(runtime, &name, &draft).into_bytes(),
         ),
-        (PathBuf::from("clawk.toml"), local(runtime, &draft).into_bytes()),
+        (
+            PathBuf::from("clawk.toml"),
+            render_settings(runtime, &draft).into_bytes(),
+        ),
         (
             PathBuf::from("policies/standard.yaml"),
             POLICY.as_bytes().to_vec(),
@@ -47,7 +50,10 @@ pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> ImportResult {
     files.append(&mut draft.files);
     let mut report = draft.report;
     keep_first_of_each_path(&mut files, &mut report);
-    files.push((PathBuf::from("IMPORT.md"), told(runtime, &report).into_bytes()));
+    files.push((
+        PathBuf::from("IMPORT.md"),
+        render_report(runtime, &report).into_bytes(),
+    ));
     ImportResult { files, report }
 }
 
@@ -59,21 +65,24 @@ fn keep_first_of_each_path(files: &mut Vec<(PathBuf, Vec<u8>)>, report: &mut Imp
         let shown = path.to_string_lossy();
         let is_first = known.insert(shown.to_lowercase());
         if !is_first {
-            report.left(shown, "a file of this name is in the new folder already");
+            report.add_left_out(shown, "a file of this name is in the new folder already");
         }
         is_first
     });
 }
 
-fn manifest(runtime: Runtime, name: &str, draft: &Draft) -> String {
+fn render_manifest(runtime: Runtime, name: &str, draft: &Draft) -> String {
     let mut spec = Map::new();
-    spec.insert("identity".into(), identity(name, draft));
-    spec.insert("providers".into(), providers(draft));
+    spec.insert("identity".into(), identity_value(name, draft));
+    spec.insert("providers".into(), providers_value(draft));
     if !draft.channels.is_empty() {
-        spec.insert("channels".into(), draft.channels.iter().map(channel).collect());
+        spec.insert(
+            "channels".into(),
+            draft.channels.iter().map(channel_value).collect(),
+        );
     }
     let tools = all_tools(draft);
-    let skills = skills(draft, &tools);
+    let skills = skill_values(draft, &tools);
     spec.insert("tools".into(), Value::Array(tools));
     if !skills.is_empty() {
         spec.insert("skills".into(), Value::Array(skills));
@@ -88,10 +97,10 @@ fn manifest(runtime: Runtime, name: &str, draft: &Draft) -> String {
             json!({"inline": {"name": "memory", "stores": stores}}),
         );
     }
-    spec.insert("sandbox".into(), sandbox(draft));
+    spec.insert("sandbox".into(), sandbox_value(draft));
     spec.insert("policies".into(), json!(["./policies/standard.yaml"]));
     if let Some((swarm, leader)) = &draft.swarm {
-        spec.insert("swarm".into(), team(swarm, leader, &draft.members));
+        spec.insert("swarm".into(), swarm_value(swarm, leader, &draft.members));
     }
     let whole = json!({
         "claw": "0.3.0",
@@ -102,11 +111,11 @@ fn manifest(runtime: Runtime, name: &str, draft: &Draft) -> String {
     format!(
         "# Written by `clawk import {}`. What did not come over, and what you have to give it, stands in IMPORT.md.\n{}",
         runtime.name(),
-        emit::yaml(&whole)
+        emit::to_yaml(&whole)
     )
 }
 
-fn identity(name: &str, draft: &Draft) -> Value {
+fn identity_value(name: &str, draft: &Draft) -> Value {
     let mut texts: Vec<String> = draft.personality.iter().map(|(_, text)| text.clone()).collect();
     if texts.is_empty() {
         texts.push("You are a helpful assistant.".to_owned());
@@ -128,7 +137,7 @@ fn key_of(file: &str) -> String {
     file.split('.').next().unwrap_or(file).to_ascii_lowercase()
 }
 
-fn providers(draft: &Draft) -> Value {
+fn providers_value(draft: &Draft) -> Value {
     if let (true, Some(model)) = (draft.providers.is_empty(), &draft.unplaced) {
         // A host name that never exists (RFC 2606): nothing is sent until a person sets the address.
         return json!([{"inline": {
@@ -144,7 +153,7 @@ fn providers(draft: &Draft) -> Value {
     }
     let all = draft.providers.iter().enumerate();
     all.map(|(index, one)| {
-        let mut value = provider(one);
+        let mut value = provider_value(one);
         if let (0, Some(members)) = (index, value.as_object_mut()) {
             let chain: Vec<Value> = draft
                 .providers
@@ -161,7 +170,7 @@ fn providers(draft: &Draft) -> Value {
     .collect()
 }
 
-fn provider(one: &ProviderDraft) -> Value {
+fn provider_value(one: &ProviderDraft) -> Value {
     let auth = match &one.secret {
         None => json!({"type": "none"}),
         Some(secret) if one.protocol == "anthropic-native" => {
@@ -174,7 +183,7 @@ fn provider(one: &ProviderDraft) -> Value {
     })
 }
 
-fn channel(one: &Channel) -> Value {
+fn channel_value(one: &Channel) -> Value {
     let mut value = json!({
         "name": one.name, "type": one.kind, "transport": one.transport, "auth": {"secret_ref": one.secret},
     });
@@ -205,7 +214,7 @@ fn all_tools(draft: &Draft) -> Vec<Value> {
     if draft.web {
         names.push("web-fetch");
     }
-    let mut tools: Vec<Value> = names.into_iter().map(tools::builtin).collect();
+    let mut tools: Vec<Value> = names.into_iter().map(tools::builtin_tool).collect();
     for server in &draft.servers {
         let over_http = server.uri.starts_with("http");
         let label = json!({"category": if over_http { "network" } else { "mcp" }});
@@ -216,7 +225,7 @@ fn all_tools(draft: &Draft) -> Vec<Value> {
     tools
 }
 
-fn skills(draft: &Draft, tools: &[Value]) -> Vec<Value> {
+fn skill_values(draft: &Draft, tools: &[Value]) -> Vec<Value> {
     let declared = |name: &str| {
         tools
             .iter()
@@ -235,13 +244,13 @@ fn skills(draft: &Draft, tools: &[Value]) -> Vec<Value> {
     draft.skills.iter().map(one).collect()
 }
 
-fn sandbox(draft: &Draft) -> Value {
+fn sandbox_value(draft: &Draft) -> Value {
     let shell = if draft.shell { "full" } else { "deny" };
     let mut network = json!({"mode": "deny"});
     let hosts: Vec<String> = draft
         .servers
         .iter()
-        .filter_map(|server| host(&server.uri))
+        .filter_map(|server| uri_host(&server.uri))
         .collect();
     if draft.web {
         network = json!({"mode": "allow-all"});
@@ -258,7 +267,7 @@ fn sandbox(draft: &Draft) -> Value {
     }})
 }
 
-fn host(uri: &str) -> Option<String> {
+fn uri_host(uri: &str) -> Option<String> {
     let rest = uri
         .strip_prefix("https://")
         .or_else(|| uri.strip_prefix("http://"))?;
@@ -266,7 +275,7 @@ fn host(uri: &str) -> Option<String> {
     Some(authority.split(':').next().unwrap_or(authority).to_owned())
 }
 
-fn team(name: &str, leader: &str, members: &[Member]) -> Value {
+fn swarm_value(name: &str, leader: &str, members: &[Member]) -> Value {
     let agents: Vec<Value> = members
         .iter()
         .map(|member| {
@@ -282,7 +291,7 @@ fn team(name: &str, leader: &str, members: &[Member]) -> Value {
 }
 
 /// Writes `clawk.toml` with the local settings.
-fn local(runtime: Runtime, draft: &Draft) -> String {
+fn render_settings(runtime: Runtime, draft: &Draft) -> String {
     let mut out = format!(
         "# Written by `clawk import {}`. docs/reference/config.md says what each key means.\n",
         runtime.name()
@@ -301,12 +310,12 @@ fn local(runtime: Runtime, draft: &Draft) -> String {
             for (key, value) in &channel.local {
                 let _ = writeln!(out, "{key} = {value}"); // silent-ok: as above
             }
-            table(
+            write_table(
                 &mut out,
                 &format!("channels.{}.secrets", channel.name),
                 &channel.secrets,
             );
-            table(
+            write_table(
                 &mut out,
                 &format!("channels.{}.settings", channel.name),
                 &channel.settings,
@@ -314,13 +323,13 @@ fn local(runtime: Runtime, draft: &Draft) -> String {
         }
     }
     for server in &draft.servers {
-        table(&mut out, &format!("tools.{}.env", server.name), &server.env);
-        table(
+        write_table(&mut out, &format!("tools.{}.env", server.name), &server.env);
+        write_table(
             &mut out,
             &format!("tools.{}.secret_env", server.name),
             &server.secret_env,
         );
-        table(
+        write_table(
             &mut out,
             &format!("tools.{}.secret_headers", server.name),
             &server.secret_headers,
@@ -331,24 +340,24 @@ fn local(runtime: Runtime, draft: &Draft) -> String {
             out,
             "\n[peers.{}]\nidentity = {}\n",
             member.name,
-            quoted(&format!("identities/{}.yaml", member.name))
+            quote_toml(&format!("identities/{}.yaml", member.name))
         ); // silent-ok: as above
     }
     out
 }
 
-fn table(out: &mut String, name: &str, members: &std::collections::BTreeMap<String, String>) {
+fn write_table(out: &mut String, name: &str, members: &std::collections::BTreeMap<String, String>) {
     if members.is_empty() {
         return;
     }
     let _ = write!(out, "\n[{name}]\n"); // silent-ok: a String takes everything
     for (key, value) in members {
-        let _ = writeln!(out, "{} = {}", quoted(key), quoted(value)); // silent-ok: as above
+        let _ = writeln!(out, "{} = {}", quote_toml(key), quote_toml(value)); // silent-ok: as above
     }
 }
 
 /// Writes `IMPORT.md` for the user.
-fn told(runtime: Runtime, report: &ImportReport) -> String {
+fn render_report(runtime: Runtime, report: &ImportReport) -> String {
     let mut out = format!(
         "# Imported from {}\n\n## Give it these secrets\n\n",
         runtime.title()
@@ -359,7 +368,7 @@ fn told(runtime: Runtime, report: &ImportReport) -> String {
         out.push_str("Each one as an environment variable, or as a file of that name in `$CLAW_SECRETS_DIR`. No value was copied.\n\n");
         out.push_str("| reference | where its value is |\n|---|---|\n");
         for secret in &report.secrets {
-            let _ = writeln!(out, "| `{}` | {} |", secret.name, cell(&secret.found)); // silent-ok: a String takes everything
+            let _ = writeln!(out, "| `{}` | {} |", secret.name, escape_cell(&secret.found)); // silent-ok: a String takes everything
         }
     }
     out.push_str("\n## What came over\n\n");
@@ -368,11 +377,16 @@ fn told(runtime: Runtime, report: &ImportReport) -> String {
     }
     out.push_str("\n## What did not come over\n\n| setting | why |\n|---|---|\n");
     for left in &report.left {
-        let _ = writeln!(out, "| {} | {} |", cell(&left.setting), cell(&left.reason)); // silent-ok: as above
+        let _ = writeln!(
+            out,
+            "| {} | {} |",
+            escape_cell(&left.setting),
+            escape_cell(&left.reason)
+        ); // silent-ok: as above
     }
     out
 }
 
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

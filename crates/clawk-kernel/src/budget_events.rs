@@ -15,7 +15,7 @@ pub(crate) fn warned(scribe: &JournalWriter, thread: &Thread, warnings: &[Budget
             resets_at: warning.resets_at.as_deref().map(str::to_owned),
             spent: warning.spent,
         };
-        scribe.entry(thread, &payload)
+        scribe.draft_event(thread, &payload)
     };
     warnings.iter().map(event).collect()
 }

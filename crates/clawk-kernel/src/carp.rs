@@ -28,10 +28,10 @@ pub(crate) use book::CarpSessions;
 pub use book::{ApprovalState, ApprovalView, NewSession, SessionView};
 pub use error::CarpError;
 pub use event::ResolutionRecord;
-pub(crate) use gate::{AtlasGate, AtlasJudgement, DeferredApproval, pend};
+pub(crate) use gate::{AtlasGate, AtlasJudgement, DeferredApproval, defer_approval};
 pub use replay::{AtlasRef, CarpFacts, atlas_of};
-pub(crate) use replay::{OutsideAtlasEvent, facts};
-pub(crate) use restore::{follow, restore};
+pub(crate) use replay::{OutsideAtlasEvent, record_facts};
+pub(crate) use restore::{apply_remote_event, restore_state};
 pub(crate) use turn::{TurnGrant, for_turn, goal_of};
 
 use crate::catalog::ToolCatalog;
@@ -163,40 +163,40 @@ impl CarpRuntime {
     }
 
     /// Returns a new id from the clock.
-    pub(crate) fn uuid(&self) -> Uuid {
-        self.scribe.clock().uuid()
+    pub(crate) fn new_uuid(&self) -> Uuid {
+        self.scribe.clock().new_uuid()
     }
 
     /// Returns a thread of the runtime's own chain.
-    pub(crate) const fn root(&self, span: Uuid) -> Thread {
+    pub(crate) const fn root_thread(&self, span: Uuid) -> Thread {
         self.root.child(span)
     }
 
-    pub(crate) fn loaded(&self) -> Arc<LoadedAtlases> {
+    pub(crate) fn loaded_atlases(&self) -> Arc<LoadedAtlases> {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn replace(&self, loaded: LoadedAtlases) {
+    fn replace_atlases(&self, loaded: LoadedAtlases) {
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    pub(crate) fn books(&self) -> MutexGuard<'_, CarpSessions> {
+    pub(crate) fn lock_sessions(&self) -> MutexGuard<'_, CarpSessions> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether no Atlas governs.
     pub(crate) fn is_empty(&self) -> bool {
-        self.loaded().set.atlases().is_empty()
+        self.loaded_atlases().set.atlases().is_empty()
     }
 
     /// Returns whether the name is an action's.
     pub(crate) fn is_action(&self, name: &str) -> bool {
-        self.loaded().set.action(name).is_some()
+        self.loaded_atlases().set.action(name).is_some()
     }
 
     /// Returns whether the tool must not be called or offered by its own name, because an action controls it.
-    pub(crate) fn hides(&self, tool: &str) -> bool {
-        let loaded = self.loaded();
+    pub(crate) fn hides_tool(&self, tool: &str) -> bool {
+        let loaded = self.loaded_atlases();
         loaded.executors.contains(tool) || loaded.set.action(tool).is_some()
     }
 

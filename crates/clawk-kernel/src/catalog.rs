@@ -17,9 +17,9 @@ use clawk_manifest::model::{Manifest, Sandbox, Tool};
 use clawk_policy::{Engine, HiddenRoots};
 
 pub(crate) use convert::ConvertedArguments;
-pub(crate) use entry::{CatalogEntry, DescribedTool, validator};
+pub(crate) use entry::{CatalogEntry, DescribedTool, compile_validator};
 
-use entry::names;
+use entry::memory_names;
 use plans::SandboxPlans;
 
 use crate::error::CallError;
@@ -75,44 +75,44 @@ impl ToolCatalog {
                 ToolDescription::default()
             } else {
                 // silent-ok: the first call reports what is wrong with its executor
-                runner.describe(&spec.name).await.unwrap_or_default()
+                runner.describe_tool(&spec.name).await.unwrap_or_default()
             };
-            let closed = place::closed(engine, spec, &known, workdir);
+            let closed = place::hidden_roots(engine, spec, &known, workdir);
             let sandbox = manifest.sandbox_of(spec).map(|sandbox| sandbox.name.clone());
-            let mut entry = CatalogEntry::new(spec.clone(), &plans.without(sandbox, &closed));
+            let mut entry = CatalogEntry::new(spec.clone(), &plans.plan_hiding(sandbox, &closed));
             entry.closed = closed;
             if known.category == Some("memory") {
-                entry.names = names(manifest, &spec.name);
+                entry.names = memory_names(manifest, &spec.name);
             }
             entry.skill = skill.map(|skill| Arc::new(skill.clone()));
             tools.insert(Arc::clone(&entry.name), Arc::new(entry));
         }
         let output_read = (!tools.contains_key(output::NAME)).then(|| {
             let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
-            let plan = plans.without(sandbox, &HiddenRoots::default());
-            let mut entry = CatalogEntry::new(output::tool(), &plan);
+            let plan = plans.plan_hiding(sandbox, &HiddenRoots::default());
+            let mut entry = CatalogEntry::new(output::tool_declaration(), &plan);
             entry.reads_output = true;
             Arc::new(entry)
         });
         let sampling = (!tools.contains_key(sampling::NAME)).then(|| {
-            let plan = plans.without(None, &HiddenRoots::default());
-            let mut entry = CatalogEntry::new(sampling::tool(), &plan);
+            let plan = plans.plan_hiding(None, &HiddenRoots::default());
+            let mut entry = CatalogEntry::new(sampling::tool_declaration(), &plan);
             entry.samples = true;
             Arc::new(entry)
         });
-        let team = team::specs()
+        let team = team::tool_declarations()
             .into_iter()
             .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
         let team = team.map(|spec| {
             let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
-            let plan = plans.without(sandbox, &HiddenRoots::default());
+            let plan = plans.plan_hiding(sandbox, &HiddenRoots::default());
             let mut entry = CatalogEntry::new(spec, &plan);
             entry.of_team = true;
             entry.timeout_ms = team::WAIT_MS;
             Arc::new(entry)
         });
         let team = team.collect();
-        let skills = skills::entries(manifest, &plans);
+        let skills = skills::skill_entries(manifest, &plans);
         let named = |sandbox: &Sandbox| (sandbox.name.clone(), sandbox.clone());
         Self {
             tools,
@@ -123,7 +123,7 @@ impl ToolCatalog {
             skills,
             sandboxes: manifest.sandboxes().map(named).collect(),
             plans,
-            roots: place::roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
+            roots: place::resolve_roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
         }
     }
 
@@ -133,7 +133,7 @@ impl ToolCatalog {
     }
 
     /// Returns the tool that represents a server's question to a model, for policies and the trace.
-    pub(crate) const fn sampling(&self) -> Option<&Arc<CatalogEntry>> {
+    pub(crate) const fn sampling_entry(&self) -> Option<&Arc<CatalogEntry>> {
         self.sampling.as_ref()
     }
 
@@ -151,7 +151,7 @@ impl ToolCatalog {
     ///
     /// # Errors
     /// The reason why the tool can't run in the sandbox.
-    pub(crate) fn within(
+    pub(crate) fn narrow_to_sandbox(
         &self,
         tool: &Arc<CatalogEntry>,
         name: &str,
@@ -168,9 +168,9 @@ impl ToolCatalog {
         if tool.skill.is_some() {
             return refuse("each call of a composite tool runs in the sandbox of the called tool");
         }
-        let plan = &self.plans.without(Some(name.to_owned()), &tool.closed);
+        let plan = &self.plans.plan_hiding(Some(name.to_owned()), &tool.closed);
         let narrower = own.is_some_and(|outer| {
-            narrow::narrows(inner, outer) && narrow::within(plan.limits(), tool.plan.limits())
+            narrow::sandbox_within(inner, outer) && narrow::limits_within(plan.limits(), tool.plan.limits())
         });
         if !narrower {
             return refuse("it grants more than the tool's own, and `context.sandbox` may only narrow");
@@ -188,7 +188,7 @@ impl ToolCatalog {
     ///
     /// # Errors
     /// The server can't be reached, or two of its tools would have the same name.
-    pub(crate) async fn offered(
+    pub(crate) async fn offered_entries(
         &self,
         entry: &Arc<CatalogEntry>,
         runner: &dyn ToolRunner,
@@ -200,10 +200,10 @@ impl ToolCatalog {
             .stands_for
             .get_or_try_init(|| async {
                 let names = runner.takes_over(&entry.name).await;
-                let Some(names) = names.map_err(|error| entry.unavailable(&error))? else {
+                let Some(names) = names.map_err(|error| entry.unavailable_error(&error))? else {
                     return Ok(vec![Arc::new(CatalogEntry::new(entry.spec.clone(), &entry.plan))]);
                 };
-                Ok::<_, CallError>(self.take(entry, names))
+                Ok::<_, CallError>(self.register_names(entry, names))
             })
             .await?;
         // A tool that represents only itself must not hold a reference to itself.
@@ -220,7 +220,7 @@ impl ToolCatalog {
     }
 
     /// Adds a server's tools, without those whose name is already used.
-    fn take(&self, entry: &Arc<CatalogEntry>, names: Vec<String>) -> Vec<Arc<CatalogEntry>> {
+    fn register_names(&self, entry: &Arc<CatalogEntry>, names: Vec<String>) -> Vec<Arc<CatalogEntry>> {
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<Arc<CatalogEntry>> = Vec::new();
         for name in names {
@@ -252,11 +252,11 @@ impl ToolCatalog {
     /// Asks the server of the declared tool to which this name belongs, unless it was asked before.
     ///
     /// # Errors
-    /// The errors of [`ToolCatalog::offered`].
-    pub(crate) async fn prepare(&self, name: &str, runner: &dyn ToolRunner) -> Result<(), CallError> {
+    /// The errors of [`ToolCatalog::offered_entries`].
+    pub(crate) async fn prepare_tool(&self, name: &str, runner: &dyn ToolRunner) -> Result<(), CallError> {
         for entry in self.tools.values().filter(|entry| entry.may_stand_for_others()) {
             if *entry.name == *name || entry.is_prefix_of(name) {
-                let _known = self.offered(entry, runner).await?;
+                let _known = self.offered_entries(entry, runner).await?;
             }
         }
         Ok(())
@@ -288,11 +288,11 @@ impl ToolCatalog {
     }
 
     /// Returns the error for an unknown tool name.
-    pub(crate) fn unknown(&self, name: &str) -> CallError {
+    pub(crate) fn unknown_tool(&self, name: &str) -> CallError {
         let near = self
             .tools
             .keys()
-            .map(|known| (distance(name, known), known))
+            .map(|known| (edit_distance(name, known), known))
             .min()
             .filter(|(far, _)| *far <= 2);
         let hint = near
@@ -306,7 +306,7 @@ impl ToolCatalog {
 }
 
 /// Returns the Levenshtein distance for "did you mean" hints. Long names count as distant.
-fn distance(left: &str, right: &str) -> usize {
+fn edit_distance(left: &str, right: &str) -> usize {
     if left.len() > 64 {
         return usize::MAX;
     }
@@ -331,13 +331,13 @@ fn distance(left: &str, right: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::distance;
+    use super::edit_distance;
 
     #[test]
     fn distance_counts_edits() {
-        assert_eq!(distance("shel", "shell"), 1);
-        assert_eq!(distance("shell", "shell"), 0);
-        assert_eq!(distance("ab", "ba"), 2);
-        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(edit_distance("shel", "shell"), 1);
+        assert_eq!(edit_distance("shell", "shell"), 0);
+        assert_eq!(edit_distance("ab", "ba"), 2);
+        assert_eq!(edit_distance("", "abc"), 3);
     }
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::author::TextAuthor;
 use crate::call::{CallGovernor, CallerContext, Context, Permit};
-use crate::event::{Thread, canonical, digest, together};
+use crate::event::{Thread, batch_from_drafts, canonical, digest};
 use crate::ports::{Batch, MemorySearch, ModelMessage, RunError, Scope, StoreQuery};
 use crate::recall;
 use crate::recover;
@@ -30,7 +30,7 @@ const MADE_FROM: &str = "checkpoint";
 const MAX_CONVERSATION_BYTES: usize = 512 * 1024;
 
 /// Returns the store of checkpoints: the manifest's first store of that type.
-pub(crate) fn store(manifest: &Manifest) -> Option<&Store> {
+pub(crate) fn checkpoint_store(manifest: &Manifest) -> Option<&Store> {
     let mut stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.find(|store| store.kind == StoreType::Checkpoint)
 }
@@ -45,16 +45,16 @@ impl InterruptedComposites {
         ids.extend(all);
     }
 
-    fn take(&self, id: &RequestId) -> bool {
+    fn remove_request(&self, id: &RequestId) -> bool {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.remove(id.as_str())
     }
 }
 
 /// Returns whether the caller's composite call continues after the agent's stop.
-pub(crate) fn outlives(calls: &CallGovernor, caller: &CallerContext) -> bool {
+pub(crate) fn outlives_stop(calls: &CallGovernor, caller: &CallerContext) -> bool {
     let in_turn = caller.turn.is_some() && caller.depth == 0;
-    in_turn && calls.life.stop.is_cancelled() && store(&calls.manifest).is_some()
+    in_turn && calls.life.stop.is_cancelled() && checkpoint_store(&calls.manifest).is_some()
 }
 
 /// The kind of a task.
@@ -120,7 +120,7 @@ impl CheckpointWriter {
         task: Option<&str>,
         turn: &Turn,
     ) -> Option<Self> {
-        store(&calls.manifest)?;
+        checkpoint_store(&calls.manifest)?;
         let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
         Some(Self {
             key: match task {
@@ -146,7 +146,7 @@ impl CheckpointWriter {
         turn_id: Uuid,
         (first, planned): (&str, Option<SkillPlanResult>),
     ) -> Option<Self> {
-        store(&calls.manifest)?;
+        checkpoint_store(&calls.manifest)?;
         Some(Self {
             key: key_of(permit.request_id()),
             task: CheckpointTask::Composite,
@@ -166,14 +166,14 @@ impl CheckpointWriter {
     ///
     /// # Errors
     /// The reason why it is not stored, as text for people.
-    pub(crate) async fn save(
+    pub(crate) async fn save_state(
         &mut self,
         calls: &CallGovernor,
         (thread, context): (Thread, &Context),
         turn: &Turn,
         done: bool,
     ) -> Result<(), String> {
-        let Some(store) = store(&calls.manifest) else {
+        let Some(store) = checkpoint_store(&calls.manifest) else {
             return Ok(());
         };
         let count = turn.messages().len();
@@ -204,7 +204,7 @@ impl CheckpointWriter {
         };
         let hash = digest(&canonical(&entry));
         let mut made_from = vec![MADE_FROM.to_owned()];
-        let sources = context.sources();
+        let sources = context.output_origins();
         let untrusted = !sources.is_empty();
         made_from.extend(sources);
         let new = EntryInsertion {
@@ -216,23 +216,23 @@ impl CheckpointWriter {
                 author: context
                     .requester
                     .as_ref()
-                    .map(TextAuthor::words)
+                    .map(TextAuthor::display_name)
                     .unwrap_or_default(),
                 session: thread.session.to_string(),
                 whose: context
                     .origin
                     .as_ref()
-                    .map(|origin| recall::whose(origin.sender_door()))
+                    .map(|origin| recall::conversation_label(origin.sender_door()))
                     .unwrap_or_default(),
                 made_from,
             },
         };
-        keep(calls, store, (thread, context), (new, hash, self.turn)).await
+        store_checkpoint(calls, store, (thread, context), (new, hash, self.turn)).await
     }
 }
 
 /// Stores a checkpoint and its event, in one commit if the store supports it.
-async fn keep(
+async fn store_checkpoint(
     calls: &CallGovernor,
     store: &Store,
     (thread, context): (Thread, &Context),
@@ -252,20 +252,22 @@ async fn keep(
         request_id: request_id.to_string(),
         store: store.name.to_string(),
     };
-    let draft = scribe.entry(&thread, &payload.as_stored());
-    let place = place(calls, context);
-    if backend.joins(store) {
-        let record = together(vec![draft]);
-        let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
+    let draft = scribe.draft_event(&thread, &payload.as_stored());
+    let place = checkpoint_scope(calls, context);
+    if backend.joins_journal(store) {
+        let record = batch_from_drafts(vec![draft]);
+        let kept = backend
+            .store_entries(store, &place, vec![new], scribe.now(), record)
+            .await;
         kept.map_err(|error| said(&error))?;
     } else {
         let kept = backend
-            .keep(store, &place, vec![new], scribe.now(), Batch::default())
+            .store_entries(store, &place, vec![new], scribe.now(), Batch::default())
             .await;
         kept.map_err(|error| said(&error))?;
         scribe.write(vec![draft]).await.map_err(|error| said(&error))?;
     }
-    calls.memories.tender.nudge(store, &place);
+    calls.memories.tender.mark_due(store, &place);
     Ok(())
 }
 
@@ -273,9 +275,9 @@ fn key_of(id: &RequestId) -> String {
     format!("call/{}", id.as_str())
 }
 
-fn place(calls: &CallGovernor, context: &Context) -> Scope {
+fn checkpoint_scope(calls: &CallGovernor, context: &Context) -> Scope {
     match &context.origin {
-        Some(origin) => recall::place(calls, origin.sender_door()),
+        Some(origin) => recall::message_scope(calls, origin.sender_door()),
         None => Scope {
             identity: calls.manifest.identity.name.clone(),
             channel: String::new(),
@@ -298,7 +300,7 @@ pub(crate) struct ResumedInnerTurn {
 ///
 /// # Errors
 /// The call was interrupted and its checkpoint is gone, so its earlier steps are unknown.
-pub(crate) async fn resume(
+pub(crate) async fn resume_composite(
     calls: &CallGovernor,
     (thread, context): (Thread, &Context),
     skill: &Skill,
@@ -309,8 +311,8 @@ pub(crate) async fn resume(
             "the runtime stopped while it ran, and it can't go on: {why}; it has not been run again"
         ))
     };
-    let interrupted = calls.interrupted.take(permit.request_id());
-    let (Some(store), Some(backend)) = (store(&calls.manifest), &calls.memories.backend) else {
+    let interrupted = calls.interrupted.remove_request(permit.request_id());
+    let (Some(store), Some(backend)) = (checkpoint_store(&calls.manifest), &calls.memories.backend) else {
         return Ok(None);
     };
     if calls.memories.taped {
@@ -322,7 +324,9 @@ pub(crate) async fn resume(
         vector: None,
         limit: 1,
     };
-    let found = backend.ask(store, &place(calls, context), ask).await;
+    let found = backend
+        .search_entries(store, &checkpoint_scope(calls, context), ask)
+        .await;
     let newest = match found {
         Ok(found) => {
             let newest = found.hits.into_iter().next();

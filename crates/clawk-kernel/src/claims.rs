@@ -58,9 +58,13 @@ pub(crate) struct ClaimsVerdict {
 }
 
 /// Judges the final answer of a turn. `None` if no judge is configured, or if the answer is empty.
-pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome) -> Option<ClaimsVerdict> {
+pub(crate) async fn judge_answer(
+    run: &RunningTurn<'_>,
+    turn: &Turn,
+    end: &TurnOutcome,
+) -> Option<ClaimsVerdict> {
     let claims = run.calls.claims.as_ref().filter(|_| run.judged)?;
-    let answer = turn.said();
+    let answer = turn.last_text();
     if answer.trim().is_empty() || matches!(end, TurnOutcome::Failed(_)) {
         return None;
     }
@@ -72,7 +76,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
         TurnOutcome::Cancelled => Err(CANCELLED),
         TurnOutcome::Answered | TurnOutcome::Failed(_) if sentences.len() > MAX_SENTENCES => Err(LONG),
         TurnOutcome::Answered | TurnOutcome::Failed(_) => {
-            let asked = Box::pin(ask(run, claims, answer, &sentences));
+            let asked = Box::pin(ask_judge(run, claims, answer, &sentences));
             tokio::time::timeout(limit, asked).await.unwrap_or(Err(LATE)) // silent-ok: late is said so
         }
     };
@@ -90,7 +94,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
         sentences: count_of(sentences.len()),
         text_hash: digest(answer.as_bytes()),
     };
-    let draft = scribe.entry(&run.thread, &payload);
+    let draft = scribe.draft_event(&run.thread, &payload);
     let judged = ClaimsJudgement {
         by: claims.judge.clone(),
         sentences: sentences.len(),
@@ -101,7 +105,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
 }
 
 /// Asks the judge. Returns the positions of the marks, or the reason why the answer was not judged.
-async fn ask(
+async fn ask_judge(
     run: &RunningTurn<'_>,
     claims: &Claims,
     answer: &str,
@@ -110,16 +114,16 @@ async fn ask(
     let calls = run.calls;
     let session = run.thread.session;
     let message = clawk_proto::MessageId(run.turn_id);
-    let record = shown::of(&**calls.scribe.journal(), session, message, None, true).await;
+    let record = shown::turn_record(&**calls.scribe.journal(), session, message, None, true).await;
     let record = record.map_err(|error| {
         tracing::warn!(%error, "an answer can't be judged");
         NO_RECORD
     })?;
     let mut marks = Vec::new();
-    for question in ClaimsQuestion::all(&record, answer, sentences).ok_or(LONG)? {
+    for question in ClaimsQuestion::from_sentences(&record, answer, sentences).ok_or(LONG)? {
         let held = calls
             .brake
-            .hold(session, Level::Frozen, run.cancel)
+            .guard_work(session, Level::Frozen, run.cancel)
             .map_err(|_| STOPPED)?; // silent-ok: the stop has its own record
         let request = InferRequest {
             system: question::ORDER.to_owned(),
@@ -127,7 +131,7 @@ async fn ask(
                 text: question.text(),
                 images: Vec::new(),
                 frame: String::new(),
-                author: TextAuthor::runtime(),
+                author: TextAuthor::from_runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
@@ -137,12 +141,13 @@ async fn ask(
         let place = InferenceContext {
             thread: run.thread,
             // Uses an own turn id, so that no conversation is rebuilt with this request.
-            turn: calls.clock().uuid(),
+            turn: calls.clock().new_uuid(),
             notices: &quiet,
             purse: &run.purse,
             member: None,
         };
-        let said = infer::infer(&calls.models, place, &claims.judge, request, &held.cancel).await;
+        let said =
+            infer::infer_with_fallback(&calls.models, place, &claims.judge, request, &held.cancel).await;
         let said = said.map_err(|none| match none {
             NoAnswer::Quota(_) => NO_PURSE,
             NoAnswer::Cancelled if run.cancel.is_cancelled() => CANCELLED,

@@ -28,9 +28,11 @@ impl RunningTurn<'_> {
         let granted = self
             .granted
             .as_ref()
-            .is_some_and(|granted| granted.action(name).is_some());
-        let own =
-            reads_output || granted || self.calls.catalog.get(name).is_some() || self.skill(name).is_some();
+            .is_some_and(|granted| granted.find_action(name).is_some());
+        let own = reads_output
+            || granted
+            || self.calls.catalog.get(name).is_some()
+            || self.find_skill(name).is_some();
         !own && self.client.iter().any(|offer| offer.name == name)
     }
 
@@ -49,8 +51,11 @@ impl RunningTurn<'_> {
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
-        if let Err(error) = scribe.write(vec![draft.content(payload.call_hash, bytes)]).await {
+        let draft = scribe.draft_event(&self.thread, &payload);
+        if let Err(error) = scribe
+            .write(vec![draft.with_content(payload.call_hash, bytes)])
+            .await
+        {
             return Event::Failed(error.to_string());
         }
         let call_id = call.id.clone();

@@ -33,14 +33,14 @@ pub(crate) fn run<'a>(
     purse: BudgetAccount,
     cancel: &'a CancellationToken,
 ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
-    Box::pin(inner(calls, caller, skill, permit, purse, cancel))
+    Box::pin(run_inner_turn(calls, caller, skill, permit, purse, cancel))
 }
 
 #[expect(
     clippy::too_many_lines,
     reason = "an inner turn from its plan to its result, read downward: to split it would hide the order"
 )]
-async fn inner(
+async fn run_inner_turn(
     calls: &CallGovernor,
     caller: &CallerContext,
     skill: &Skill,
@@ -60,13 +60,13 @@ async fn inner(
     let limit = tokio::time::Instant::now() + std::time::Duration::from_millis(timeout_ms);
     let late = || RunError::Timeout {
         timeout_ms,
-        obtained: obtained(),
+        obtained: inner_enforcement(),
     };
     let here = (caller.thread, &*caller.context);
-    let begun = match checkpoint::resume(calls, here, skill, &permit).await? {
+    let begun = match checkpoint::resume_composite(calls, here, skill, &permit).await? {
         Some(resumed) => resumed,
         None => {
-            let mut planning = Box::pin(world_model::plan(site, permit.arguments()));
+            let mut planning = Box::pin(world_model::plan_skill(site, permit.arguments()));
             let planned = tokio::select! {
                 biased;
                 planned = &mut planning => planned?,
@@ -77,7 +77,7 @@ async fn inner(
                 }
             };
             drop(planning);
-            begin(calls, permit.arguments(), planned)
+            begin_inner_turn(calls, permit.arguments(), planned)
         }
     };
     let ResumedInnerTurn {
@@ -90,18 +90,18 @@ async fn inner(
         planned,
     } = begun;
     let mut ceilings = caller.ceilings.clone();
-    let own = SkillCeiling::of(skill, world_model::model_policy(calls, skill));
-    ceilings.push(own.approved().planned(planned.as_ref()));
+    let own = SkillCeiling::from_skill(skill, world_model::model_policy(calls, skill));
+    ceilings.push(own.with_approval().with_plan(planned.as_ref()));
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
-    base.extend(world_model::origin(calls, skill).await);
+    base.extend(world_model::plan_origin(calls, skill).await);
     let files = prompt::context_files(&*calls.runner, &calls.manifest, None).await;
     base.extend(taint::through(&files.marked));
     let saver = CheckpointWriter::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
     let started_us = calls.clock().monotonic_us();
     let mut joined = RunningSkill::new(Arc::new(skill.clone()), started_us, planned).since_the_start();
     joined.repaired = repaired;
-    let provider = calls.models.primary();
-    let window = crate::drive::window(calls, caller.thread.session, provider);
+    let provider = calls.models.primary_provider();
+    let window = crate::drive::window_tokens(calls, caller.thread.session, provider);
     let mut run = RunningTurn {
         calls,
         thread: caller.thread.child(turn_id),
@@ -110,7 +110,7 @@ async fn inner(
         role: caller.role,
         provider,
         effort: None,
-        system: prompt::system(&calls.manifest, Some(skill), &[], &files, window),
+        system: prompt::system_prompt(&calls.manifest, Some(skill), &[], &files, window),
         volatile: String::new(),
         granted: None,
         only: Some(&skill.tools_required),
@@ -133,7 +133,7 @@ async fn inner(
         saver,
         cancel: &inner,
     };
-    let mut driven = Box::pin(run.drive(&mut turn, effects));
+    let mut driven = Box::pin(run.drive_turn(&mut turn, effects));
     let end = tokio::select! {
         biased;
         end = &mut driven => end,
@@ -147,14 +147,14 @@ async fn inner(
     };
     drop(driven);
     let (text, is_error) = match end {
-        TurnOutcome::Answered => (turn.said().to_owned(), false),
+        TurnOutcome::Answered => (turn.last_text().to_owned(), false),
         TurnOutcome::Cancelled => return Err(RunError::Cancelled),
         TurnOutcome::Failed(reason) => (reason, true),
     };
     let mut structured = json!({"skill": skill.name, "tokens": turn.usage().total()});
     if !is_error
         && let (Some(schema), Some(facts)) = (&skill.output_schema, structured.as_object_mut())
-        && let Ok(result) = skill::result(schema, &text)
+        && let Ok(result) = skill::parse_result(schema, &text)
     {
         facts.insert("result".to_owned(), result);
     }
@@ -162,12 +162,12 @@ async fn inner(
         content: vec![ContentBlock::text(text)],
         is_error,
         structured: Some(structured),
-        obtained: obtained(),
+        obtained: inner_enforcement(),
     })
 }
 
 /// Begins an inner turn, with its world model's predictions.
-fn begin(
+fn begin_inner_turn(
     calls: &CallGovernor,
     arguments: &Map<String, Value>,
     planned: Option<(SkillPlanResult, String)>,
@@ -179,9 +179,10 @@ fn begin(
     let input = Value::Object(arguments.clone());
     let first = format!("Run the skill with this input: {input}{foretold}");
     ResumedInnerTurn {
-        turn_id: calls.clock().uuid(),
+        turn_id: calls.clock().new_uuid(),
         // Its text is that of the outer call, whose provenance is kept beside the conversation.
-        turn: Turn::start(Vec::new(), first.clone(), TextAuthor::runtime()).within(calls.bounds()),
+        turn: Turn::start(Vec::new(), first.clone(), TextAuthor::from_runtime())
+            .with_bounds(calls.turn_bounds()),
         effects: vec![Effect::Infer],
         requests: BTreeMap::new(),
         repaired: false,
@@ -191,6 +192,6 @@ fn begin(
 }
 
 /// The inner turn itself runs nothing. Each inner call reports its sandbox.
-fn obtained() -> ObtainedEnforcement {
+fn inner_enforcement() -> ObtainedEnforcement {
     ObtainedEnforcement::in_process("inner-turn")
 }

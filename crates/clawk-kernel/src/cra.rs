@@ -20,7 +20,7 @@ use crate::carp::book::{
 };
 use crate::carp::event::CarpSessionDescription;
 use crate::carp::resolve::{self, check_skew};
-use crate::carp::turn::fault;
+use crate::carp::turn::input_fault;
 use crate::event::{Thread, canonical, digest};
 use crate::sheet::PreviewReceipt;
 
@@ -39,10 +39,10 @@ impl CraHandle {
     ///
     /// # Errors
     /// A name is empty or too long, there are too many sessions, or the journal can't be written.
-    pub async fn open(&self, mut new: NewSession) -> Result<SessionView, CarpError> {
+    pub async fn open_session(&self, mut new: NewSession) -> Result<SessionView, CarpError> {
         let calls = &self.calls;
-        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
-        screened::session(&calls.screens, &mut new);
+        let _working = calls.life.begin_work().map_err(CarpError::NotReady)?;
+        screened::screen_session(&calls.screens, &mut new);
         let given = [
             ("/agent_id", Some(&new.agent_id), 255),
             ("/goal", Some(&new.goal), 10_000),
@@ -52,7 +52,7 @@ impl CraHandle {
             let length = text.map_or(1, |text| text.chars().count());
             if length == 0 || length > most {
                 let message = format!("1 to {most} characters are wanted, found {length}");
-                return Err(CarpError::Invalid(fault(path, "length", message)));
+                return Err(CarpError::Invalid(input_fault(path, "length", message)));
             }
         }
         let about = (!new.metadata.is_empty()).then(|| {
@@ -66,9 +66,9 @@ impl CraHandle {
             .is_some_and(|bytes| bytes.len() > MAX_METADATA_BYTES + new.goal.len())
         {
             let message = format!("at most {MAX_METADATA_BYTES} bytes of JSON are wanted");
-            return Err(CarpError::Invalid(fault("/metadata", "length", message)));
+            return Err(CarpError::Invalid(input_fault("/metadata", "length", message)));
         }
-        let id = new.id.unwrap_or_else(|| SessionId(calls.clock().uuid()));
+        let id = new.id.unwrap_or_else(|| SessionId(calls.clock().new_uuid()));
         let mut book = CarpSession::new(
             new.agent_id.clone(),
             new.goal.clone(),
@@ -78,7 +78,7 @@ impl CraHandle {
         book.parent = new.parent;
         book.atlas_id.clone_from(&new.atlas_id);
         book.metadata = new.metadata;
-        calls.carp.books().open(id, book)?;
+        calls.carp.lock_sessions().open_session(id, book)?;
         let started = SessionStarted {
             agent_hash: None,
             agent_id: new.agent_id.clone(),
@@ -99,16 +99,16 @@ impl CraHandle {
             session_id: id.0,
         };
         let scribe = &calls.scribe;
-        let root = calls.life.root.child(calls.clock().uuid());
+        let root = calls.life.root.child(calls.clock().new_uuid());
         let drafts = vec![
-            scribe.entry(&Thread::of(id), &started),
-            scribe.entry(&root, &opened).content(
+            scribe.draft_event(&Thread::for_session(id), &started),
+            scribe.draft_event(&root, &opened).with_content(
                 opened.about_hash.unwrap_or(goal_hash),
                 about.unwrap_or_else(|| new.goal.clone().into_bytes()),
             ),
         ];
         if let Err(error) = scribe.write(drafts).await {
-            calls.carp.books().remove(id);
+            calls.carp.lock_sessions().remove(id);
             return Err(error.into());
         }
         self.session(id)
@@ -118,7 +118,7 @@ impl CraHandle {
     /// Returns a page of sessions, newest first, and the total number. With `owner`, only that owner's; `Some(true)` only live
     /// ones, `Some(false)` only ended ones.
     #[must_use]
-    pub fn sessions(
+    pub fn list_sessions(
         &self,
         owner: Option<&str>,
         live: Option<bool>,
@@ -128,27 +128,33 @@ impl CraHandle {
             (owner.is_none() || book.owner.as_deref() == owner)
                 && live.is_none_or(|live| live == book.ended.is_none())
         };
-        self.calls.carp.books().views(wanted, page, self.calls.carp.now())
+        self.calls
+            .carp
+            .lock_sessions()
+            .session_views(wanted, page, self.calls.carp.now())
     }
 
     /// Returns a session, live or ended.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
-        self.calls.carp.books().view(id, self.calls.carp.now())
+        self.calls
+            .carp
+            .lock_sessions()
+            .session_view(id, self.calls.carp.now())
     }
 
     /// Ends a live session and writes its chain's last event.
     ///
     /// # Errors
     /// The session is not live, or the journal can't be written.
-    pub async fn close(&self, id: SessionId, reason: &'static str) -> Result<(), CarpError> {
+    pub async fn close_session(&self, id: SessionId, reason: &'static str) -> Result<(), CarpError> {
         let calls = &self.calls;
-        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
+        let _working = calls.life.begin_work().map_err(CarpError::NotReady)?;
         let at = calls.carp.now();
         let started = {
-            let mut books = calls.carp.books();
-            let started = books.live(id)?.started;
-            books.end(id, at);
+            let mut books = calls.carp.lock_sessions();
+            let started = books.live_session(id)?.started;
+            books.end_session(id, at);
             started
         };
         let duration_ms = u64::try_from(at.duration_since(started).as_millis()).unwrap_or(0);
@@ -156,10 +162,10 @@ impl CraHandle {
             duration_ms,
             reason: reason.to_owned(),
         };
-        let span = Thread::of(id).child(calls.clock().uuid());
+        let span = Thread::for_session(id).child(calls.clock().new_uuid());
         calls
             .scribe
-            .write(vec![calls.scribe.entry(&span, &ended)])
+            .write(vec![calls.scribe.draft_event(&span, &ended)])
             .await?;
         Ok(())
     }
@@ -168,22 +174,22 @@ impl CraHandle {
     ///
     /// # Errors
     /// See [`CarpError`].
-    pub async fn resolve(&self, request: &Request) -> Result<CarpResolution, CarpError> {
-        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
-        let request = &*screened::request(&self.calls.screens, request);
-        let outcome = self.resolved(request).await;
+    pub async fn resolve_request(&self, request: &Request) -> Result<CarpResolution, CarpError> {
+        let _working = self.calls.life.begin_work().map_err(CarpError::NotReady)?;
+        let request = &*screened::screen_request(&self.calls.screens, request);
+        let outcome = self.check_and_resolve(request).await;
         if let Err(error) = &outcome {
-            resolve::note(&self.calls.carp, request, error).await;
+            resolve::record_error(&self.calls.carp, request, error).await;
         }
         outcome
     }
 
-    async fn resolved(&self, request: &Request) -> Result<CarpResolution, CarpError> {
+    async fn check_and_resolve(&self, request: &Request) -> Result<CarpResolution, CarpError> {
         let calls = &self.calls;
         check_skew(&calls.carp, request, calls.carp.now())?;
         {
-            let mut books = calls.carp.books();
-            let book = books.live(request.requester.session_id)?;
+            let mut books = calls.carp.lock_sessions();
+            let book = books.live_session(request.requester.session_id)?;
             if book.agent_id != request.requester.agent_id {
                 return Err(CarpError::NotYours);
             }
@@ -191,7 +197,7 @@ impl CraHandle {
                 return Err(CarpError::DuplicateRequest(request.request_id.to_string()));
             }
         }
-        resolve::resolve(&calls.carp, request, None).await
+        resolve::resolve_request(&calls.carp, request, None).await
     }
 
     /// Executes one action under a resolution, on the one path of calls. The execution finishes even if the caller
@@ -199,44 +205,44 @@ impl CraHandle {
     ///
     /// # Errors
     /// The action was not run; the error says why.
-    pub async fn execute(&self, request: Request) -> Result<ExecuteResponse, CarpError> {
-        let request = screened::request(&self.calls.screens, &request).into_owned();
-        execute::execute(&self.calls, request).await
+    pub async fn execute_action(&self, request: Request) -> Result<ExecuteResponse, CarpError> {
+        let request = screened::screen_request(&self.calls.screens, &request).into_owned();
+        execute::execute_action(&self.calls, request).await
     }
 
     /// Checks a request without executing anything, and lists the reasons that would refuse it.
     #[must_use]
-    pub fn validate(&self, request: &Request) -> ValidateResponse {
-        let loaded = self.calls.carp.loaded();
+    pub fn validate_request(&self, request: &Request) -> ValidateResponse {
+        let loaded = self.calls.carp.loaded_atlases();
         let at = self.calls.carp.now();
-        let mut books = self.calls.carp.books();
-        let (book, ledger) = books.parts(request.requester.session_id);
+        let mut books = self.calls.carp.lock_sessions();
+        let (book, ledger) = books.session_and_ledger(request.requester.session_id);
         let wanted = request
             .execution
             .as_ref()
             .map(|execution| execution.resolution_id);
-        let issued = wanted.and_then(|id| book.as_deref()?.issued(id));
-        clawk_carp::validate::validate(&loaded.set, request, issued, at, ledger)
+        let issued = wanted.and_then(|id| book.as_deref()?.find_resolution(id));
+        clawk_carp::validate::validate_request(&loaded.set, request, issued, at, ledger)
     }
 
     /// Returns the Atlases in force, by id.
     #[must_use]
     pub fn atlases(&self) -> Vec<AtlasView> {
-        atlases::views((&self.calls.carp, &self.calls.catalog))
+        atlases::atlas_views((&self.calls.carp, &self.calls.catalog))
     }
 
     /// Loads a further Atlas durably. It governs from now on, also after a restart.
     ///
     /// # Errors
     /// The Atlas is not valid, its id is already loaded, it is not compatible with the others, or the journal can't be written.
-    pub async fn load(
+    pub async fn load_atlas(
         &self,
         manifest: Value,
         files: BTreeMap<String, String>,
         by: &str,
     ) -> Result<AtlasView, CarpError> {
-        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
-        atlases::load(
+        let _working = self.calls.life.begin_work().map_err(CarpError::NotReady)?;
+        atlases::load_atlas(
             (&self.calls.carp, &self.calls.catalog),
             AtlasUpload { files, manifest },
             by,
@@ -244,12 +250,12 @@ impl CraHandle {
         .await
     }
 
-    /// Removes an Atlas that [`Self::load`] loaded.
+    /// Removes an Atlas that [`Self::load_atlas`] loaded.
     ///
     /// # Errors
     /// It does not exist, belongs to the configuration, or is needed by others; or the journal can't be written.
     pub async fn remove(&self, id: &str, by: &str) -> Result<(), CarpError> {
-        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
+        let _working = self.calls.life.begin_work().map_err(CarpError::NotReady)?;
         atlases::remove(&self.calls.carp, id, by).await
     }
 
@@ -257,14 +263,14 @@ impl CraHandle {
     /// is used.
     #[must_use]
     pub fn approvals(&self) -> Vec<ApprovalView> {
-        self.calls.carp.books().approvals(self.calls.carp.now())
+        self.calls.carp.lock_sessions().approvals(self.calls.carp.now())
     }
 
     /// Answers an approval request; the first answer counts. A yes is valid once, for the parameters in the request.
     ///
     /// # Errors
     /// No request waits under this id, or the answer can't be recorded. Then the request stays unanswered.
-    pub async fn answer(
+    pub async fn answer_approval(
         &self,
         id: Uuid,
         approve: bool,
@@ -273,8 +279,13 @@ impl CraHandle {
         seen: &PreviewReceipt,
     ) -> Result<ApprovalView, CarpError> {
         let calls = &self.calls;
-        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
-        let view = calls.carp.books().waiting(id, calls.carp.now())?.view.clone();
+        let _working = calls.life.begin_work().map_err(CarpError::NotReady)?;
+        let view = calls
+            .carp
+            .lock_sessions()
+            .waiting_approval(id, calls.carp.now())?
+            .view
+            .clone();
         if approve && !view.sheet.admits(seen) {
             return Err(CarpError::Unseen {
                 hidden_bytes: view.sheet.hidden_bytes(),
@@ -294,13 +305,13 @@ impl CraHandle {
                 .into(),
             session_id: view.session.0,
         };
-        let root = calls.life.root.child(calls.clock().uuid());
+        let root = calls.life.root.child(calls.clock().new_uuid());
         calls
             .scribe
-            .write(vec![calls.scribe.entry(&root, &payload)])
+            .write(vec![calls.scribe.draft_event(&root, &payload)])
             .await?;
-        let mut books = calls.carp.books();
-        let waiting = books.waiting(id, calls.carp.now())?;
+        let mut books = calls.carp.lock_sessions();
+        let waiting = books.waiting_approval(id, calls.carp.now())?;
         waiting.view.state = if approve {
             ApprovalState::Approved
         } else {

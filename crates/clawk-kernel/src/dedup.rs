@@ -49,16 +49,16 @@ pub(crate) enum DedupMethod {
 }
 
 /// Returns the key of a request's stored answer.
-pub(crate) fn key(method: DedupMethod, request_id: &RequestId) -> AnswerKey {
+pub(crate) fn answer_key(method: DedupMethod, request_id: &RequestId) -> AnswerKey {
     // A RequestId always holds a hyphenated UUID.
-    keyed(
+    answer_key_from_uuid(
         method,
         uuid::Uuid::parse_str(request_id.as_str()).unwrap_or_default(),
     )
 }
 
-/// Like [`key`], for an id that is already a UUID.
-pub(crate) fn keyed(method: DedupMethod, id: uuid::Uuid) -> AnswerKey {
+/// Like [`answer_key`], for an id that is already a UUID.
+pub(crate) fn answer_key_from_uuid(method: DedupMethod, id: uuid::Uuid) -> AnswerKey {
     let method = match method {
         DedupMethod::Call => 0,
         DedupMethod::MemoryStore => 1,
@@ -209,7 +209,7 @@ impl DedupTable {
     }
 
     /// Claims a request. If the same request is running, waits for its answer.
-    pub(crate) async fn claim(
+    pub(crate) async fn claim_request(
         &self,
         key: AnswerKey,
         digest: Digest,
@@ -219,7 +219,7 @@ impl DedupTable {
         let mut asked = now >= self.cold_until;
         let mut journal_asked = false;
         loop {
-            let found = self.look(key, digest, now, asked, journal_asked);
+            let found = self.lookup_claim(key, digest, now, asked, journal_asked);
             match found {
                 ClaimLookup::Fresh(sender) => {
                     return Ok(Claim::Fresh(Guard {
@@ -229,7 +229,7 @@ impl DedupTable {
                         sender,
                     }));
                 }
-                ClaimLookup::Answered(answered) => return Ok(answered.against(digest)),
+                ClaimLookup::Answered(answered) => return Ok(answered.claim_for_digest(digest)),
                 ClaimLookup::Wait(other, _) if other != digest => return Ok(Claim::Reused),
                 ClaimLookup::Wait(_, mut receiver) => {
                     // The sender is dropped when the first call ends, which ends this wait.
@@ -239,7 +239,7 @@ impl DedupTable {
                         .ok()
                         .and_then(|slot| slot.clone()); // silent-ok: dropped means unsettled; try again
                     if let Some(answered) = outcome {
-                        return Ok(answered.against(digest));
+                        return Ok(answered.claim_for_digest(digest));
                     }
                 }
                 ClaimLookup::AskJournal => {
@@ -248,7 +248,7 @@ impl DedupTable {
                         && let Some(answered) = AnsweredRequest::read(&answer.event)?
                         && !answered.is_no_answer()
                     {
-                        return Ok(Arc::new(answered).against(digest));
+                        return Ok(Arc::new(answered).claim_for_digest(digest));
                     }
                     asked = true;
                     journal_asked = true;
@@ -258,7 +258,7 @@ impl DedupTable {
     }
 
     /// Returns the journal's record of a request that another host has begun; `None`: nothing yet.
-    pub(crate) async fn recorded(
+    pub(crate) async fn recorded_outcome(
         &self,
         key: AnswerKey,
         digest: Digest,
@@ -271,12 +271,12 @@ impl DedupTable {
         Ok(
             AnsweredRequest::read(&event)?.map(|answered| match answered.is_no_answer() {
                 true => RemoteClaimOutcome::NotRun { row: event.row },
-                false => RemoteClaimOutcome::Answered(answered.against(digest)),
+                false => RemoteClaimOutcome::Answered(answered.claim_for_digest(digest)),
             }),
         )
     }
 
-    fn look(
+    fn lookup_claim(
         &self,
         key: AnswerKey,
         digest: Digest,
@@ -285,7 +285,7 @@ impl DedupTable {
         journal_asked: bool,
     ) -> ClaimLookup {
         let mut inner = self.lock();
-        inner.expire(now);
+        inner.expire_answers(now);
         if let Some((other, receiver)) = inner.running.get(&key) {
             return ClaimLookup::Wait(*other, receiver.clone());
         }
@@ -307,7 +307,7 @@ impl AnsweredRequest {
         matches!(&self.answer, DedupAnswer::Call(Err(error)) if error.is_no_answer())
     }
 
-    fn against<'a>(&self, digest: Digest) -> Claim<'a> {
+    fn claim_for_digest<'a>(&self, digest: Digest) -> Claim<'a> {
         if self.digest == digest {
             Claim::Answered(self.answer.clone())
         } else {
@@ -373,7 +373,7 @@ fn content_of<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Option<T> {
 
 impl Guard<'_> {
     /// Publishes the answer to waiting and later callers.
-    pub(crate) fn settle(self, answer: DedupAnswer) {
+    pub(crate) fn publish_answer(self, answer: DedupAnswer) {
         let now = self.dedup.now();
         let answered = Arc::new(AnsweredRequest {
             digest: self.digest,
@@ -384,7 +384,7 @@ impl Guard<'_> {
             inner.recent.insert(self.key, Arc::clone(&answered));
             inner.order.push_back((now, self.key));
             while inner.order.len() > RECENT_ANSWERS {
-                inner.evict(now);
+                inner.evict_answers(now);
             }
         }
         self.sender.send_replace(Some(answered));
@@ -398,7 +398,7 @@ impl Drop for Guard<'_> {
 }
 
 impl DedupState {
-    fn evict(&mut self, now: Timestamp) {
+    fn evict_answers(&mut self, now: Timestamp) {
         if let Some((at, key)) = self.order.pop_front() {
             self.recent.remove(&key);
             if now.0 - at.0 < ANSWER_KEPT_MS * 1000 {
@@ -407,13 +407,13 @@ impl DedupState {
         }
     }
 
-    fn expire(&mut self, now: Timestamp) {
+    fn expire_answers(&mut self, now: Timestamp) {
         while self
             .order
             .front()
             .is_some_and(|(at, _)| now.0 - at.0 >= ANSWER_KEPT_MS * 1000)
         {
-            self.evict(now);
+            self.evict_answers(now);
         }
     }
 }
@@ -435,7 +435,7 @@ impl Filter {
         }
     }
 
-    fn bits(&self, key: AnswerKey) -> impl Iterator<Item = (usize, u64)> + use<> {
+    fn bit_positions(&self, key: AnswerKey) -> impl Iterator<Item = (usize, u64)> + use<> {
         let hash = self.hasher.hash_one(key);
         let (first, second) = (hash & 0xffff_ffff, (hash >> 32) | 1);
         (0..FILTER_HASHES).map(move |i| {
@@ -450,7 +450,7 @@ impl Filter {
             self.generations.swap(0, 1);
             self.generations[0].fill(0);
         }
-        let bits = self.bits(key);
+        let bits = self.bit_positions(key);
         let words = &mut self.generations[0];
         if words.is_empty() {
             words.resize(usize::try_from(FILTER_BITS / 64).unwrap_or(0), 0);
@@ -466,7 +466,7 @@ impl Filter {
         self.generations.iter().any(|words| {
             !words.is_empty()
                 && self
-                    .bits(key)
+                    .bit_positions(key)
                     .all(|(word, mask)| words.get(word).is_some_and(|w| w & mask != 0))
         })
     }

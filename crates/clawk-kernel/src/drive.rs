@@ -141,19 +141,19 @@ impl RunningTurn<'_> {
     }
 
     /// Runs a turn to its end.
-    pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> TurnOutcome {
+    pub(crate) async fn drive_turn(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> TurnOutcome {
         let mut queue = VecDeque::from(effects);
         self.look_back(turn).await;
-        self.checkpoint(turn, false).await;
+        self.save_checkpoint(turn, false).await;
         while let Some(effect) = queue.pop_front() {
             let event = match effect {
                 Effect::Infer => {
                     self.planned = false;
                     self.look_back(turn).await;
-                    self.infer(turn).await
+                    self.ask_until_answered(turn).await
                 }
                 Effect::Call(wanted) => {
-                    self.plan(&wanted, turn).await;
+                    self.ask_plan(&wanted, turn).await;
                     Box::pin(self.side_by_side(&wanted, turn)).await;
                     match self.early.remove(&wanted.id) {
                         Some(event) => event,
@@ -177,7 +177,7 @@ impl RunningTurn<'_> {
                     self.note_stop(turn);
                     self.give_up_plan().await;
                     if !self.calls.life.stop.is_cancelled() {
-                        self.checkpoint(turn, true).await;
+                        self.save_checkpoint(turn, true).await;
                     }
                     return end;
                 }
@@ -188,30 +188,30 @@ impl RunningTurn<'_> {
             } else {
                 event
             };
-            queue.extend(turn.step(event));
-            self.checkpoint(turn, false).await;
-            self.joined.iter_mut().for_each(|joined| joined.begin(turn));
+            queue.extend(turn.handle_event(event));
+            self.save_checkpoint(turn, false).await;
+            self.joined.iter_mut().for_each(|joined| joined.mark_start(turn));
         }
         TurnOutcome::Failed("the turn ended without an end".to_owned())
     }
 
     /// Writes a checkpoint. A failure is recorded as a warning, and the task continues.
-    async fn checkpoint(&mut self, turn: &Turn, done: bool) {
+    async fn save_checkpoint(&mut self, turn: &Turn, done: bool) {
         let Some(saver) = &mut self.saver else { return };
         let site = (self.thread, &*self.context);
-        if let Err(error) = saver.save(self.calls, site, turn, done).await {
+        if let Err(error) = saver.save_state(self.calls, site, turn, done).await {
             let text = format!("a checkpoint could not be kept: {error}");
             self.notices.send(SessionNotice::Warned(text)).await;
         }
     }
 
     /// Returns what ended the turn.
-    fn stop(&self, end: &TurnOutcome, turn: &Turn) -> TurnStop {
+    fn turn_stop(&self, end: &TurnOutcome, turn: &Turn) -> TurnStop {
         match end {
-            TurnOutcome::Answered if turn.declined() => TurnStop::Refused,
+            TurnOutcome::Answered if turn.is_declined() => TurnStop::Refused,
             TurnOutcome::Answered => TurnStop::Answered,
             TurnOutcome::Cancelled => TurnStop::Cancelled,
-            TurnOutcome::Failed(_) if turn.stopped().is_some() => TurnStop::Stopped,
+            TurnOutcome::Failed(_) if turn.loop_stop().is_some() => TurnStop::Stopped,
             TurnOutcome::Failed(_) if self.spent_out.load(Ordering::Relaxed) => TurnStop::Budget,
             TurnOutcome::Failed(_) => TurnStop::Failed,
         }
@@ -219,33 +219,33 @@ impl RunningTurn<'_> {
 
     /// Records that the loop guard ended the turn.
     fn note_stop(&self, turn: &Turn) {
-        let Some(stopped) = turn.stopped() else { return };
+        let Some(stopped) = turn.loop_stop() else { return };
         let words = EventWords::new(WordField::Reason, &stopped.reason);
         let payload = TurnStopped {
             guard: stopped.guard.to_owned(),
-            reason: ChainText::code(stopped.guard),
+            reason: ChainText::from_code(stopped.guard),
             turn: self.turn_id,
             words_hash: Some(words.digest()),
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
-        let draft = draft.words(words);
-        if let Err(error) = scribe.submit(vec![draft]) {
+        let draft = scribe.draft_event(&self.thread, &payload);
+        let draft = draft.with_words(words);
+        if let Err(error) = scribe.submit_drafts(vec![draft]) {
             tracing::warn!(%error, "a turn's stop could not be recorded");
         }
     }
 
     /// Asks the model. If the session is frozen, waits, and repeats a request that a stop interrupted.
-    async fn infer(&self, turn: &Turn) -> Event {
+    async fn ask_until_answered(&self, turn: &Turn) -> Event {
         let brake = &self.calls.brake;
         let session = self.thread.session;
         loop {
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => return Event::Cancelled,
-                () = brake.thawed(session) => {}
+                () = brake.wait_until_thawed(session) => {}
             }
-            let Ok(held) = brake.hold(session, Level::Frozen, self.cancel) else {
+            let Ok(held) = brake.guard_work(session, Level::Frozen, self.cancel) else {
                 continue;
             };
             match self.ask_model(turn, &held.cancel).await {
@@ -256,10 +256,10 @@ impl RunningTurn<'_> {
     }
 
     async fn ask_model(&self, turn: &Turn, cancel: &CancellationToken) -> Event {
-        let tools = self.offers().await;
+        let tools = self.tool_offers().await;
         let messages = turn.messages().to_vec();
         let mut request = InferRequest {
-            system: self.prompt(),
+            system: self.system_prompt(),
             messages,
             tools,
             max_output_tokens: 0,
@@ -275,7 +275,7 @@ impl RunningTurn<'_> {
             purse: &self.purse,
             member: self.member.as_deref(),
         };
-        match infer::infer(&self.calls.models, place, self.provider, request, cancel).await {
+        match infer::infer_with_fallback(&self.calls.models, place, self.provider, request, cancel).await {
             Ok(completion) => Event::Inferred(completion),
             Err(NoAnswer::Cancelled) => Event::Cancelled,
             Err(NoAnswer::Failed(reason)) => Event::Failed(reason),
@@ -287,10 +287,13 @@ impl RunningTurn<'_> {
     }
 
     /// Returns the tools to offer. An observer (R13) and a viewer's turn (C4) get none.
-    async fn offers(&self) -> Vec<ToolOffer> {
+    async fn tool_offers(&self) -> Vec<ToolOffer> {
         let claw = self.calls.manifest.identity.autonomy;
-        let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
-        if autonomy == AutonomyLevel::Observer || !roles::triggers(self.role) {
+        let autonomy = self
+            .member
+            .as_ref()
+            .map_or(claw, |member| member.effective_autonomy(claw));
+        if autonomy == AutonomyLevel::Observer || !roles::may_trigger(self.role) {
             return Vec::new();
         }
         let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
@@ -299,11 +302,18 @@ impl RunningTurn<'_> {
         let acts = || self.offered.acts.store(true, Ordering::Relaxed);
         for declared in self.calls.catalog.iter() {
             let wanted = |only: &[String]| only.iter().any(|name| **name == *declared.name);
-            if self.calls.carp.hides(&declared.name) || !self.only.is_none_or(wanted) || !may(&declared.name)
+            if self.calls.carp.hides_tool(&declared.name)
+                || !self.only.is_none_or(wanted)
+                || !may(&declared.name)
             {
                 continue;
             }
-            let found = match self.calls.catalog.offered(declared, &*self.calls.runner).await {
+            let found = match self
+                .calls
+                .catalog
+                .offered_entries(declared, &*self.calls.runner)
+                .await
+            {
                 Ok(found) => found,
                 Err(error) => {
                     self.not_offered(&declared.name, &error).await;
@@ -311,32 +321,32 @@ impl RunningTurn<'_> {
                 }
             };
             for entry in found {
-                if self.calls.carp.hides(&entry.name) || !may(&entry.name) {
+                if self.calls.carp.hides_tool(&entry.name) || !may(&entry.name) {
                     continue;
                 }
-                match self.calls.described(&entry).await {
+                match self.calls.describe_tool(&entry).await {
                     Ok(described) => {
                         if !described.read_only() {
                             acts();
                         }
-                        offers.push(entry.offer(&described));
+                        offers.push(entry.tool_offer(&described));
                     }
                     Err(error) => self.not_offered(&entry.name, &error).await,
                 }
             }
         }
         // This tool is not declared in the manifest. It reads the results of this session's tools.
-        if self.calls.cuts.any(self.thread.session)
+        if self.calls.cuts.has_cuts(self.thread.session)
             && let Some(entry) = self.calls.catalog.output_read()
-            && let Ok(described) = self.calls.described(entry).await
+            && let Ok(described) = self.calls.describe_tool(entry).await
         {
-            offers.push(entry.offer(&described));
+            offers.push(entry.tool_offer(&described));
         }
-        if self.only.is_none() && roles::triggers(self.role) {
+        if self.only.is_none() && roles::may_trigger(self.role) {
             for entry in self.calls.team_offers(true, self.member.as_deref()) {
-                if let Ok(described) = self.calls.described(&entry).await {
+                if let Ok(described) = self.calls.describe_tool(&entry).await {
                     acts();
-                    offers.push(entry.offer(&described));
+                    offers.push(entry.tool_offer(&described));
                 }
             }
         }
@@ -348,7 +358,7 @@ impl RunningTurn<'_> {
             offers.extend(granted.offers.iter().cloned());
         }
         if self.skills {
-            offers.extend(self.calls.manifest.skills.iter().map(skill::offer));
+            offers.extend(self.calls.manifest.skills.iter().map(skill::skill_offer));
         }
         offers.extend(self.client_offers(&offers));
         offers
@@ -357,7 +367,7 @@ impl RunningTurn<'_> {
     /// Looks up the offered tools for a turn that was resumed at its end and asked no model.
     async fn look_at_offers(&self) {
         if !self.offered.looked.load(Ordering::Relaxed) {
-            let _offers = self.offers().await;
+            let _offers = self.tool_offers().await;
         }
     }
 
@@ -369,21 +379,21 @@ impl RunningTurn<'_> {
     }
 
     /// Returns the conversation's share of the model's window, in bytes.
-    fn share(&self) -> usize {
+    fn history_share(&self) -> usize {
         let session = self.thread.session;
         let room = self
             .calls
             .models
-            .room(session, self.provider, (&self.system, &[]));
+            .context_room(session, self.provider, (&self.system, &[]));
         room.conversation_bytes
     }
 
     /// Returns the current system prompt, including later reports of an event bus's members.
-    fn prompt(&self) -> String {
+    fn system_prompt(&self) -> String {
         let heard = self
             .member
             .as_ref()
-            .map(|member| member.heard())
+            .map(|member| member.peer_reports())
             .unwrap_or_default();
         match heard.is_empty() {
             true => self.system.clone(),
@@ -393,10 +403,10 @@ impl RunningTurn<'_> {
 
     fn request_id(&mut self, call_id: &str) -> RequestId {
         let known = self.requests.remove(call_id);
-        known.unwrap_or_else(|| RequestId::from(self.calls.clock().uuid()))
+        known.unwrap_or_else(|| RequestId::from(self.calls.clock().new_uuid()))
     }
 
-    fn told(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
+    fn call_done_event(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
         let told = prompt::result_text(outcome, self.calls.shown);
         let session = self.thread.session;
         self.calls.cuts.add(session, told.cut);
@@ -425,33 +435,37 @@ impl RunningTurn<'_> {
                 };
             }
         };
-        if let Some(skill) = self.skill(&name) {
-            return self.invoke(id, skill, arguments).await;
+        if let Some(skill) = self.find_skill(&name) {
+            return self.invoke_skill(id, skill, arguments).await;
         }
         if self.is_clients(&name) {
             return self.hand_over(id, name, &arguments).await;
         }
         let request_id = self.request_id(&id);
-        let (caller, request) = self.request(id.clone(), name, arguments, request_id).await;
+        let (caller, request) = self.call_request(id.clone(), name, arguments, request_id).await;
         let outcome = call(self.calls, &caller, request, self.cancel).await;
-        self.told(id, &outcome)
+        self.call_done_event(id, &outcome)
     }
 
     /// Converts a model's arguments to the types in the tool's schema, if their meaning is clear. Policy, approvals, the record and
     /// the tool see only the converted arguments; the original ones are in the model's recorded answer.
-    async fn converted(&self, tool: &str, arguments: serde_json::Map<String, Value>) -> ConvertedArguments {
+    async fn convert_arguments(
+        &self,
+        tool: &str,
+        arguments: serde_json::Map<String, Value>,
+    ) -> ConvertedArguments {
         let calls = self.calls;
         let same = |arguments| ConvertedArguments {
             arguments,
             pointers: Vec::new(),
         };
-        let wanted = calls.models.local(self.provider).converts_arguments;
+        let wanted = calls.models.local_options(self.provider).converts_arguments;
         // A tool that a rule refuses by name is refused before its server is asked.
         if !wanted || calls.engine.denies_by_name(tool).is_some() {
             return same(arguments);
         }
         // silent-ok: the call's refusal reports what is wrong with the tool
-        let _prepared = calls.catalog.prepare(tool, &*calls.runner).await;
+        let _prepared = calls.catalog.prepare_tool(tool, &*calls.runner).await;
         let catalog = &calls.catalog;
         let entry = catalog
             .get(tool)
@@ -466,27 +480,32 @@ impl RunningTurn<'_> {
         let Some(entry) = entry else {
             return same(arguments);
         };
-        match calls.described(&entry).await {
-            Ok(described) => described.convert(&arguments).unwrap_or_else(|| same(arguments)),
+        match calls.describe_tool(&entry).await {
+            Ok(described) => described
+                .convert_arguments(&arguments)
+                .unwrap_or_else(|| same(arguments)),
             Err(_) => same(arguments), // silent-ok: as above
         }
     }
 
     /// Returns the call request for a tool use of the model.
-    pub(crate) async fn request(
+    pub(crate) async fn call_request(
         &self,
         id: String,
         name: String,
         arguments: serde_json::Map<String, Value>,
         request_id: RequestId,
     ) -> (CallerContext, Request) {
-        let action = self.granted.as_ref().and_then(|granted| granted.action(&name));
+        let action = self
+            .granted
+            .as_ref()
+            .and_then(|granted| granted.find_action(&name));
         let name = action.map_or(name.clone(), str::to_owned);
         let under = self.granted.as_ref().filter(|_| self.calls.carp.is_action(&name));
         let ConvertedArguments {
             arguments,
             pointers: converted,
-        } = self.converted(&name, arguments).await;
+        } = self.convert_arguments(&name, arguments).await;
         let request = Request {
             tool: name,
             arguments,
@@ -494,7 +513,7 @@ impl RunningTurn<'_> {
             identity: self.calls.manifest.identity.name.clone(),
             sandbox: None,
             policy: None,
-            under: under.map(|granted| granted.under(&self.calls.carp)),
+            under: under.map(|granted| granted.call_context(&self.calls.carp)),
             converted,
         };
         let caller = CallerContext {
@@ -517,19 +536,19 @@ impl RunningTurn<'_> {
 }
 
 /// Runs the turn of a new message.
-pub(crate) async fn turn(
+pub(crate) async fn run_new_turn(
     turns: &TurnServices,
     state: &State,
     (message, origin): (MessageId, Origin),
     said: TurnInput,
     cancel: &CancellationToken,
 ) {
-    let author = TextAuthor::of(&origin, &turns.calls.manifest);
+    let author = TextAuthor::from_origin(&origin, &turns.calls.manifest);
     let turn = Turn::start_with(state.history(), said, author);
     let open = OpenTurn {
         message,
         origin,
-        turn: turn.within(turns.calls.bounds()),
+        turn: turn.with_bounds(turns.calls.turn_bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         requests: BTreeMap::new(),
@@ -538,11 +557,11 @@ pub(crate) async fn turn(
         resumes: 0,
         early: BTreeMap::new(),
     };
-    finish(turns, state, open, cancel).await;
+    finish_turn(turns, state, open, cancel).await;
 }
 
 /// Runs the rest of an interrupted turn.
-pub(crate) async fn resume(
+pub(crate) async fn resume_turn(
     turns: &TurnServices,
     state: &State,
     mut open: OpenTurn,
@@ -554,7 +573,7 @@ pub(crate) async fn resume(
     let waiting = open.effects.iter().any(|effect| match effect {
         Effect::Call(wanted) => {
             let asked = open.requests.get(&wanted.id);
-            asked.is_some_and(|id| turns.calls.desk.waits(id))
+            asked.is_some_and(|id| turns.calls.desk.is_waiting(id))
         }
         Effect::Infer | Effect::Say(_) | Effect::Done(_) => false,
     });
@@ -569,27 +588,27 @@ pub(crate) async fn resume(
             waiting,
         };
         let scribe = &turns.calls.scribe;
-        let draft = scribe.entry(&state.thread, &payload);
+        let draft = scribe.draft_event(&state.thread, &payload);
         match scribe.write(vec![draft]).await {
             Ok(()) => open.effects,
             Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
         }
     };
-    finish(turns, state, OpenTurn { effects, ..open }, cancel).await;
+    finish_turn(turns, state, OpenTurn { effects, ..open }, cancel).await;
 }
 
 /// Returns the system prompt, followed by the context of the Atlases.
-fn system(
+fn compose_system_prompt(
     calls: &CallGovernor,
     (state, provider): (&State, &str),
     granted: Option<&TurnGrant>,
     recalled: &RecalledContext,
     files: &ContextFiles,
 ) -> String {
-    let window = window(calls, state.id, provider);
+    let window = window_tokens(calls, state.id, provider);
     let mut system = match &state.member {
-        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, files, window),
-        None => prompt::system(&calls.manifest, None, &state.peer_messages, files, window),
+        Some(member) => prompt::member_prompt(&calls.manifest, member, &state.peer_messages, files, window),
+        None => prompt::system_prompt(&calls.manifest, None, &state.peer_messages, files, window),
     };
     if let Some(granted) = granted.filter(|granted| !granted.context.is_empty()) {
         system.push_str("\n\n");
@@ -603,7 +622,7 @@ fn system(
 }
 
 /// Returns the message that a turn answers.
-fn asked(turn: &Turn) -> String {
+fn question_text(turn: &Turn) -> String {
     let said = turn.messages().iter().rev().find_map(|message| match message {
         ModelMessage::User { text, .. } => Some(text.clone()),
         ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
@@ -629,13 +648,13 @@ fn chosen<'a>(
 }
 
 /// Tokens that the model's window holds.
-pub(crate) fn window(calls: &CallGovernor, session: clawk_proto::SessionId, provider: &str) -> usize {
-    calls.models.window(session, provider)
+pub(crate) fn window_tokens(calls: &CallGovernor, session: clawk_proto::SessionId, provider: &str) -> usize {
+    calls.models.window_tokens(session, provider)
 }
 
 /// Returns the sources of untrusted text beside the conversation: what this and earlier turns recalled or read from files, and
 /// peers' text.
-async fn base(
+async fn base_taint(
     calls: &CallGovernor,
     state: &State,
     author: &TextAuthor,
@@ -656,7 +675,7 @@ async fn base(
     clippy::too_many_lines,
     reason = "a turn from its first question to its record, read downward: to split it would hide the order"
 )]
-async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+async fn finish_turn(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &CancellationToken) {
     let OpenTurn {
         message,
         origin,
@@ -672,10 +691,10 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
     let calls = &*turns.calls;
     state.set_asker(&origin.door);
     let now = calls.scribe.now();
-    let own = calls.purses.turn(&state.purse, &message.to_string(), now);
-    own.recall(spent);
+    let own = calls.purses.turn_account(&state.purse, &message.to_string(), now);
+    own.add_earlier_spending(spent);
     let purse = skills.iter().fold(own, |purse, joined| {
-        calls.purses.skill(&purse, &joined.skill.name, now)
+        calls.purses.skill_account(&purse, &joined.skill.name, now)
     });
     let started_us = calls.clock().monotonic_us();
     state.notices.send(SessionNotice::TurnStarted { message }).await;
@@ -691,8 +710,8 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
             ),
         };
     let thread = state.thread.child(message.0);
-    let asked = asked(&turn);
-    let author = TextAuthor::of(&origin, &calls.manifest);
+    let asked = question_text(&turn);
+    let author = TextAuthor::from_origin(&origin, &calls.manifest);
     let about = recall::Turn {
         thread,
         message,
@@ -706,8 +725,8 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         Ok(()) => effects,
         Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
-    let window = window(calls, state.id, provider);
-    let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
+    let window = window_tokens(calls, state.id, provider);
+    let (recalled, effects) = match recall::recall_before_turn(calls, about, &asked, window, cancel).await {
         Ok(recalled) => (recalled, effects),
         Err(error) => (
             RecalledContext::default(),
@@ -715,12 +734,12 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         ),
     };
     let files = prompt::context_files(&*calls.runner, &calls.manifest, state.member.as_deref()).await;
-    let effects = match context::note(turns, state, (&thread, message), &files).await {
+    let effects = match context::record_context_files(turns, state, (&thread, message), &files).await {
         Ok(()) => effects,
         Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
-    let base = base(calls, state, &author, (&recalled, &files.marked)).await;
-    let system = system(calls, (state, provider), granted.as_deref(), &recalled, &files);
+    let base = base_taint(calls, state, &author, (&recalled, &files.marked)).await;
+    let system = compose_system_prompt(calls, (state, provider), granted.as_deref(), &recalled, &files);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
     let mut run = RunningTurn {
@@ -768,16 +787,16 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         early,
         cancel,
     };
-    let end = match run.compact(&mut turn, state).await {
-        Ok(()) => run.drive(&mut turn, effects).await,
+    let end = match run.compact_history(&mut turn, state).await {
+        Ok(()) => run.drive_turn(&mut turn, effects).await,
         Err(error) => TurnOutcome::Failed(error.to_string()),
     };
-    state.add_labels(taint::through(&run.context.read.told()));
+    state.add_labels(taint::through(&run.context.read.collected_files()));
     if calls.life.stop.is_cancelled() && end == TurnOutcome::Cancelled {
         // The agent stops, not the turn: the message stays open and is resumed after the next start.
         return;
     }
-    let verdict = claims::judge(&run, &turn, &end).await;
+    let verdict = claims::judge_answer(&run, &turn, &end).await;
     if calls.life.stop.is_cancelled()
         && verdict
             .as_ref()
@@ -787,20 +806,20 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         return;
     }
     let usage = turn.usage();
-    let stop = run.stop(&end, &turn);
+    let stop = run.turn_stop(&end, &turn);
     if end == TurnOutcome::Answered {
         // Remember before the answer is acknowledged, so that a crash in between only repeats it.
-        let sources = run.context.sources();
-        recall::after(calls, about, (&asked, turn.said()), &sources).await;
+        let sources = run.context.output_origins();
+        recall::remember_after_turn(calls, about, (&asked, turn.last_text()), &sources).await;
     }
     run.look_at_offers().await;
     let found = verdict.as_ref().map(|verdict| &verdict.judged);
     if let Some(judged) = found {
         run.notices
-            .send(SessionNotice::Said(judged.marked(turn.said())))
+            .send(SessionNotice::Said(judged.mark_answer(turn.last_text())))
             .await;
     }
-    shown::tell(calls, &run, message, &turn, found).await;
+    shown::notify_summary(calls, &run, message, &turn, found).await;
     let judged = verdict.map(|verdict| verdict.draft);
     let ending = close::TurnEnding {
         end: &end,
@@ -808,12 +827,12 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         judged,
         started_us,
     };
-    let recorded = close::close(calls, &run, (message, &origin), ending, &turn).await;
-    turns.outbox.wake();
+    let recorded = close::close_message(calls, &run, (message, &origin), ending, &turn).await;
+    turns.outbox.wake_delivery();
     state.set_history(turn.into_messages());
     // An end that is not recorded does not count.
     let stop = if recorded.is_ok() { stop } else { TurnStop::Failed };
-    let end = close::told(end, recorded, (message, &state.door));
+    let end = close::turn_end(end, recorded, (message, &state.door));
     state
         .notices
         .send(SessionNotice::TurnEnded {

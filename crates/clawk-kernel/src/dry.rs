@@ -15,7 +15,7 @@ use crate::time::Clock;
 /// What models took between two looks at a state's sums: calls that were only predicted, and the time that they did not take, count
 /// for nothing.
 #[must_use]
-pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmount> {
+pub fn spending_difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmount> {
     let known: BTreeMap<(&str, i64), BudgetAmount> = before
         .iter()
         .map(|spent| ((&*spent.purse, spent.hour), spent.amount))
@@ -41,7 +41,7 @@ pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmo
 ///
 /// # Errors
 /// The journal can't be written.
-pub async fn account(
+pub async fn account_spending(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     (agent, by): (&str, &str),
     spent: Vec<SpentAmount>,
@@ -50,8 +50,8 @@ pub async fn account(
         return Ok(());
     }
     let scribe = JournalWriter::new(journal, clock);
-    let session = SessionId(scribe.clock().uuid());
-    let thread = Thread::of(session);
+    let session = SessionId(scribe.clock().new_uuid());
+    let thread = Thread::for_session(session);
     let costs = spent
         .iter()
         .map(|spent| DryRunCost {
@@ -79,9 +79,12 @@ pub async fn account(
         reason: "the dry run has ended".to_owned(),
     };
     let drafts = vec![
-        scribe.entry(&thread, &started),
-        scribe.entry(&thread, &paid),
-        scribe.entry(&thread, &ended),
+        scribe.draft_event(&thread, &started),
+        scribe.draft_event(&thread, &paid),
+        scribe.draft_event(&thread, &ended),
     ];
-    scribe.account(drafts, spent, Vec::new())?.durable().await
+    scribe
+        .submit_spending(drafts, spent, Vec::new())?
+        .wait_until_durable()
+        .await
 }

@@ -15,7 +15,7 @@ use crate::event::{EventWords, JournalWriter, Thread, kind, stand_in};
 use crate::ports::{EffectChange, Journal, JournalError, OpenEffect};
 use crate::time::Clock;
 
-/// The event types that [`EffectLedger::see`] reads.
+/// The event types that [`EffectLedger::apply_event`] reads.
 pub const KINDS: &[&str] = &[
     kind::ACTION_REQUESTED,
     kind::ACTION_APPROVED,
@@ -87,7 +87,7 @@ pub struct EffectLedger {
     pure: Vec<bool>,
 }
 
-fn resolved(outcome: &str) -> (State, Option<String>) {
+fn resolved_state(outcome: &str) -> (State, Option<String>) {
     match outcome {
         "done" => (State::Done, None),
         _ => (
@@ -102,7 +102,13 @@ impl EffectLedger {
     ///
     /// # Errors
     /// The event can't be read: nobody knows which effect it is about.
-    pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) -> Result<(), EventError> {
+    pub fn apply_event(
+        &mut self,
+        kind: &str,
+        session: SessionId,
+        at: &str,
+        payload: &str,
+    ) -> Result<(), EventError> {
         let (request_id, step) = match kind {
             kind::ACTION_REQUESTED => {
                 self.asked(session, at, ActionRequested::read(kind, payload)?);
@@ -187,7 +193,7 @@ impl EffectLedger {
         let (state, reason) = match step {
             EffectStep::Resolved { outcome, by } => {
                 entry.resolved_by = Some(by);
-                resolved(&outcome)
+                resolved_state(&outcome)
             }
             EffectStep::Executed { is_error: false } => (State::Done, None),
             // That it failed now, or is refused, says nothing of before.
@@ -247,7 +253,7 @@ impl EffectLedger {
 
     /// Returns the effects in the order of their requests.
     #[must_use]
-    pub fn entries(self) -> Vec<EffectEntry> {
+    pub fn into_entries(self) -> Vec<EffectEntry> {
         let effects = self.entries.into_iter().zip(self.pure);
         effects
             .filter(|(_, pure)| !pure)
@@ -286,7 +292,7 @@ impl EffectSettlement {
 
     /// Returns the word in the trace.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::NotDone => "not-done",
@@ -306,7 +312,7 @@ pub(crate) enum SettlementMethod {
 }
 
 impl SettlementMethod {
-    pub(crate) const fn word(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Check => "check",
             Self::SameKey => "same-key",
@@ -316,7 +322,7 @@ impl SettlementMethod {
 }
 
 /// Records the outcome of the oldest unknown effect with this id. Returns `false` if there is none.
-pub(crate) async fn resolve(
+pub(crate) async fn resolve_effect(
     scribe: &JournalWriter,
     id: &RequestId,
     outcome: EffectSettlement,
@@ -346,26 +352,26 @@ pub(crate) async fn resolve_one(
     let payload = EffectResolved {
         action_id: effect.tool.to_string(),
         by: by.to_owned(),
-        how: how.word().to_owned(),
-        outcome: outcome.word().to_owned(),
+        how: how.as_str().to_owned(),
+        outcome: outcome.as_str().to_owned(),
         reason,
         request_id: effect.request_id.as_str().to_owned(),
         words_hash,
     };
     let thread = Thread {
         session: effect.session,
-        span: scribe.clock().uuid(),
+        span: scribe.clock().new_uuid(),
         parent: Some(effect.session.0),
     };
-    let draft = scribe.entry(&thread, &payload).words(words);
+    let draft = scribe.draft_event(&thread, &payload).with_words(words);
     let change = EffectChange::Resolved {
         request_id: effect.request_id.clone(),
         session: effect.session,
         parameters: effect.parameters,
     };
     scribe
-        .account(vec![draft], Vec::new(), vec![change])?
-        .durable()
+        .submit_spending(vec![draft], Vec::new(), vec![change])?
+        .wait_until_durable()
         .await?;
     Ok(true)
 }
@@ -382,7 +388,7 @@ pub async fn resolve_offline(
     by: &str,
     reason: Option<&str>,
 ) -> Result<bool, JournalError> {
-    resolve(
+    resolve_effect(
         &JournalWriter::new(journal, clock),
         id,
         outcome,

@@ -1,7 +1,7 @@
 //! How the kernel writes events into the journal, and reads them back (TRACE's standard list, R31). The events themselves are
 //! `clawk-events`.
 //!
-//! INVARIANT: every event is built by [`JournalWriter::entry`], which takes a payload that knows its type and holds its size: whatever
+//! INVARIANT: every event is built by [`JournalWriter::draft_event`], which takes a payload that knows its type and holds its size: whatever
 //! text a field was given, the event stays below what every verifier takes.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// Returns the root thread of a chain.
-    pub(crate) const fn of(session: SessionId) -> Self {
+    pub(crate) const fn for_session(session: SessionId) -> Self {
         Self {
             session,
             span: session.0,
@@ -95,10 +95,10 @@ impl JournalWriter {
     }
 
     /// One entry; nothing is written yet. What is too long in it is replaced by its beginning, length and digest.
-    pub(crate) fn entry(&self, thread: &Thread, event: &(impl WrittenEvent + ?Sized)) -> Draft {
+    pub(crate) fn draft_event(&self, thread: &Thread, event: &(impl WrittenEvent + ?Sized)) -> Draft {
         Draft(JournalEntry {
             session: thread.session,
-            event_id: self.clock.uuid(),
+            event_id: self.clock.new_uuid(),
             span: thread.span,
             parent: thread.parent,
             at: self.clock.now(),
@@ -110,7 +110,7 @@ impl JournalWriter {
     }
 
     /// Queues entries for one commit.
-    pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<JournalTicket, JournalError> {
+    pub(crate) fn submit_drafts(&self, entries: Vec<Draft>) -> Result<JournalTicket, JournalError> {
         self.submit_with(entries, Vec::new())
     }
 
@@ -120,7 +120,7 @@ impl JournalWriter {
         entries: Vec<Draft>,
         inbox: Vec<InboxChange>,
     ) -> Result<JournalTicket, JournalError> {
-        self.journal.submit(Batch {
+        self.journal.submit_batch(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             inbox,
             ..Batch::default()
@@ -128,13 +128,13 @@ impl JournalWriter {
     }
 
     /// Queues entries, spent amounts and the states of effects for one commit.
-    pub(crate) fn account(
+    pub(crate) fn submit_spending(
         &self,
         entries: Vec<Draft>,
         spent: Vec<SpentAmount>,
         effects: Vec<EffectChange>,
     ) -> Result<JournalTicket, JournalError> {
-        self.journal.submit(Batch {
+        self.journal.submit_batch(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             spent,
             effects,
@@ -148,14 +148,14 @@ impl JournalWriter {
         entries: Vec<Draft>,
         unspent: Vec<SpentAmount>,
     ) -> Result<JournalTicket, JournalError> {
-        self.journal.submit(Batch {
+        self.journal.submit_batch(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             unspent,
             ..Batch::default()
         })
     }
 
-    /// Like [`Self::account`], but only if these conditions hold over all hosts. A single host has checked them already.
+    /// Like [`Self::submit_spending`], but only if these conditions hold over all hosts. A single host has checked them already.
     pub(crate) fn account_if(
         &self,
         entries: Vec<Draft>,
@@ -163,7 +163,7 @@ impl JournalWriter {
         terms: BatchConditions,
     ) -> Result<JournalTicket, JournalError> {
         let terms = (terms != BatchConditions::default()).then(|| Box::new(terms));
-        self.journal.submit(Batch {
+        self.journal.submit_batch(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             spent,
             effects,
@@ -173,12 +173,12 @@ impl JournalWriter {
     }
 
     /// Queues entries and outbox changes for one commit.
-    pub(crate) fn owe(
+    pub(crate) fn submit_outbox(
         &self,
         entries: Vec<Draft>,
         outbox: Vec<OutboxChange>,
     ) -> Result<JournalTicket, JournalError> {
-        self.journal.submit(Batch {
+        self.journal.submit_batch(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             outbox,
             ..Batch::default()
@@ -186,14 +186,14 @@ impl JournalWriter {
     }
 
     /// Reads all matching events, page by page.
-    pub(crate) async fn each(
+    pub(crate) async fn for_each_event(
         &self,
         mut scan: JournalScan,
         mut see: impl FnMut(&RecordedEvent),
     ) -> Result<(), JournalError> {
         scan.limit = PAGE;
         loop {
-            let page = self.journal.scan(scan.clone()).await?;
+            let page = self.journal.scan_events(scan.clone()).await?;
             page.iter().for_each(&mut see);
             match page.last() {
                 Some(last) if page.len() == PAGE => scan.after_row = last.row,
@@ -214,18 +214,18 @@ impl JournalWriter {
                 seen = see(event);
             }
         };
-        self.each(scan, look).await?;
+        self.for_each_event(scan, look).await?;
         seen
     }
 
     /// Queues entries and waits until they are durable.
     pub(crate) async fn write(&self, entries: Vec<Draft>) -> Result<(), JournalError> {
-        self.submit(entries)?.durable().await
+        self.submit_drafts(entries)?.wait_until_durable().await
     }
 }
 
 /// Joins entries into a batch that another component commits together with its own changes.
-pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
+pub(crate) fn batch_from_drafts(drafts: Vec<Draft>) -> Batch {
     Batch {
         entries: drafts.into_iter().map(|draft| draft.0).collect(),
         ..Batch::default()
@@ -238,24 +238,24 @@ pub(crate) struct Draft(pub(crate) JournalEntry);
 
 impl Draft {
     /// Adds the bytes that the payload refers to.
-    pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
+    pub(crate) fn with_content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
         self.0.content = Some(EventContent { digest, bytes });
         self
     }
 
     /// Adds the text that the payload refers to.
-    pub(crate) fn words(self, words: impl Into<Option<EventWords>>) -> Self {
+    pub(crate) fn with_words(self, words: impl Into<Option<EventWords>>) -> Self {
         match words.into() {
             Some(words) => {
                 let (digest, bytes) = words.into_content();
-                self.content(digest, bytes)
+                self.with_content(digest, bytes)
             }
             None => self,
         }
     }
 
     /// Marks the entry as the stored answer to a request (R19).
-    pub(crate) fn answers(mut self, key: Option<AnswerKey>) -> Self {
+    pub(crate) fn with_answer_key(mut self, key: Option<AnswerKey>) -> Self {
         self.0.answers = key;
         self
     }

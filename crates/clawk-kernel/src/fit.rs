@@ -89,7 +89,7 @@ pub(crate) struct MessageTooLong {
 ///
 /// # Errors
 /// The current turn's message alone does not fit.
-pub(crate) fn fit(
+pub(crate) fn fit_messages(
     messages: &[ModelMessage],
     room: ContextRoom,
     whole: impl Fn(&str) -> Option<Digest>,
@@ -112,7 +112,7 @@ pub(crate) fn fit(
     let start = present_turn(&fitted.messages);
     let room_bytes = room.conversation_bytes;
     if let Some(asked) = fitted.messages.get(start) {
-        let bytes = size(asked);
+        let bytes = message_size(asked);
         if bytes > room_bytes {
             return Err(MessageTooLong {
                 message_tokens: bytes / TOKEN_BYTES,
@@ -120,24 +120,24 @@ pub(crate) fn fit(
             });
         }
     }
-    if total(&fitted.messages) > room_bytes {
+    if total_size(&fitted.messages) > room_bytes {
         note_earlier_results(&mut fitted, room_bytes, &whole);
     }
-    if total(&fitted.messages) > room_bytes {
+    if total_size(&fitted.messages) > room_bytes {
         shorten_last_results(&mut fitted, room_bytes, &whole);
     }
-    if total(&fitted.messages) > room_bytes {
+    if total_size(&fitted.messages) > room_bytes {
         leave_out_steps(&mut fitted, room_bytes);
     }
     Ok(fitted)
 }
 
-fn size(message: &ModelMessage) -> usize {
+fn message_size(message: &ModelMessage) -> usize {
     canonical(message).len()
 }
 
-fn total(messages: &[ModelMessage]) -> usize {
-    messages.iter().map(size).sum()
+fn total_size(messages: &[ModelMessage]) -> usize {
+    messages.iter().map(message_size).sum()
 }
 
 const fn is_user(message: &ModelMessage) -> bool {
@@ -146,7 +146,7 @@ const fn is_user(message: &ModelMessage) -> bool {
 
 /// Returns the first message of the oldest turn that fits; at least the last turn's.
 fn first_turn(messages: &[ModelMessage], room_bytes: usize) -> usize {
-    let sizes: Vec<usize> = messages.iter().map(size).collect();
+    let sizes: Vec<usize> = messages.iter().map(message_size).collect();
     let mut left: usize = sizes.iter().sum();
     let mut first = 0;
     for (at, (message, size)) in messages.iter().zip(&sizes).enumerate() {
@@ -187,7 +187,7 @@ fn shorten_longest(fitted: &mut FittedContext, result_bytes: usize, whole: &impl
             && text.len() > result_bytes.max(LEAST_RESULT_BYTES)
         {
             let digest = whole(call_id);
-            *text = shortened(text, result_bytes, digest);
+            *text = shorten_result(text, result_bytes, digest);
             *shortened_results += 1;
             readable.extend(digest);
         }
@@ -201,21 +201,21 @@ fn note_earlier_results(
     whole: &impl Fn(&str) -> Option<Digest>,
 ) {
     let (start, end) = (present_turn(&fitted.messages), last_step(&fitted.messages));
-    let mut left = total(&fitted.messages);
+    let mut left = total_size(&fitted.messages);
     let earlier = fitted.messages.get_mut(start..end).unwrap_or_default();
     for message in earlier {
         if left <= room_bytes {
             return;
         }
-        let before = size(message);
+        let before = message_size(message);
         if let ModelMessage::ToolResult { call_id, text, .. } = message
             && text.len() > SMALL_BYTES
         {
             let digest = whole(call_id);
-            *text = note(text.len(), digest);
+            *text = omission_note(text.len(), digest);
             fitted.shortened_results += 1;
             fitted.readable.extend(digest);
-            left = left.saturating_sub(before).saturating_add(size(message));
+            left = left.saturating_sub(before).saturating_add(message_size(message));
         }
     }
 }
@@ -229,8 +229,8 @@ fn shorten_last_results(
     let at = last_step(&fitted.messages);
     let last = fitted.messages.get(at..).unwrap_or_default();
     let results = last.iter().filter(|message| !is_user(message)).count().max(1);
-    let taken: usize = last.iter().map(size).sum();
-    let beside = total(&fitted.messages) - taken;
+    let taken: usize = last.iter().map(message_size).sum();
+    let beside = total_size(&fitted.messages) - taken;
     // Quotation marks and line ends need two bytes each on the wire.
     let each = (room_bytes.saturating_sub(beside) / results * 3 / 4).max(LEAST_RESULT_BYTES);
     for message in fitted.messages.get_mut(at..).unwrap_or_default() {
@@ -238,7 +238,7 @@ fn shorten_last_results(
             && text.len() > each
         {
             let digest = whole(call_id);
-            *text = shortened(text, each, digest);
+            *text = shorten_result(text, each, digest);
             fitted.shortened_results += 1;
             fitted.readable.extend(digest);
         }
@@ -249,7 +249,7 @@ fn shorten_last_results(
 fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
     let start = present_turn(&fitted.messages) + 1;
     let mut left_out = 0;
-    while total(&fitted.messages) + STEPS_NOTE_BYTES > room_bytes {
+    while total_size(&fitted.messages) + STEPS_NOTE_BYTES > room_bytes {
         let rest = fitted.messages.get(start..).unwrap_or_default();
         let is_answer = |message: &ModelMessage| matches!(message, ModelMessage::Assistant { .. });
         let Some(next) = rest.iter().skip(1).position(is_answer) else {
@@ -275,7 +275,7 @@ fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
     }
 }
 
-fn note(bytes: usize, digest: Option<Digest>) -> String {
+fn omission_note(bytes: usize, digest: Option<Digest>) -> String {
     match digest {
         Some(digest) => format!(
             "[left out to fit the model's window: an output of {bytes} bytes. Read it again with {} {{\"digest\": \"{digest}\", \
@@ -287,7 +287,7 @@ fn note(bytes: usize, digest: Option<Digest>) -> String {
 }
 
 /// Returns the beginning and the end of a result, `bytes` in total.
-fn shortened(text: &str, bytes: usize, digest: Option<Digest>) -> String {
+fn shorten_result(text: &str, bytes: usize, digest: Option<Digest>) -> String {
     let half = bytes.saturating_sub(NOTE_BYTES).max(LEAST_RESULT_BYTES / 2) / 2;
     let first = text.get(..text.floor_char_boundary(half)).unwrap_or_default();
     let last = text

@@ -17,7 +17,7 @@ use crate::turn::Event;
 
 /// Opens the fork. With `go_on`, a turn that was running at this point continues with its next step; without it, the turn ends
 /// there.
-pub(crate) async fn fork(
+pub(crate) async fn fork_session(
     sessions: &Arc<SessionServices>,
     mut point: ForkPoint,
     door: EntryPoint,
@@ -32,7 +32,7 @@ pub(crate) async fn fork(
     let mut open = rebuilt.open.pop();
     if let Some(turn) = open.as_mut() {
         if go_on {
-            let id = sessions.scribe.clock().uuid();
+            let id = sessions.scribe.clock().new_uuid();
             (turn.message, turn.resumes) = (MessageId(id), 0);
             turn.origin = turn.origin.clone().forked_by(&Origin::from(door.clone()));
             point.turn = Some(id);
@@ -40,12 +40,12 @@ pub(crate) async fn fork(
         } else {
             let mut turn = turn.turn.clone();
             if turn.has_begun() {
-                turn.step(Event::Cancelled);
+                turn.handle_event(Event::Cancelled);
                 rebuilt.history = turn.into_messages();
             }
         }
     }
-    let id = SessionId(sessions.scribe.clock().uuid());
+    let id = SessionId(sessions.scribe.clock().new_uuid());
     let thread = Thread {
         session: id,
         span: id.0,
@@ -60,7 +60,7 @@ pub(crate) async fn fork(
         role: Some(door.role().as_str().to_owned()),
         run: Some(sessions.life.root.session.0),
     };
-    let first = sessions.scribe.entry(&thread, &payload);
+    let first = sessions.scribe.draft_event(&thread, &payload);
     let accepted = point.turn.map(|turn| InboxChange::Accepted {
         session: id,
         message: MessageId(turn),
@@ -69,12 +69,12 @@ pub(crate) async fn fork(
     sessions
         .scribe
         .submit_with(vec![first], accepted.into_iter().collect())?
-        .durable()
+        .wait_until_durable()
         .await?;
     let opening = SessionOpening {
         id: Some(id),
         door,
-        provider: sessions.calls.models.primary().to_owned(),
+        provider: sessions.calls.models.primary_provider().to_owned(),
         goal: String::new(),
         history: rebuilt.history,
         under: None,
@@ -84,7 +84,7 @@ pub(crate) async fn fork(
         member: None,
     };
     let session = SessionHandle::open(sessions, opening).await?;
-    session.inside().1.set_model(rebuilt.model);
+    session.services_and_state().1.set_model(rebuilt.model);
     let goes_on = point.turn.is_some();
     if let Some(open) = open.filter(|_| goes_on) {
         session.go_on(open)?;
@@ -94,7 +94,7 @@ pub(crate) async fn fork(
 
 impl SessionHandle {
     fn go_on(&self, open: OpenTurn) -> Result<(), KernelError> {
-        let (sessions, state) = self.inside();
-        session::resume(sessions, state, open)
+        let (sessions, state) = self.services_and_state();
+        session::queue_resumed_turn(sessions, state, open)
     }
 }

@@ -46,11 +46,11 @@ impl Health {
         }
     }
 
-    fn set(&self, said: Option<String>) {
+    fn set_notice(&self, said: Option<String>) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
-    fn said(&self) -> Option<String> {
+    fn current_notice(&self) -> Option<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -59,7 +59,7 @@ impl Health {
 type UnreachableProvider = (String, String);
 
 /// Checks the providers in the background. The start does not wait for it.
-pub(crate) fn watch(health: &Arc<Health>) {
+pub(crate) fn spawn_health_watch(health: &Arc<Health>) {
     if health.models.providers.is_empty() {
         return;
     }
@@ -77,22 +77,22 @@ async fn until_one_answers(health: &Health) {
     let mut wait_ms = FIRST_WAIT_MS;
     let mut before: Option<usize> = None;
     loop {
-        let down = look(health).await;
+        let down = probe_providers(health).await;
         let none_answers = down.len() == health.models.providers.len();
-        let said = (!down.is_empty()).then(|| words(&down, none_answers));
+        let said = (!down.is_empty()).then(|| describe_unreachable(&down, none_answers));
         if before != Some(down.len()) {
-            record(health, &down);
-            tell(health, said.as_deref()).await;
+            record_health(health, &down);
+            notify_sessions(health, said.as_deref()).await;
         }
-        health.set(said.clone());
+        health.set_notice(said.clone());
         let moved = if none_answers {
             health
                 .life
-                .advance(LifecycleState::Error, said.as_deref().unwrap_or_default())
+                .advance_to(LifecycleState::Error, said.as_deref().unwrap_or_default())
         } else if before.is_some() {
             health
                 .life
-                .advance(LifecycleState::Ready, "a provider can be reached again")
+                .advance_to(LifecycleState::Ready, "a provider can be reached again")
         } else {
             Ok(())
         };
@@ -112,24 +112,24 @@ async fn until_one_answers(health: &Health) {
 }
 
 /// Checks all providers concurrently. One that does not answer in time counts as unreachable.
-async fn look(health: &Health) -> Vec<UnreachableProvider> {
+async fn probe_providers(health: &Health) -> Vec<UnreachableProvider> {
     let each = health.models.providers.iter().map(|(name, provider)| async move {
-        let reason = unreached(health, name, &**provider).await?;
+        let reason = probe_provider(health, name, &**provider).await?;
         Some((name.clone(), reason))
     });
     join_all(each).await.into_iter().flatten().collect()
 }
 
 /// Returns why this provider can't be reached; `None`: it can.
-async fn unreached(health: &Health, name: &str, provider: &dyn ModelProvider) -> Option<String> {
+async fn probe_provider(health: &Health, name: &str, provider: &dyn ModelProvider) -> Option<String> {
     let deadline = Instant::now() + Duration::from_millis(LOOK_MS);
     let again = Duration::from_millis(AGAIN_MS);
     let mut reason = format!("provider `{name}`: no answer within {LOOK_MS} ms");
     loop {
-        match tokio::time::timeout_at(deadline, provider.reach()).await {
+        match tokio::time::timeout_at(deadline, provider.check_reachable()).await {
             Ok(Ok(())) => return None,
             Ok(Err(mut error)) => {
-                answer::failure(&health.models.screens, &mut error);
+                answer::screen_failure(&health.models.screens, &mut error);
                 reason = error.message;
             }
             Err(_) => return Some(reason),
@@ -141,7 +141,7 @@ async fn unreached(health: &Health, name: &str, provider: &dyn ModelProvider) ->
     }
 }
 
-fn words(down: &[UnreachableProvider], all: bool) -> String {
+fn describe_unreachable(down: &[UnreachableProvider], all: bool) -> String {
     let reasons: Vec<&str> = down.iter().map(|(_, reason)| reason.as_str()).collect();
     let reasons = reasons.join("; ");
     if all {
@@ -151,7 +151,7 @@ fn words(down: &[UnreachableProvider], all: bool) -> String {
     }
 }
 
-fn record(health: &Health, down: &[UnreachableProvider]) {
+fn record_health(health: &Health, down: &[UnreachableProvider]) {
     let thread = health.life.root.child(health.life.root.span);
     let event = |(provider, reason): &UnreachableProvider| {
         tracing::warn!(provider, reason, "it can't be reached");
@@ -161,20 +161,24 @@ fn record(health: &Health, down: &[UnreachableProvider]) {
             reason: ChainText::IN_CONTENT,
             words_hash: Some(words.digest()),
         };
-        health.models.scribe.entry(&thread, &payload).words(words)
+        health
+            .models
+            .scribe
+            .draft_event(&thread, &payload)
+            .with_words(words)
     };
     let drafts: Vec<_> = down.iter().map(event).collect();
     if !drafts.is_empty()
-        && let Err(error) = health.models.scribe.submit(drafts)
+        && let Err(error) = health.models.scribe.submit_drafts(drafts)
     {
         tracing::error!(%error, "unreachable providers could not be recorded");
     }
 }
 
 /// Notifies the connected clients.
-async fn tell(health: &Health, said: Option<&str>) {
+async fn notify_sessions(health: &Health, said: Option<&str>) {
     let Some(said) = said else { return };
-    let open: Vec<Arc<State>> = health.table.open().values().cloned().collect();
+    let open: Vec<Arc<State>> = health.table.lock_open().values().cloned().collect();
     for state in open {
         state
             .notices
@@ -184,8 +188,8 @@ async fn tell(health: &Health, said: Option<&str>) {
 }
 
 /// Tells a new session the earlier result.
-pub(crate) async fn greet(health: &Health, state: &State) {
-    if let Some(said) = health.said() {
+pub(crate) async fn notify_new_session(health: &Health, state: &State) {
+    if let Some(said) = health.current_notice() {
         state.notices.send(SessionNotice::Unreachable(said)).await;
     }
 }

@@ -24,8 +24,8 @@ use crate::ports::{HostCluster, Journal, JournalError, SessionHolder};
 use crate::session::SessionServices;
 
 pub(crate) use follow::see_stops;
-pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
-pub(crate) use orders::reply;
+pub(crate) use hand::{hand_over, is_elsewhere, register_waiter, remove_waiter, wait_for_end};
+pub(crate) use orders::forward_reply;
 
 /// Interval at which a host reads new events and orders of the others while there is activity.
 const TICK: Duration = Duration::from_millis(150);
@@ -80,8 +80,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PeerHosts {
     /// Makes the state; `None` if one host has the whole agent.
-    pub(crate) fn of(journal: &dyn Journal) -> Option<Arc<Self>> {
-        journal.shared().map(|shared| {
+    pub(crate) fn from_journal(journal: &dyn Journal) -> Option<Arc<Self>> {
+        journal.host_cluster().map(|shared| {
             Arc::new(Self {
                 shared,
                 row: tokio::sync::Mutex::default(),
@@ -100,7 +100,7 @@ impl PeerHosts {
     }
 
     /// Returns the approval requests that wait on other hosts; `now_us` is monotonic time in microseconds.
-    pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
+    pub(crate) fn pending_questions(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let asked = lock(&self.asked);
         let open = asked.values().filter(|question| question.until_us > now_us);
         open.cloned().collect()
@@ -113,7 +113,7 @@ impl PeerHosts {
     }
 
     /// Returns the steps of a plan that wait on other hosts.
-    pub(crate) fn steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
+    pub(crate) fn plan_steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
         let asked = lock(&self.asked);
         let of_plan = asked.values().filter_map(|question| {
             let step = question.step.as_ref().filter(|step| step.plan == *plan)?;
@@ -123,7 +123,7 @@ impl PeerHosts {
     }
 
     /// Starts following the journal after this row, with these approval requests open on other hosts.
-    pub(crate) async fn begin(&self, row: u64, asked: Vec<ApprovalQuestion>) {
+    pub(crate) async fn begin_following(&self, row: u64, asked: Vec<ApprovalQuestion>) {
         *self.row.lock().await = row;
         self.followed.store(row, Ordering::SeqCst);
         let asked = asked
@@ -134,12 +134,12 @@ impl PeerHosts {
 }
 
 /// Follows the other hosts and takes over their lost sessions, until the agent ends.
-pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
+pub(crate) fn spawn_host_watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
     agent.life.tracker.spawn(async move {
         tokio::select! {
             biased;
-            () = orders::listen(&own, &known) => {}
+            () = orders::listen_for_orders(&own, &known) => {}
             () = own.life.stop.cancelled() => {}
         }
     });
@@ -147,18 +147,18 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     agent.life.tracker.spawn(async move {
         tokio::select! {
             biased;
-            () = takeover::look(&own, &known) => {}
+            () = takeover::watch_for_takeover(&own, &known) => {}
             () = own.life.closing.cancelled() => {}
         }
     });
 }
 
 /// Returns an error if other hosts have taken over from this one.
-pub(crate) fn lost(sessions: &SessionServices) -> Option<KernelError> {
+pub(crate) fn lost_error(sessions: &SessionServices) -> Option<KernelError> {
     let hosts = sessions.calls.hosts.as_ref()?;
     hosts.shared.is_lost().then(|| {
         KernelError::from(JournalError::Fenced {
-            host: hosts.shared.host().to_owned(),
+            host: hosts.shared.host_name().to_owned(),
         })
     })
 }
@@ -167,23 +167,29 @@ pub(crate) fn lost(sessions: &SessionServices) -> Option<KernelError> {
 ///
 /// # Errors
 /// Another host owns it.
-pub(crate) async fn hold(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), KernelError> {
-    match holder(sessions, session).await? {
+pub(crate) async fn hold_session(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+) -> Result<(), KernelError> {
+    match session_holder(sessions, session).await? {
         None => Ok(()),
         Some(host) => Err(JournalError::Fenced { host }.into()),
     }
 }
 
 /// Returns the other host that owns the session. `None`: this host now owns it and has resumed its unfinished work.
-async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<Option<String>, KernelError> {
+async fn session_holder(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+) -> Result<Option<String>, KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Ok(None);
     };
-    if sessions.table.get(session).is_some() && hosts.shared.holds(session) {
+    if sessions.table.get(session).is_some() && hosts.shared.holds_session(session) {
         return Ok(None);
     }
     let _alone = hosts.gate.lock().await;
-    let held = hosts.shared.hold(session).await?;
+    let held = hosts.shared.hold_session(session).await?;
     match held {
         SessionHolder::Here if !lock(&hosts.untaken).contains(&session) => Ok(None),
         // The session was opened here, and its first append only now reported the ownership.
@@ -205,23 +211,26 @@ async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<O
 ///
 /// # Errors
 /// The agent ends first.
-pub(crate) async fn fetch(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), KernelError> {
+pub(crate) async fn fetch_session(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+) -> Result<(), KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Ok(());
     };
     loop {
-        match holder(sessions, session).await {
+        match session_holder(sessions, session).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
                 let wish = (session, orders::HostOrderRequest::Release);
-                let asked = orders::ask(&sessions.calls, hosts, wish, RELEASED).await;
+                let asked = orders::ask_holder(&sessions.calls, hosts, wish, RELEASED).await;
                 if let Err(error) = asked {
                     tracing::debug!(%error, %session, "the session of a task is with another host yet");
                 }
             }
             Err(error) => tracing::debug!(%error, %session, "the session of a task can't be taken yet"),
         }
-        if let Some(lost) = lost(sessions) {
+        if let Some(lost) = lost_error(sessions) {
             return Err(lost);
         }
         tokio::select! {
@@ -233,8 +242,8 @@ pub(crate) async fn fetch(sessions: &Arc<SessionServices>, session: SessionId) -
 }
 
 /// Releases a session that has ended or left memory, so that another host may take it.
-pub(crate) fn release(sessions: &SessionServices, session: SessionId) {
+pub(crate) fn release_session(sessions: &SessionServices, session: SessionId) {
     if let Some(hosts) = &sessions.calls.hosts {
-        hosts.shared.release(session);
+        hosts.shared.release_session(session);
     }
 }

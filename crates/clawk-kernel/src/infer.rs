@@ -64,7 +64,7 @@ pub(crate) struct ModelServices {
 
 impl ModelServices {
     /// Returns the manifest's first provider. Validation ensures that there is one.
-    pub(crate) fn primary(&self) -> &str {
+    pub(crate) fn primary_provider(&self) -> &str {
         self.manifest
             .providers
             .first()
@@ -73,7 +73,7 @@ impl ModelServices {
     }
 
     /// Returns a provider and its fallbacks in order, each once (CKP §5.2).
-    fn chain(&self, provider: &str) -> Vec<&Spec> {
+    fn provider_chain(&self, provider: &str) -> Vec<&Spec> {
         let Some(first) = self.manifest.provider(provider) else {
             return Vec::new();
         };
@@ -89,7 +89,7 @@ impl ModelServices {
     }
 
     /// Returns the local settings of this provider.
-    pub(crate) fn local(&self, provider: &str) -> ModelOptions {
+    pub(crate) fn local_options(&self, provider: &str) -> ModelOptions {
         self.options.get(provider).cloned().unwrap_or_default()
     }
 }
@@ -118,24 +118,24 @@ pub(crate) struct InferenceContext<'a> {
 
 impl InferenceContext<'_> {
     /// Records the failure for the swarm.
-    fn note(&self, trouble: MemberFailure) {
+    fn record_failure(&self, trouble: MemberFailure) {
         if let Some(member) = self.member {
-            member.note(trouble);
+            member.record_failure(trouble);
         }
     }
 }
 
 /// Returns the answer of the first provider in the chain that gives one. The request's `max_output_tokens` can only lower the limit
 /// of budget and settings; 0 means no own limit.
-pub(crate) async fn infer(
+pub(crate) async fn infer_with_fallback(
     models: &ModelServices,
     place: InferenceContext<'_>,
     provider: &str,
     mut request: InferRequest,
     cancel: &CancellationToken,
 ) -> Result<ModelCompletion, NoAnswer> {
-    answer::prompt(&models.screens, &mut request);
-    let chain = models.chain(provider);
+    answer::screen_prompt(&models.screens, &mut request);
+    let chain = models.provider_chain(provider);
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {
         let next = chain.get(at + 1).map(|next| next.name.as_str());
@@ -144,7 +144,7 @@ pub(crate) async fn infer(
             spec,
             next,
         };
-        match exhaust(models, place, asked, &request, cancel).await? {
+        match run_attempts(models, place, asked, &request, cancel).await? {
             Ok(completion) => return Ok(completion),
             Err(trouble) => troubles.push(trouble),
         }
@@ -166,7 +166,7 @@ struct ChainedProvider<'a> {
 }
 
 /// Makes all attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
-async fn exhaust(
+async fn run_attempts(
     models: &ModelServices,
     place: InferenceContext<'_>,
     asked: ChainedProvider<'_>,
@@ -174,15 +174,15 @@ async fn exhaust(
     cancel: &CancellationToken,
 ) -> Result<Result<ModelCompletion, String>, NoAnswer> {
     let ChainedProvider { spec, next, .. } = asked;
-    let time_ms = models.local(&spec.name).retry_time_ms;
+    let time_ms = models.local_options(&spec.name).retry_time_ms;
     let mut patience = RetryPolicy::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
     let mut changes = RefusalChanges::default();
-    let mut shaped = match models.shape(place, (asked.first, spec), request) {
+    let mut shaped = match models.shape_request(place, (asked.first, spec), request) {
         Ok(shaped) => shaped,
         Err(why) => return Ok(Err(why)),
     };
     for attempt in 1..=u32::MAX {
-        let error = match once(models, place, spec, attempt, &shaped, cancel).await? {
+        let error = match run_attempt(models, place, spec, attempt, &shaped, cancel).await? {
             Ok(completion) => return Ok(Ok(completion)),
             Err(error) => error,
         };
@@ -190,26 +190,26 @@ async fn exhaust(
         // does not count as an attempt.
         if let Some(cause) = error.cause.as_deref()
             && models
-                .adapt(place, spec, (cause, &shaped), &mut changes)
+                .adapt_request(place, spec, (cause, &shaped), &mut changes)
                 .map_err(|error| NoAnswer::Failed(error.to_string()))?
         {
-            tell(place, spec, &error, 0, &spec.name).await;
-            shaped = match models.shape(place, (asked.first, spec), request) {
+            notify_retry(place, spec, &error, 0, &spec.name).await;
+            shaped = match models.shape_request(place, (asked.first, spec), request) {
                 Ok(shaped) => shaped,
                 Err(why) => return Ok(Err(why)),
             };
             continue;
         }
-        let Some(wait_ms) = patience.after(&error, models.scribe.clock().random()) else {
+        let Some(wait_ms) = patience.after(&error, models.scribe.clock().random_u64()) else {
             if let Some(next) = next {
-                tell(place, spec, &error, 0, next).await;
+                notify_retry(place, spec, &error, 0, next).await;
             }
             if error.kind != FaultKind::Unpriced {
-                place.note(MemberFailure::NoProvider);
+                place.record_failure(MemberFailure::NoProvider);
             }
             return Ok(Err(error.message + &patience.tried()));
         };
-        tell(place, spec, &error, wait_ms, &spec.name).await;
+        notify_retry(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
             biased;
             () = tokio::time::sleep(Duration::from_millis(models.scribe.clock().patience_ms(wait_ms))) => {}
@@ -219,7 +219,13 @@ async fn exhaust(
     Ok(Err(format!("provider `{}`: no attempts are left", spec.name)))
 }
 
-async fn tell(place: InferenceContext<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
+async fn notify_retry(
+    place: InferenceContext<'_>,
+    spec: &Spec,
+    error: &ProviderError,
+    wait_ms: u64,
+    next: &str,
+) {
     let notice = SessionNotice::Retrying {
         provider: spec.name.clone(),
         reason: error.message.clone(),
@@ -238,7 +244,7 @@ async fn with_pictures(
 ) -> Result<InferRequest, NoAnswer> {
     let journal = &**models.scribe.journal();
     let failed = |error: JournalError| NoAnswer::Failed(error.to_string());
-    let shown = attach::shown(journal, request.clone(), takes_images)
+    let shown = attach::load_pictures(journal, request.clone(), takes_images)
         .await
         .map_err(failed)?;
     if !takes_images {
@@ -246,7 +252,7 @@ async fn with_pictures(
     }
     models
         .pictures
-        .show(journal, session, shown)
+        .append_pictures(journal, session, shown)
         .await
         .map_err(failed)
 }
@@ -256,7 +262,7 @@ async fn with_pictures(
     clippy::too_many_lines,
     reason = "an attempt from its reservation to its record, read downward"
 )]
-async fn once(
+async fn run_attempt(
     models: &ModelServices,
     place: InferenceContext<'_>,
     spec: &Spec,
@@ -265,14 +271,14 @@ async fn once(
     cancel: &CancellationToken,
 ) -> Result<Result<ModelCompletion, ProviderError>, NoAnswer> {
     let Some(provider) = models.providers.get(&spec.name).map(Arc::clone) else {
-        return Ok(Err(absent(spec)));
+        return Ok(Err(unconnected_error(spec)));
     };
     let bytes = canonical(request);
     // The output limit, here still 0, usually has four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
     let takes_images = spec.capabilities.contains(&ModelModality::Image);
-    let of_tools = models.pictures.count(place.thread.session, request);
-    let size = size.saturating_add(attach::counted(request, of_tools, takes_images));
+    let of_tools = models.pictures.count_shown(place.thread.session, request);
+    let size = size.saturating_add(attach::count_picture_bytes(request, of_tools, takes_images));
     let set = match set_aside(models, place, spec, attempt, (digest(&bytes), size)).await? {
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
@@ -306,11 +312,11 @@ async fn once(
         Err(error) => return Err(error.into()),
     };
     let thoughts = Arc::new(ThoughtScreen::new(&models.screens));
-    let on_delta = telling(models, place.notices, (&open.received, &thoughts));
+    let on_delta = delta_handler(models, place.notices, (&open.received, &thoughts));
     let limit = Duration::from_millis(limit_ms);
     let mut outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(fault(
+        Err(_) => Err(provider_error(
             FaultKind::Timeout,
             format!(
                 "provider `{}`: no answer within {limit_ms} ms, the time that was left",
@@ -324,15 +330,17 @@ async fn once(
     }
     blank::refuse_blank(spec, &mut outcome);
     match &mut outcome {
-        Ok(completion) => completion.usage = open.settled(completion.usage),
-        Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),
+        Ok(completion) => completion.usage = open.counted_usage(completion.usage),
+        Err(error) => error.usage = error.usage.map(|usage| open.counted_usage(usage)),
     }
     if let Ok(completion) = &outcome {
-        models.purses.learn(&spec.name, size, &completion.usage);
+        models
+            .purses
+            .learn_token_rate(&spec.name, size, &completion.usage);
     }
-    let found = screened(models, place, spec, &mut outcome).await;
+    let found = screen_completion(models, place, spec, &mut outcome).await;
     // A model's answer counts only after it is recorded, because a restart must find the same conversation.
-    open.end(&outcome, found)
+    open.settle_outcome(&outcome, found)
         .await
         .map_err(|error| NoAnswer::Failed(error.to_string()))?;
     match outcome {
@@ -341,15 +349,15 @@ async fn once(
     }
 }
 
-fn absent(spec: &Spec) -> ProviderError {
+fn unconnected_error(spec: &Spec) -> ProviderError {
     let message = format!("provider `{}` is not connected", spec.name);
-    fault(FaultKind::Rejected, message, None)
+    provider_error(FaultKind::Rejected, message, None)
 }
 
 /// Returns the error for a used-up `requests_per_minute`, with the delay until there is room.
 fn used_up(spec: &Spec, wait_ms: u64) -> ProviderError {
     let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
-    fault(FaultKind::RateLimited, message, Some(wait_ms))
+    provider_error(FaultKind::RateLimited, message, Some(wait_ms))
 }
 
 /// Reserves the amounts of one attempt. The outer error ends the whole chain, the inner one only this attempt.
@@ -361,23 +369,26 @@ async fn set_aside(
     (request_hash, size): (clawk_proto::Digest, u64),
 ) -> Result<Result<AttemptReservation, ProviderError>, NoAnswer> {
     let now = models.scribe.now();
-    match models.purses.infer(place.purse, &spec.name, size, now) {
+    match models
+        .purses
+        .reserve_inference(place.purse, &spec.name, size, now)
+    {
         Ok(set) => Ok(Ok(set)),
         Err(NoRoom::Later { wait_ms }) => Ok(Err(used_up(spec, wait_ms))),
         // A model whose price is unknown is not asked if money is limited. It counts as a failed attempt, and the next provider is
         // tried (CKP §5.2).
         Err(NoRoom::Unpriced(reason)) => {
-            let error = fault(FaultKind::Unpriced, reason, None);
-            unpriced(models, place, spec, attempt, request_hash, &error)
+            let error = provider_error(FaultKind::Unpriced, reason, None);
+            record_unpriced(models, place, spec, attempt, request_hash, &error)
                 .await
                 .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-            place.note(MemberFailure::Unpriced);
+            place.record_failure(MemberFailure::Unpriced);
             Ok(Err(error))
         }
         // A limit is the operator's decision, not a fault, so no fallback is tried.
         Err(NoRoom::Quota(error)) => {
             if let CallError::Quota { limit_name, .. } = &error {
-                place.note(MemberFailure::Quota(limit_name.clone()));
+                place.record_failure(MemberFailure::Quota(limit_name.clone()));
             }
             Err(NoAnswer::Quota(error.to_string()))
         }
@@ -385,7 +396,7 @@ async fn set_aside(
 }
 
 /// Pieces go out as they may be shown; thoughts when the model goes on to its answer.
-fn telling(
+fn delta_handler(
     models: &ModelServices,
     notices: &NoticeSender,
     (received, thoughts): (&Arc<AtomicU64>, &Arc<ThoughtScreen>),
@@ -402,7 +413,7 @@ fn telling(
             end_thought(&thoughts, &notices);
             let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
             received.fetch_add(bytes, Ordering::Relaxed);
-            let shown = words.piece(text);
+            let shown = words.push_piece(text);
             if !shown.is_empty() {
                 notices.delta(&shown);
             }
@@ -414,7 +425,7 @@ fn telling(
 }
 
 /// Returns the answer in a form that may be stored and shown, and the findings to record.
-async fn screened(
+async fn screen_completion(
     models: &ModelServices,
     place: InferenceContext<'_>,
     spec: &Spec,
@@ -422,7 +433,7 @@ async fn screened(
 ) -> Vec<Draft> {
     match outcome {
         Ok(completion) => {
-            answer::completion(
+            answer::screen_completion(
                 &models.screens,
                 place.thread,
                 &spec.name,
@@ -432,14 +443,14 @@ async fn screened(
             .await
         }
         Err(error) => {
-            answer::failure(&models.screens, error);
+            answer::screen_failure(&models.screens, error);
             Vec::new()
         }
     }
 }
 
 /// Records a provider that was not asked as an attempt without use.
-async fn unpriced(
+async fn record_unpriced(
     models: &ModelServices,
     place: InferenceContext<'_>,
     spec: &Spec,
@@ -447,7 +458,7 @@ async fn unpriced(
     request_hash: clawk_proto::Digest,
     error: &ProviderError,
 ) -> Result<(), crate::ports::JournalError> {
-    let inference_id = models.scribe.clock().uuid();
+    let inference_id = models.scribe.clock().new_uuid();
     let requested = ProviderRequested {
         attempt,
         bytes_out: 0,
@@ -474,7 +485,7 @@ async fn unpriced(
         kind: error.kind.as_str().to_owned(),
         output_tokens: 0,
         provider: spec.name.to_string(),
-        reason: ChainText::code(error.kind.as_str()),
+        reason: ChainText::from_code(error.kind.as_str()),
         retry_after_ms: None,
         status: None,
         told: None,
@@ -483,8 +494,8 @@ async fn unpriced(
         words_hash: Some(words.digest()),
     };
     let scribe = &models.scribe;
-    let requested = scribe.entry(&place.thread, &requested);
-    let failed = scribe.entry(&place.thread, &failed).words(words);
+    let requested = scribe.draft_event(&place.thread, &requested);
+    let failed = scribe.draft_event(&place.thread, &failed).with_words(words);
     scribe.write(vec![requested, failed]).await
 }
 
@@ -530,7 +541,7 @@ impl From<NotBegun> for NoAnswer {
 /// Adds the spending of other hosts.
 async fn catch_up(models: &ModelServices) -> Result<(), JournalError> {
     let now = models.scribe.now();
-    let (month, _) = now.month();
+    let (month, _) = now.month_bounds();
     let kept = models.scribe.journal().spent_since(hour_of(month)).await?;
     models.purses.catch_up(&kept, now);
     Ok(())
@@ -546,9 +557,9 @@ impl<'a> InferenceAttempt<'a> {
         request_hash: clawk_proto::Digest,
         set: AttemptReservation,
     ) -> Result<Self, NotBegun> {
-        let id = models.scribe.clock().uuid();
-        let estimate = set.estimate();
-        let purses = set.reservation.kept();
+        let id = models.scribe.clock().new_uuid();
+        let estimate = set.estimated_usage();
+        let purses = set.reservation.persistent_accounts();
         let payload = ProviderRequested {
             attempt,
             bytes_out: set.reservation.amount.bytes_out,
@@ -564,21 +575,21 @@ impl<'a> InferenceAttempt<'a> {
             request_hash,
             turn: place.turn,
         };
-        let draft = models.scribe.entry(&place.thread, &payload);
+        let draft = models.scribe.draft_event(&place.thread, &payload);
         // Beside other hosts, this commit decides whether there is room.
-        let terms = match models.scribe.journal().shared() {
+        let terms = match models.scribe.journal().host_cluster() {
             Some(_) => BatchConditions {
                 request: spec.limits.requests_per_minute.map(|per_minute| ProviderRate {
                     provider: spec.name.as_str().into(),
                     per_minute,
                 }),
-                ..set.reservation.terms(id)
+                ..set.reservation.batch_conditions(id)
             },
             None => BatchConditions::default(),
         };
         let (rooms, aside) = (terms.room.clone(), terms.aside.is_some());
         let begun = models.scribe.account_if(vec![draft], Default::default(), terms)?;
-        let begun = begun.durable().await;
+        let begun = begun.wait_until_durable().await;
         if matches!(begun, Err(JournalError::Unmet(_))) {
             models.purses.give_back_request(&spec.name);
         }
@@ -611,16 +622,16 @@ impl<'a> InferenceAttempt<'a> {
     }
 
     /// Returns the estimated tokens sent and received, at four bytes per token.
-    fn passed(&self, set: &AttemptReservation) -> Usage {
+    fn estimated_usage(&self, set: &AttemptReservation) -> Usage {
         Usage {
             output_tokens: self.received.load(Ordering::Relaxed).div_ceil(4),
-            ..set.estimate()
+            ..set.estimated_usage()
         }
     }
 
-    /// Returns the usage to count for a provider's report: see [`AttemptReservation::settled`].
-    fn settled(&self, usage: Usage) -> Usage {
-        self.set.as_ref().map_or(usage, |set| set.settled(usage))
+    /// Returns the usage to count for a provider's report: see [`AttemptReservation::counted_usage`].
+    fn counted_usage(&self, usage: Usage) -> Usage {
+        self.set.as_ref().map_or(usage, |set| set.counted_usage(usage))
     }
 
     fn duration_ms(&self) -> u64 {
@@ -633,7 +644,7 @@ impl<'a> InferenceAttempt<'a> {
     }
 
     /// Settles the attempt and records its end, in one commit.
-    async fn end(
+    async fn settle_outcome(
         mut self,
         outcome: &Result<ModelCompletion, ProviderError>,
         found: Vec<Draft>,
@@ -642,15 +653,15 @@ impl<'a> InferenceAttempt<'a> {
         let duration_ms = self.duration_ms();
         let usage = match outcome {
             Ok(completion) => completion.usage,
-            Err(error) => spent_by(error, self.passed(&set), set.estimate()),
+            Err(error) => spent_by(error, self.estimated_usage(&set), set.estimated_usage()),
         };
         let cost = set.cost(&usage);
-        let took = set.took(&usage, duration_ms);
+        let took = set.amount_taken(&usage, duration_ms);
         let settled = set.reservation.settle(took, self.models.scribe.now());
         let told = budget_uses(&settled.told);
         let draft = match outcome {
-            Ok(completion) => self.completed(completion, cost, (took, told), duration_ms),
-            Err(error) => self.failed(error, usage, cost, (took, told)),
+            Ok(completion) => self.completed_draft(completion, cost, (took, told), duration_ms),
+            Err(error) => self.failed_draft(error, usage, cost, (took, told)),
         };
         let mut drafts = found;
         drafts.push(draft);
@@ -666,7 +677,7 @@ impl<'a> InferenceAttempt<'a> {
         self.models
             .scribe
             .account_if(drafts, (settled.spent, Vec::new()), terms)?
-            .durable()
+            .wait_until_durable()
             .await?;
         for warning in &settled.warnings {
             self.place
@@ -677,7 +688,7 @@ impl<'a> InferenceAttempt<'a> {
         Ok(())
     }
 
-    fn completed(
+    fn completed_draft(
         &self,
         completion: &ModelCompletion,
         cost_microusd: Option<u64>,
@@ -715,11 +726,11 @@ impl<'a> InferenceAttempt<'a> {
         };
         self.models
             .scribe
-            .entry(&self.place.thread, &payload)
-            .content(completion_hash, bytes)
+            .draft_event(&self.place.thread, &payload)
+            .with_content(completion_hash, bytes)
     }
 
-    fn failed(
+    fn failed_draft(
         &self,
         error: &ProviderError,
         spent: Usage,
@@ -739,7 +750,7 @@ impl<'a> InferenceAttempt<'a> {
             kind: error.kind.as_str().to_owned(),
             output_tokens: spent.output_tokens,
             provider: self.spec.name.to_string(),
-            reason: ChainText::code(error.kind.as_str()),
+            reason: ChainText::from_code(error.kind.as_str()),
             retry_after_ms: error.retry_after_ms,
             status: error.status,
             told: error.usage.and_then(|usage| usage.told),
@@ -749,24 +760,24 @@ impl<'a> InferenceAttempt<'a> {
         };
         self.models
             .scribe
-            .entry(&self.place.thread, &payload)
-            .words(words)
+            .draft_event(&self.place.thread, &payload)
+            .with_words(words)
     }
 }
 
 impl Drop for InferenceAttempt<'_> {
     fn drop(&mut self) {
         let Some(set) = self.set.take() else { return };
-        let usage = self.passed(&set);
-        let took = set.took(&usage, self.duration_ms());
-        let error = fault(
+        let usage = self.estimated_usage(&set);
+        let took = set.amount_taken(&usage, self.duration_ms());
+        let error = provider_error(
             FaultKind::Cancelled,
             "nobody waits for it any more; settled at what was sent and received".to_owned(),
             None,
         );
         let cost = set.cost(&usage);
         let settled = set.reservation.settle(took, self.models.scribe.now());
-        let draft = self.failed(&error, usage, cost, (took, budget_uses(&settled.told)));
+        let draft = self.failed_draft(&error, usage, cost, (took, budget_uses(&settled.told)));
         let terms = BatchConditions {
             settles: self.aside,
             ..BatchConditions::default()
@@ -801,7 +812,7 @@ fn spent_by(error: &ProviderError, passed: Usage, aside: Usage) -> Usage {
     }
 }
 
-fn fault(kind: FaultKind, message: String, retry_after_ms: Option<u64>) -> ProviderError {
+fn provider_error(kind: FaultKind, message: String, retry_after_ms: Option<u64>) -> ProviderError {
     ProviderError {
         kind,
         message,

@@ -59,7 +59,7 @@ pub struct AcceptedMessage {
     pub duplicate: bool,
 }
 
-fn check(inbound: &ChannelMessage) -> Result<(), KernelError> {
+fn check_message(inbound: &ChannelMessage) -> Result<(), KernelError> {
     let wrong = |member, reason: &str| {
         Err(KernelError::BadParameter {
             member,
@@ -83,15 +83,15 @@ fn check(inbound: &ChannelMessage) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Accepts a message. When this returns `Ok`, it is durable: see [`crate::Kernel::submit`].
-pub(crate) async fn submit(
+/// Accepts a message. When this returns `Ok`, it is durable: see [`crate::Kernel::submit_message`].
+pub(crate) async fn submit_message(
     sessions: &Arc<SessionServices>,
     inbound: ChannelMessage,
 ) -> Result<AcceptedMessage, KernelError> {
-    let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-    check(&inbound)?;
+    let _working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
+    check_message(&inbound)?;
     // Checked before any other work, so that a platform's retry is cheap.
-    if let Some(known) = known(sessions, &inbound).await? {
+    if let Some(known) = find_accepted(sessions, &inbound).await? {
         return Ok(known);
     }
     let ChannelMessage {
@@ -114,18 +114,18 @@ pub(crate) async fn submit(
         sender,
         role,
     };
-    let Some(key) = door.key() else {
+    let Some(key) = door.conversation_key() else {
         return Err(KernelError::UnknownSession(inbound.conversation));
     };
-    if let Some(session) = conversation::known(sessions, &key).await?
+    if let Some(session) = conversation::find_session(sessions, &key).await?
         && hosts::is_elsewhere(sessions, session).await?
     {
-        return elsewhere(sessions, session, (door, inbound)).await;
+        return hand_to_holder(sessions, session, (door, inbound)).await;
     }
-    let state = conversation::open(sessions, &door, ConversationSelector::Channel(&key)).await?;
+    let state = conversation::open_conversation(sessions, &door, ConversationSelector::Channel(&key)).await?;
     // Messages of one conversation are accepted in order. A duplicate waits until the first one is durable.
     let _order = state.arriving.lock().await;
-    if let Some(known) = known(sessions, &inbound).await? {
+    if let Some(known) = find_accepted(sessions, &inbound).await? {
         return Ok(known);
     }
     let origin = Origin {
@@ -139,7 +139,7 @@ pub(crate) async fn submit(
         images,
         setting: FrameSource::Given(context),
     };
-    let message_id = session::accept(sessions, &state, origin, said).await?;
+    let message_id = session::accept_message(sessions, &state, origin, said).await?;
     Ok(AcceptedMessage {
         message_id,
         session_id: state.id,
@@ -148,14 +148,14 @@ pub(crate) async fn submit(
 }
 
 /// Hands the message to the host that owns the session. A platform's retry has the same id and is the same message.
-async fn elsewhere(
+async fn hand_to_holder(
     sessions: &SessionServices,
     session_id: SessionId,
     (door, inbound): (EntryPoint, ChannelMessage),
 ) -> Result<AcceptedMessage, KernelError> {
     let message_id = match inbound.platform_ids.first() {
         Some(id) => talk::message_of(&format!("channel {}", inbound.channel), id),
-        None => MessageId(sessions.scribe.clock().uuid()),
+        None => MessageId(sessions.scribe.clock().new_uuid()),
     };
     let origin = Origin {
         repeats: author::of_quotes(&inbound.context, &inbound.channel),
@@ -177,7 +177,7 @@ async fn elsewhere(
 }
 
 /// Returns the message that was accepted with one of these ids.
-pub(crate) async fn known(
+pub(crate) async fn find_accepted(
     sessions: &SessionServices,
     inbound: &ChannelMessage,
 ) -> Result<Option<AcceptedMessage>, KernelError> {
@@ -186,7 +186,7 @@ pub(crate) async fn known(
         let found = sessions
             .scribe
             .journal()
-            .arrived(&inbound.channel, id, now)
+            .find_arrival(&inbound.channel, id, now)
             .await?;
         if let Some(found) = found {
             return Ok(Some(AcceptedMessage {

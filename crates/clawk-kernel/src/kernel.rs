@@ -73,7 +73,7 @@ impl Kernel {
     /// # Errors
     /// Parts of the manifest can't be used here (the error names all of them), or the journal can't be read or written.
     pub async fn start(parts: AgentDependencies) -> Result<Self, StartError> {
-        let agent = start::start(parts).await?;
+        let agent = start::start_agent(parts).await?;
         Ok(Self { agent })
     }
 
@@ -120,16 +120,16 @@ impl Kernel {
 
     /// Returns the manifest's conformance level: 1, 2 or 3.
     #[must_use]
-    pub fn level(&self) -> u8 {
+    pub fn conformance_level(&self) -> u8 {
         self.agent.manifest.conformance_level().number()
     }
 
     /// Returns whether this group of methods is served (R6).
     #[must_use]
-    pub fn serves(&self, group: MethodGroup) -> bool {
+    pub fn serves_group(&self, group: MethodGroup) -> bool {
         match group {
             MethodGroup::Core => true,
-            MethodGroup::Tools => self.level() >= 2,
+            MethodGroup::Tools => self.conformance_level() >= 2,
             MethodGroup::Memory => self.agent.manifest.memory.is_some(),
             MethodGroup::Swarm => self.agent.manifest.swarm.is_some(),
         }
@@ -149,12 +149,12 @@ impl Kernel {
     ///
     /// # Errors
     /// The agent is not READY, or the journal can't be written.
-    pub async fn open(&self, door: EntryPoint) -> Result<SessionHandle, KernelError> {
-        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+    pub async fn open_session(&self, door: EntryPoint) -> Result<SessionHandle, KernelError> {
+        let _working = self.agent.life.begin_work().map_err(KernelError::NotReady)?;
         let opening = SessionOpening {
             id: None,
             door,
-            provider: self.agent.calls.models.primary().to_owned(),
+            provider: self.agent.calls.models.primary_provider().to_owned(),
             goal: "conversation".to_owned(),
             history: Vec::new(),
             under: None,
@@ -164,7 +164,7 @@ impl Kernel {
             member: None,
         };
         let session = SessionHandle::open(&self.agent.sessions, opening).await?;
-        health::greet(&self.agent.health, session.inside().1).await;
+        health::notify_new_session(&self.agent.health, session.services_and_state().1).await;
         Ok(session)
     }
 
@@ -173,11 +173,15 @@ impl Kernel {
     ///
     /// # Errors
     /// The session does not exist for this role, the agent is not READY, or the journal can't be read.
-    pub async fn reopen(&self, id: SessionId, door: EntryPoint) -> Result<SessionHandle, KernelError> {
-        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+    pub async fn reopen_session(
+        &self,
+        id: SessionId,
+        door: EntryPoint,
+    ) -> Result<SessionHandle, KernelError> {
+        let _working = self.agent.life.begin_work().map_err(KernelError::NotReady)?;
         if self.agent.sessions.table.get(id).is_none() {
             // Unfinished work of a lost host may continue here afterwards.
-            hosts::hold(&self.agent.sessions, id).await?;
+            hosts::hold_session(&self.agent.sessions, id).await?;
         }
         let live = self.agent.sessions.table.get(id);
         if let Some(state) = live {
@@ -185,16 +189,16 @@ impl Kernel {
             if door.role() < state.door.role() {
                 return Err(KernelError::UnknownSession(id.to_string()));
             }
-            return Ok(SessionHandle::join(&self.agent.sessions, state, door));
+            return Ok(SessionHandle::join_loaded(&self.agent.sessions, state, door));
         }
-        let rebuilt = recover::rebuild(&self.agent.calls, id).await?;
+        let rebuilt = recover::rebuild_session(&self.agent.calls, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));
         }
         let opening = SessionOpening {
             id: Some(id),
             door,
-            provider: self.agent.calls.models.primary().to_owned(),
+            provider: self.agent.calls.models.primary_provider().to_owned(),
             goal: String::new(),
             history: rebuilt.history,
             under: None,
@@ -204,8 +208,8 @@ impl Kernel {
             member: None,
         };
         let session = SessionHandle::open(&self.agent.sessions, opening).await?;
-        session.inside().1.set_model(rebuilt.model);
-        health::greet(&self.agent.health, session.inside().1).await;
+        session.services_and_state().1.set_model(rebuilt.model);
+        health::notify_new_session(&self.agent.health, session.services_and_state().1).await;
         Ok(session)
     }
 
@@ -214,14 +218,14 @@ impl Kernel {
     ///
     /// # Errors
     /// The session does not exist, the agent is not READY, or the journal can't be read or written.
-    pub async fn fork(
+    pub async fn fork_session(
         &self,
         point: ForkPoint,
         door: EntryPoint,
         go_on: bool,
     ) -> Result<(SessionHandle, bool), KernelError> {
-        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
-        fork::fork(&self.agent.sessions, point, door, go_on).await
+        let _working = self.agent.life.begin_work().map_err(KernelError::NotReady)?;
+        fork::fork_session(&self.agent.sessions, point, door, go_on).await
     }
 
     /// Sends a message to the agent and waits for its answer (`claw.message.send`). `tell` receives the turn's notices and must not
@@ -230,18 +234,18 @@ impl Kernel {
     /// # Errors
     /// The message was refused, its request id was used with another text, or the agent ended before the turn. In the last case the
     /// same request returns the answer after the next start.
-    pub async fn talk(
+    pub async fn send_message(
         &self,
         door: EntryPoint,
         asked: TalkRequest,
         tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
     ) -> Result<TurnResult, KernelError> {
-        talk::talk(&self.agent.sessions, door, asked, tell).await
+        talk::send_message(&self.agent.sessions, door, asked, tell).await
     }
 
     /// Adds a watcher to an open session, which gets all further notices; `None` if the session is not open.
     #[must_use]
-    pub fn watch(&self, session: SessionId) -> Option<Watcher> {
+    pub fn watch_session(&self, session: SessionId) -> Option<Watcher> {
         let state = self.agent.sessions.table.get(session)?;
         Some(state.notices.watch(self.agent.life.over.clone()))
     }
@@ -262,7 +266,7 @@ impl Kernel {
         async move {
             let _early = early;
             let caller = CallerContext {
-                thread: Thread::of(session),
+                thread: Thread::for_session(session),
                 door: "rpc",
                 turn: None,
                 call_id: None,
@@ -294,17 +298,17 @@ impl Kernel {
 
     /// For a replay: sets the known adaptation of a provider's requests.
     pub(crate) fn learn_form(&self, provider: &str, form: crate::infer::LearntForm) {
-        self.agent.calls.models.forms.set(provider, form);
+        self.agent.calls.models.forms.set_form(provider, form);
     }
 
     /// Returns the agent's CRA operations.
     #[must_use]
-    pub fn cra(&self) -> CraHandle {
+    pub fn cra_handle(&self) -> CraHandle {
         CraHandle::new(Arc::clone(&self.agent.calls))
     }
 
     /// Repeats an event from beside the replayed session.
-    pub(crate) async fn repeat(&self, event: &RecordedEvent, session: SessionId) {
+    pub(crate) async fn repeat_event(&self, event: &RecordedEvent, session: SessionId) {
         let calls = &self.agent.calls;
         match OutsideAtlasEvent::read(event, session) {
             Ok(Some(outside)) => outside.apply((&calls.carp, &calls.catalog), event.at).await,
@@ -315,7 +319,7 @@ impl Kernel {
 
     /// Answers an approval request. Waits if the call is in progress and has not asked yet (R18). Returns `false` if no request
     /// waits for it, or it was answered before.
-    pub async fn answer(
+    pub async fn answer_question(
         &self,
         id: &RequestId,
         answer: ApprovalAnswer,
@@ -329,12 +333,12 @@ impl Kernel {
             reason,
             seen: PreviewReceipt::Short,
         };
-        self.reply(id, reply).await == ReplyOutcome::Taken
+        self.reply_to_question(id, reply).await == ReplyOutcome::Taken
     }
 
-    /// Like [`Self::answer`], with the person's role: only an admin may approve, and a viewer may not even deny (CKP §5.3).
-    pub async fn reply(&self, id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
-        call::reply(&self.agent.calls, id, reply).await
+    /// Like [`Self::answer_question`], with the person's role: only an admin may approve, and a viewer may not even deny (CKP §5.3).
+    pub async fn reply_to_question(&self, id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
+        call::reply_to_question(&self.agent.calls, id, reply).await
     }
 
     /// Answers several steps of a plan; all of them if `only` is `None`. Returns the outcome of each. Each step gets its own
@@ -352,14 +356,14 @@ impl Kernel {
     ///
     /// # Errors
     /// The stop could not be recorded. It then holds only until this process ends.
-    pub async fn stop(
+    pub async fn engage_stop(
         &self,
         session: Option<SessionId>,
         level: stop::Level,
         by: &KnownPerson,
         reason: Option<String>,
     ) -> Result<stop::ActiveStop, KernelError> {
-        let stop = stop::engage(self.brake(), session, level, by, reason).await?;
+        let stop = stop::engage_stop(self.emergency_stop(), session, level, by, reason).await?;
         self.see_stops().await?;
         Ok(stop)
     }
@@ -372,7 +376,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn brake(&self) -> (&EmergencyStop, &JournalWriter, &Thread) {
+    fn emergency_stop(&self) -> (&EmergencyStop, &JournalWriter, &Thread) {
         let agent = &self.agent;
         (&agent.calls.brake, &agent.scribe, &agent.life.root)
     }
@@ -381,44 +385,44 @@ impl Kernel {
     ///
     /// # Errors
     /// The lift could not be recorded. The stop then still holds.
-    pub async fn lift(&self, session: Option<SessionId>, by: &KnownPerson) -> Result<bool, KernelError> {
+    pub async fn lift_stop(&self, session: Option<SessionId>, by: &KnownPerson) -> Result<bool, KernelError> {
         let shared = self.agent.calls.hosts.is_some();
-        let lifted = stop::lift(self.brake(), session, by, shared).await?;
+        let lifted = stop::lift_stop(self.emergency_stop(), session, by, shared).await?;
         self.see_stops().await?;
         Ok(lifted)
     }
 
     /// Returns the stops in force.
     #[must_use]
-    pub fn stops(&self) -> Vec<stop::ActiveStop> {
-        self.agent.calls.brake.stops()
+    pub fn active_stops(&self) -> Vec<stop::ActiveStop> {
+        self.agent.calls.brake.active_stops()
     }
 
     /// Returns the standing grants: calls that need no further approval, and who granted them.
     #[must_use]
-    pub fn granted(&self) -> Vec<StandingGrant> {
-        self.agent.calls.desk.standing.all()
+    pub fn standing_grants(&self) -> Vec<StandingGrant> {
+        self.agent.calls.desk.standing.list_grants()
     }
 
     /// Revokes a standing grant, durably. Returns `false` if it does not exist or `by` has no right to revoke it.
     ///
     /// # Errors
     /// The journal can't be written. The grant then stays valid.
-    pub async fn revoke(&self, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
-        call::revoke(&self.agent.calls, grant, by).await
+    pub async fn revoke_grant(&self, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
+        call::revoke_grant(&self.agent.calls, grant, by).await
     }
 
     /// Returns past approval requests with their answers, newest last.
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn answered(&self, limit: usize) -> Result<Vec<call::PastApproval>, KernelError> {
-        call::history(&self.agent.calls, limit).await
+    pub async fn past_approvals(&self, limit: usize) -> Result<Vec<call::PastApproval>, KernelError> {
+        call::past_approvals(&self.agent.calls, limit).await
     }
 
     /// Returns the number of the agent's running tasks: one worker for each open session, and background tasks.
     #[cfg(test)]
-    pub(crate) fn tasks(&self) -> usize {
+    pub(crate) fn task_count(&self) -> usize {
         self.agent.life.tracker.len()
     }
 
@@ -430,12 +434,12 @@ impl Kernel {
 
     /// Returns the waiting approval requests, those that expire first at the front.
     #[must_use]
-    pub fn pending(&self) -> Vec<ApprovalQuestion> {
+    pub fn pending_questions(&self) -> Vec<ApprovalQuestion> {
         let calls = &self.agent.calls;
         let now_us = calls.clock().monotonic_us();
-        let mut found = calls.desk.pending(now_us);
+        let mut found = calls.desk.pending_questions(now_us);
         if let Some(hosts) = &calls.hosts {
-            let elsewhere = hosts.pending(now_us);
+            let elsewhere = hosts.pending_questions(now_us);
             let known =
                 |question: &ApprovalQuestion| found.iter().any(|own| own.request_id == question.request_id);
             let elsewhere: Vec<ApprovalQuestion> = elsewhere
@@ -443,7 +447,7 @@ impl Kernel {
                 .filter(|question| !known(question))
                 .collect();
             found.extend(elsewhere);
-            found.sort_by_key(|question| (question.expires_at, question.number()));
+            found.sort_by_key(|question| (question.expires_at, question.step_number()));
         }
         found
     }
@@ -462,18 +466,18 @@ impl Kernel {
 
     /// Subscribes to every approval request from now on.
     #[must_use]
-    pub fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
-        self.agent.calls.desk.questions()
+    pub fn subscribe_questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
+        self.agent.calls.desk.subscribe_questions()
     }
 
     /// Returns the open sessions, oldest first, with their entry points.
     #[must_use]
-    pub fn sessions(&self) -> Vec<(SessionId, EntryPoint)> {
+    pub fn list_open_sessions(&self) -> Vec<(SessionId, EntryPoint)> {
         let mut open: Vec<(SessionId, EntryPoint)> = self
             .agent
             .sessions
             .table
-            .open()
+            .lock_open()
             .iter()
             .map(|(id, state)| (*id, state.door.clone()))
             .collect();
@@ -490,7 +494,7 @@ impl Kernel {
         session: SessionId,
         params: MemoryQueryParams,
     ) -> Result<MemoryQueryResult, KernelError> {
-        memory::query(&self.agent.memories, session, params).await
+        memory::query_store(&self.agent.memories, session, params).await
     }
 
     /// `claw.memory.store`.
@@ -502,7 +506,7 @@ impl Kernel {
         session: SessionId,
         params: MemoryStoreParams,
     ) -> Result<MemoryStoreResult, KernelError> {
-        memory::store(&self.agent.memories, session, params).await
+        memory::store_entries(&self.agent.memories, session, params).await
     }
 
     /// `claw.memory.compact`.
@@ -514,47 +518,51 @@ impl Kernel {
         session: SessionId,
         params: MemoryCompactParams,
     ) -> Result<MemoryCompactResult, KernelError> {
-        memory::compact(&self.agent.memories, session, params).await
+        memory::compact_store(&self.agent.memories, session, params).await
     }
 
     /// `claw.swarm.delegate`.
     ///
     /// # Errors
     /// See [`KernelError`].
-    pub async fn delegate(
+    pub async fn delegate_task(
         &self,
         session: SessionId,
         params: DelegateParams,
     ) -> Result<AcknowledgedResult, KernelError> {
-        swarm::delegate(&self.agent.peers, session, params).await
+        swarm::delegate_task(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.report`.
     ///
     /// # Errors
     /// See [`KernelError`].
-    pub async fn report(
+    pub async fn report_task(
         &self,
         session: SessionId,
         params: ReportParams,
     ) -> Result<AcknowledgedResult, KernelError> {
-        swarm::report(&self.agent.peers, session, params).await
+        swarm::report_task(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.broadcast`.
     ///
     /// # Errors
     /// See [`KernelError`].
-    pub async fn broadcast(&self, session: SessionId, params: BroadcastParams) -> Result<(), KernelError> {
-        swarm::broadcast(&self.agent.peers, session, params).await
+    pub async fn broadcast_message(
+        &self,
+        session: SessionId,
+        params: BroadcastParams,
+    ) -> Result<(), KernelError> {
+        swarm::broadcast_message(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.discover`.
     ///
     /// # Errors
     /// See [`KernelError`].
-    pub async fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
-        swarm::discover(&self.agent.peers, params).await
+    pub async fn discover_peers(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+        swarm::discover_peers(&self.agent.peers, params).await
     }
 
     /// Gives the swarm, or the members that `to` names, a task and waits for the result. The same id means the same run.
@@ -579,28 +587,28 @@ impl Kernel {
 
     /// Returns the params of a report to another host, signed by this host's key if it has one.
     #[must_use]
-    pub fn proven(&self, params: Value) -> Value {
-        swarm::proven(&self.agent.peers, params)
+    pub fn sign_report(&self, params: Value) -> Value {
+        swarm::sign_report(&self.agent.peers, params)
     }
 
     /// Returns the receiver of reports from a bus or from this host's own connections.
     #[must_use]
-    pub fn reports(&self) -> Arc<dyn ReportReceiver> {
-        swarm::desk(&self.agent.peers)
+    pub fn report_receiver(&self) -> Arc<dyn ReportReceiver> {
+        swarm::report_receiver(&self.agent.peers)
     }
 
     /// Returns the swarm's current state; `None` if the manifest has no swarm.
     ///
     /// # Errors
     /// Hosts share the agent, and none of them coordinates the swarm now.
-    pub async fn swarm(&self) -> Result<Option<SwarmView>, KernelError> {
-        swarm::view(&self.agent.peers).await
+    pub async fn swarm_view(&self) -> Result<Option<SwarmView>, KernelError> {
+        swarm::swarm_view(&self.agent.peers).await
     }
 
     /// Completes when this host coordinates the swarm, or has the whole agent. Only then it works for the swarm's bus.
-    pub async fn coordinates(&self) {
+    pub async fn wait_until_coordinating(&self) {
         if let Some(team) = &self.agent.calls.team {
-            team.led().await;
+            team.wait_until_coordinator().await;
         }
     }
 
@@ -623,7 +631,7 @@ impl Kernel {
         by: &str,
         reason: Option<&str>,
     ) -> Result<bool, KernelError> {
-        Ok(effect::resolve(
+        Ok(effect::resolve_effect(
             &self.agent.scribe,
             id,
             outcome,
@@ -636,8 +644,8 @@ impl Kernel {
 
     /// Returns the spent, reserved and remaining amounts of every budget.
     #[must_use]
-    pub fn budget(&self) -> BudgetReport {
-        self.agent.calls.purses.report(self.agent.scribe.now())
+    pub fn budget_report(&self) -> BudgetReport {
+        self.agent.calls.purses.budget_report(self.agent.scribe.now())
     }
 
     /// Returns at most `limit` messages whose turn could not be finished, newest last.
@@ -651,7 +659,7 @@ impl Kernel {
             with_content: true,
             ..JournalScan::default()
         };
-        let found = self.agent.scribe.journal().scan(scan).await?;
+        let found = self.agent.scribe.journal().scan_events(scan).await?;
         Ok(found.iter().map(DeadLetter::read).collect::<Result<_, _>>()?)
     }
 
@@ -677,14 +685,20 @@ impl Kernel {
     /// if all work ended in time. Waiting messages are answered after the next start.
     pub async fn shutdown(&self, reason: &str, timeout_ms: u64) -> bool {
         let agent = &self.agent;
-        if let Err(error) = agent.life.advance(LifecycleState::Stopping, reason) {
+        if let Err(error) = agent.life.advance_to(LifecycleState::Stopping, reason) {
             tracing::error!(%error, "stopping could not be recorded");
         }
         agent.life.closing.cancel();
-        let drained = agent.life.drained(Duration::from_millis(timeout_ms)).await;
+        let drained = agent
+            .life
+            .wait_until_drained(Duration::from_millis(timeout_ms))
+            .await;
         agent.life.stop.cancel();
         if !drained {
-            let ended = agent.life.drained(Duration::from_millis(LAST_CALL_MS)).await;
+            let ended = agent
+                .life
+                .wait_until_drained(Duration::from_millis(LAST_CALL_MS))
+                .await;
             tracing::warn!(ended, "work in flight was cancelled");
         }
         agent.life.tracker.close();
@@ -694,7 +708,7 @@ impl Kernel {
             tracing::error!("some tasks did not end when cancelled");
         }
         agent.calls.runner.close().await;
-        let open: Vec<SessionId> = agent.sessions.table.open().keys().copied().collect();
+        let open: Vec<SessionId> = agent.sessions.table.lock_open().keys().copied().collect();
         for id in open {
             agent
                 .sessions
@@ -708,7 +722,7 @@ impl Kernel {
         {
             tracing::error!(%error, "outcomes that are not known could not be recorded");
         }
-        if let Err(error) = agent.life.advance(LifecycleState::Stopped, reason) {
+        if let Err(error) = agent.life.advance_to(LifecycleState::Stopped, reason) {
             tracing::error!(%error, "the stop could not be recorded");
         }
         if let Err(error) = agent.scribe.journal().flush().await {
@@ -752,7 +766,7 @@ struct EarlyPendingCall {
 
 impl EarlyPendingCall {
     fn new(calls: Arc<CallGovernor>, request_id: &RequestId) -> Self {
-        calls.desk.hold(request_id);
+        calls.desk.hold_call(request_id);
         Self {
             calls,
             request_id: request_id.clone(),
@@ -762,6 +776,6 @@ impl EarlyPendingCall {
 
 impl Drop for EarlyPendingCall {
     fn drop(&mut self) {
-        self.calls.desk.release(&self.request_id);
+        self.calls.desk.release_call(&self.request_id);
     }
 }

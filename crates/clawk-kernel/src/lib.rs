@@ -108,7 +108,7 @@ pub use outbox::{DeliveryGuard, OutboxLimits, UndeliveredAnswer};
 pub use output::ResultExcerpt;
 pub use ports::{SampleAnswer, SampleMessage, SampleRequest, SampleRole};
 pub use retry_policy::ModelOptions;
-pub use roles::{KnownPerson, admit};
+pub use roles::{KnownPerson, admitted_role};
 pub use sampling::NAME as SAMPLING;
 pub use screen::JudgeSettings;
 pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
@@ -118,7 +118,7 @@ pub use talk::MessageStatus;
 pub use talk::told::{EarlierMessage, TalkRequest, TurnResult};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
-pub use world_model::{PlanLimits, faults as world_model_faults};
+pub use world_model::{PlanLimits, planning_faults as world_model_faults};
 
 #[cfg(test)]
 mod tests;

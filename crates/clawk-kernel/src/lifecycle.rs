@@ -77,7 +77,7 @@ pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
     )
 }
 
-fn named(state: u8) -> LifecycleState {
+fn state_from_bits(state: u8) -> LifecycleState {
     let at = usize::from(state & !UNREACHED);
     STATES.get(at).copied().unwrap_or(LifecycleState::Error)
 }
@@ -88,7 +88,7 @@ impl AgentLifecycle {
             agent: agent.to_owned(),
             started_us: scribe.clock().monotonic_us(),
             scribe,
-            root: Thread::of(root),
+            root: Thread::for_session(root),
             tracker: TaskTracker::new(),
             closing: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -103,19 +103,19 @@ impl AgentLifecycle {
     }
 
     pub(crate) fn state(&self) -> LifecycleState {
-        named(self.state.load(Ordering::Acquire))
+        state_from_bits(self.state.load(Ordering::Acquire))
     }
 
     /// Returns whether no model can be reached, now or when the agent began to stop.
     fn is_unreached(&self) -> bool {
         let now = self.state.load(Ordering::Acquire);
-        now & UNREACHED != 0 || named(now) == LifecycleState::Error
+        now & UNREACHED != 0 || state_from_bits(now) == LifecycleState::Error
     }
 
     /// Changes the state and records it (CKP §8). A change that is not allowed has no effect.
-    pub(crate) fn advance(&self, to: LifecycleState, reason: &str) -> Result<(), JournalError> {
+    pub(crate) fn advance_to(&self, to: LifecycleState, reason: &str) -> Result<(), JournalError> {
         let now_us = self.scribe.clock().monotonic_us();
-        let Some(from) = self.step(to, now_us) else {
+        let Some(from) = self.swap_state(to, now_us) else {
             return Ok(());
         };
         let payload = LifecycleChanged {
@@ -125,15 +125,17 @@ impl AgentLifecycle {
             reason: reason.to_owned(),
             to: to.name().to_owned(),
         };
-        let draft = self.scribe.entry(&self.root.child(self.root.span), &payload);
-        let _ticket = self.scribe.submit(vec![draft])?; // order is kept by the journal; `start` and `shutdown` flush
+        let draft = self
+            .scribe
+            .draft_event(&self.root.child(self.root.span), &payload);
+        let _ticket = self.scribe.submit_drafts(vec![draft])?; // order is kept by the journal; `start` and `shutdown` flush
         Ok(())
     }
 
-    fn step(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
+    fn swap_state(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
         let mut now = self.state.load(Ordering::Acquire);
         let from = loop {
-            let from = named(now);
+            let from = state_from_bits(now);
             if !may_move(from, to) {
                 return None;
             }
@@ -164,9 +166,9 @@ impl AgentLifecycle {
     }
 
     /// Begins new work. Refused before READY and from STOPPING on. In ERROR no model can be reached: work without a model runs, and
-    /// a turn waits (see [`Self::recovered`]).
-    pub(crate) fn enter(&self) -> Result<WorkGuard<'_>, LifecycleState> {
-        let working = self.join();
+    /// a turn waits (see [`Self::wait_until_recovered`]).
+    pub(crate) fn begin_work(&self) -> Result<WorkGuard<'_>, LifecycleState> {
+        let working = self.join_work();
         match self.state() {
             LifecycleState::Ready | LifecycleState::Error => Ok(working),
             state @ (LifecycleState::Init
@@ -178,7 +180,7 @@ impl AgentLifecycle {
 
     /// Waits until the state is no longer ERROR. An agent that stops never recovers: then the wait lasts until its end, even if it
     /// began during the stop.
-    pub(crate) async fn recovered(&self) {
+    pub(crate) async fn wait_until_recovered(&self) {
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
@@ -191,13 +193,13 @@ impl AgentLifecycle {
     }
 
     /// Begins work that belongs to running work.
-    pub(crate) fn join(&self) -> WorkGuard<'_> {
+    pub(crate) fn join_work(&self) -> WorkGuard<'_> {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         WorkGuard(self)
     }
 
     /// Waits until no work is running. Returns `false` if the deadline came first.
-    pub(crate) async fn drained(&self, timeout: Duration) -> bool {
+    pub(crate) async fn wait_until_drained(&self, timeout: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
             let idle = self.idle.notified();

@@ -84,7 +84,7 @@ impl Mailbox {
     }
 
     /// Reserves a place in memory, or in the journal's inbox; `None`: there is none, or the session has ended.
-    pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<MailboxSlot<'_>> {
+    pub(crate) fn reserve_slot(&self, beyond: &Arc<Semaphore>) -> Option<MailboxSlot<'_>> {
         let mut inner = self.lock();
         if inner.closed || inner.ended {
             return None;
@@ -104,12 +104,12 @@ impl Mailbox {
     }
 
     /// Queues a turn to resume. Returns `false` if the session has ended.
-    pub(crate) fn resume(&self, open: OpenTurn) -> bool {
+    pub(crate) fn push_resumed_turn(&self, open: OpenTurn) -> bool {
         self.push(MailboxItem::Resume { open: Box::new(open) })
     }
 
     /// Queues the clearing of the conversation. Returns `false` if the session has ended.
-    pub(crate) fn clear(&self, by: String, done: oneshot::Sender<Result<(), JournalError>>) -> bool {
+    pub(crate) fn push_clear(&self, by: String, done: oneshot::Sender<Result<(), JournalError>>) -> bool {
         self.push(MailboxItem::Clear { by, done })
     }
 
@@ -128,7 +128,7 @@ impl Mailbox {
     pub(crate) async fn next(&self) -> Option<MailboxItem> {
         loop {
             // A notification between the check and the wait is not lost.
-            if let Some(mail) = self.take() {
+            if let Some(mail) = self.take_item() {
                 return Some(mail);
             }
             if self.is_done() {
@@ -144,7 +144,7 @@ impl Mailbox {
     }
 
     /// Ends the session: its worker ends after it has answered the waiting messages.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_session(&self) {
         self.lock().ended = true;
         self.came.notify_one();
     }
@@ -153,7 +153,7 @@ impl Mailbox {
         self.lock().ended
     }
 
-    fn take(&self) -> Option<MailboxItem> {
+    fn take_item(&self) -> Option<MailboxItem> {
         let mut inner = self.lock();
         let mail = inner.mail.pop_front()?;
         if let MailboxItem::Message {
@@ -182,7 +182,7 @@ impl Mailbox {
 
 impl MailboxSlot<'_> {
     /// Fills the place with a durable message.
-    pub(crate) fn fill(mut self, id: MessageId, said: TurnInput, digest: Digest, origin: Origin) {
+    pub(crate) fn put_message(mut self, id: MessageId, said: TurnInput, digest: Digest, origin: Origin) {
         let TurnInput { text, images, frame } = said;
         self.filled = true;
         let text = match self.beyond.take() {

@@ -52,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Member {
     /// Returns the stricter of its own autonomy level and the Claw's.
-    pub(crate) fn autonomy(&self, claw: AutonomyLevel) -> AutonomyLevel {
+    pub(crate) fn effective_autonomy(&self, claw: AutonomyLevel) -> AutonomyLevel {
         let own = self.identity.as_ref().map(|identity| identity.autonomy);
         own.into_iter().chain(self.at_most).fold(claw, AutonomyLevel::min)
     }
@@ -64,7 +64,7 @@ impl Member {
     }
 
     /// Returns the system prompt's text about the member.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn prompt_text(&self) -> String {
         format!(
             "You are member {}, role {}, swarm {}.",
             self.name, self.role, self.swarm
@@ -72,7 +72,7 @@ impl Member {
     }
 
     /// Keeps the most serious failure. An unknown effect counts as more serious than any other.
-    pub(crate) fn note(&self, trouble: MemberFailure) {
+    pub(crate) fn record_failure(&self, trouble: MemberFailure) {
         let mut known = lock(&self.trouble);
         if !matches!(*known, Some(MemberFailure::Effects(_))) {
             *known = Some(trouble);
@@ -88,7 +88,7 @@ impl Member {
             return Ok(());
         };
         there.may_begin(run).await.map_err(|reason| {
-            self.note(MemberFailure::Effects(reason.clone()));
+            self.record_failure(MemberFailure::Effects(reason.clone()));
             CallError::Unavailable {
                 tool: tool.to_owned(),
                 reason,
@@ -99,20 +99,20 @@ impl Member {
     /// Records that a call may have had effects.
     pub(crate) fn note_call(&self, error: &CallError, side_effects: bool) {
         if side_effects && error.may_have_run() {
-            self.note(MemberFailure::Effects(error.to_string()));
+            self.record_failure(MemberFailure::Effects(error.to_string()));
         }
     }
 
-    pub(crate) fn trouble(&self) -> Option<MemberFailure> {
+    pub(crate) fn worst_failure(&self) -> Option<MemberFailure> {
         lock(&self.trouble).clone()
     }
 
-    pub(crate) fn hear(&self, text: String) {
+    pub(crate) fn add_peer_report(&self, text: String) {
         lock(&self.heard).push(text);
     }
 
     /// Returns the reports of other members, for the system prompt.
-    pub(crate) fn heard(&self) -> Vec<String> {
+    pub(crate) fn peer_reports(&self) -> Vec<String> {
         lock(&self.heard).clone()
     }
 }

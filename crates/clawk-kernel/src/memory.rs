@@ -16,9 +16,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::author::TextAuthor;
-use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, key};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, answer_key};
 use crate::error::KernelError;
-use crate::event::{Draft, JournalWriter, Thread, canonical, digest, together};
+use crate::event::{Draft, JournalWriter, Thread, batch_from_drafts, canonical, digest};
 use crate::judge::{self, InjectionClassifier};
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{AnswerKey, Batch, MarkedContent, Memory, MemorySearch, Scope, StoreQuery, ToolRunner};
@@ -58,14 +58,14 @@ pub(crate) struct MemoryServices {
 
 impl MemoryServices {
     /// Ranks results by the store's settings. A replay's results were ranked when they were recorded.
-    pub(crate) fn weigh(&self, store: &Store, found: &mut EntrySearchResult, whose: &str) {
+    pub(crate) fn rank_entries(&self, store: &Store, found: &mut EntrySearchResult, whose: &str) {
         if !self.taped {
-            rank::weigh(store, found, whose, self.scribe.now());
+            rank::rank_entries(store, found, whose, self.scribe.now());
         }
     }
 }
 
-pub(crate) fn find<'a>(
+pub(crate) fn find_store<'a>(
     memories: &'a MemoryServices,
     name: &str,
 ) -> Result<(&'a Store, &'a dyn Memory), KernelError> {
@@ -94,11 +94,11 @@ pub(crate) fn find<'a>(
 }
 
 /// Returns the scope of the session's channel, from which its turns recall.
-fn scope(memories: &MemoryServices, session: SessionId) -> Scope {
+fn session_scope(memories: &MemoryServices, session: SessionId) -> Scope {
     let state = memories.classifier.table.get(session);
     Scope {
         identity: memories.manifest.identity.name.clone(),
-        channel: state.map_or_else(|| "rpc".to_owned(), |state| recall::channel(&state.door)),
+        channel: state.map_or_else(|| "rpc".to_owned(), |state| recall::scope_channel(&state.door)),
     }
 }
 
@@ -118,21 +118,21 @@ fn owner_of_wire(memories: &MemoryServices, session: SessionId) -> Option<String
     let state = table
         .get(session)
         .filter(|state| state.door.role() < Role::Admin)?;
-    Some(recall::whose(&state.door))
+    Some(recall::conversation_label(&state.door))
 }
 
-fn thread(memories: &MemoryServices, session: SessionId) -> Thread {
-    Thread::of(session).child(memories.scribe.clock().uuid())
+fn session_thread(memories: &MemoryServices, session: SessionId) -> Thread {
+    Thread::for_session(session).child(memories.scribe.clock().new_uuid())
 }
 
 /// `claw.memory.query`.
-pub(crate) async fn query(
+pub(crate) async fn query_store(
     memories: &MemoryServices,
     session: SessionId,
     params: MemoryQueryParams,
 ) -> Result<MemoryQueryResult, KernelError> {
-    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
-    let (store, memory) = find(memories, &params.store)?;
+    let _working = memories.life.begin_work().map_err(KernelError::NotReady)?;
+    let (store, memory) = find_store(memories, &params.store)?;
     let (name, query, top_k) = match params.query {
         MemoryQuery::Semantic { mut text, top_k } => {
             memories.classifier.models.screens.without_known(&mut text);
@@ -143,8 +143,8 @@ pub(crate) async fn query(
             ("key", StoreQuery::Key(key), top_k)
         }
         MemoryQuery::TimeRange { time_range, top_k } => {
-            let from = time(&time_range.from, "query.time_range.from")?;
-            let to = time(&time_range.to, "query.time_range.to")?;
+            let from = parse_time(&time_range.from, "query.time_range.from")?;
+            let to = parse_time(&time_range.to, "query.time_range.to")?;
             ("time-range", StoreQuery::Between(from, to), top_k)
         }
     };
@@ -166,10 +166,12 @@ pub(crate) async fn query(
         vector,
         limit,
     };
-    let mut found = memory.ask(store, &scope(memories, session), ask).await?;
-    memories.weigh(store, &mut found, "");
+    let mut found = memory
+        .search_entries(store, &session_scope(memories, session), ask)
+        .await?;
+    memories.rank_entries(store, &mut found, "");
     let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
-    let thread = thread(memories, session);
+    let thread = session_thread(memories, session);
     let mut look = ScreeningPass::new(
         &memories.classifier.models.screens,
         thread,
@@ -177,19 +179,19 @@ pub(crate) async fn query(
         &store.name,
         &NoticeSender::default(),
     );
-    judge::memory(&memories.classifier, &mut look, &mut entries, &cancel).await;
+    judge::screen_found_entries(&memories.classifier, &mut look, &mut entries, &cancel).await;
     let mut drafts = look.drafts;
     let payload = MemoryQueried {
         found: count_of(entries.len()),
         query: name.to_owned(),
         store: store.name.to_string(),
     };
-    drafts.push(memories.scribe.entry(&thread, &payload));
-    let _ticket = memories.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
+    drafts.push(memories.scribe.draft_event(&thread, &payload));
+    let _ticket = memories.scribe.submit_drafts(drafts)?; // a read changes nothing: its record need not be waited for
     Ok(MemoryQueryResult { entries })
 }
 
-fn time(text: &str, member: &'static str) -> Result<Timestamp, KernelError> {
+fn parse_time(text: &str, member: &'static str) -> Result<Timestamp, KernelError> {
     Timestamp::parse(text).map_err(|error| KernelError::BadParameter {
         member,
         reason: error.to_string(),
@@ -207,23 +209,23 @@ fn check_count(count: usize) -> Result<(), KernelError> {
 }
 
 /// `claw.memory.store`: once per `request_id` (R19).
-pub(crate) async fn store(
+pub(crate) async fn store_entries(
     memories: &MemoryServices,
     session: SessionId,
     mut params: MemoryStoreParams,
 ) -> Result<MemoryStoreResult, KernelError> {
-    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
-    let (spec, memory) = find(memories, &params.store)?;
+    let _working = memories.life.begin_work().map_err(KernelError::NotReady)?;
+    let (spec, memory) = find_store(memories, &params.store)?;
     check_count(params.entries.len())?;
     // Compare the text before screening, so that the same request stays equal even if screening knows more secrets later.
     let asked = digest(&canonical(&params.entries));
     let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());
     let request_id = params.context.request_id;
-    let key = key(DedupMethod::MemoryStore, &request_id);
+    let key = answer_key(DedupMethod::MemoryStore, &request_id);
     let (scribe, now) = (&memories.scribe, memories.scribe.now());
     let claim = memories
         .dedup
-        .claim(key, request_hash, &**scribe.journal())
+        .claim_request(key, request_hash, &**scribe.journal())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -233,11 +235,11 @@ pub(crate) async fn store(
             return Err(KernelError::RequestIdReused(request_id));
         }
     };
-    let (count, thread) = (params.entries.len(), thread(memories, session));
-    let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
+    let (count, thread) = (params.entries.len(), session_thread(memories, session));
+    let drafts = screen_entries(memories, thread, &spec.name, &mut params.entries).await?;
     let entries_hash = digest(&canonical(&params.entries));
-    let begun = self::key(DedupMethod::MemoryBegun, &request_id);
-    let batch = batch(memories, begun, request_hash).await?;
+    let begun = self::answer_key(DedupMethod::MemoryBegun, &request_id);
+    let batch = batch_id(memories, begun, request_hash).await?;
     let about = MemoryWrite {
         batch: Some(batch),
         by: None,
@@ -247,28 +249,46 @@ pub(crate) async fn store(
         request_id: request_id.as_str().to_owned(),
         store: spec.name.to_string(),
     };
-    let entries = marked(memories, session, batch, params.entries).await;
-    let place = scope(memories, session);
-    let result = if memory.joins(spec) {
+    let entries = mark_entries(memories, session, batch, params.entries).await;
+    let place = session_scope(memories, session);
+    let result = if memory.joins_journal(spec) {
         // Entries and their event are in one commit, because the ids follow from the event.
         let mut record = drafts;
-        record.push(scribe.entry(&thread, &about.as_stored()).answers(Some(key)));
-        let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
+        record.push(
+            scribe
+                .draft_event(&thread, &about.as_stored())
+                .with_answer_key(Some(key)),
+        );
+        let ids = memory
+            .store_entries(spec, &place, entries, now, batch_from_drafts(record))
+            .await?;
         result_of(ids)
     } else {
         let mut first = drafts;
-        first.push(scribe.entry(&thread, &about.as_requested()).answers(Some(begun)));
+        first.push(
+            scribe
+                .draft_event(&thread, &about.as_requested())
+                .with_answer_key(Some(begun)),
+        );
         scribe.write(first).await?;
-        let result = result_of(memory.keep(spec, &place, entries, now, Batch::default()).await?);
+        let result = result_of(
+            memory
+                .store_entries(spec, &place, entries, now, Batch::default())
+                .await?,
+        );
         let answer = canonical(&result);
-        let draft = scribe.entry(&thread, &about.as_stored());
+        let draft = scribe.draft_event(&thread, &about.as_stored());
         scribe
-            .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
+            .write(vec![
+                draft
+                    .with_content(digest(&answer), answer)
+                    .with_answer_key(Some(key)),
+            ])
             .await?;
         result
     };
-    guard.settle(DedupAnswer::Memory(result.clone()));
-    memories.tender.nudge(spec, &place);
+    guard.publish_answer(DedupAnswer::Memory(result.clone()));
+    memories.tender.mark_due(spec, &place);
     Ok(result)
 }
 
@@ -286,7 +306,7 @@ pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
 
 /// Marks the provenance of entries from the wire. Their source is the client, whatever their metadata says. Text that a call wrote
 /// into a file keeps its known provenance.
-async fn marked(
+async fn mark_entries(
     memories: &MemoryServices,
     session: SessionId,
     batch: Uuid,
@@ -304,7 +324,7 @@ async fn marked(
         mark: EntryProvenance {
             origin: origin.clone().unwrap_or_else(|| "user".to_owned()),
             untrusted: origin.is_some(),
-            author: author.words(),
+            author: author.display_name(),
             session: session.to_string(),
             whose: whose.clone(),
             ..EntryProvenance::default()
@@ -319,7 +339,7 @@ async fn marked(
         let name = one.entry.key.clone().unwrap_or_default();
         let known = memories
             .runner
-            .marked(vec![MarkedContent::Text { name, text }])
+            .marked_origins(vec![MarkedContent::Text { name, text }])
             .await;
         if !known.is_empty() {
             one.mark.untrusted = true;
@@ -331,23 +351,23 @@ async fn marked(
 
 /// Returns the batch from which the ids of a request's entries are made. A repeated request uses the same batch, so that a crash
 /// between the two commits doubles nothing. A request whose id was used long ago is a new one with its own entries.
-async fn batch(
+async fn batch_id(
     memories: &MemoryServices,
     begun: AnswerKey,
     request_hash: Digest,
 ) -> Result<Uuid, KernelError> {
     let known = memories.scribe.journal().answer_to(begun).await?;
     let Some(answer) = known.filter(|answer| memories.dedup.is_kept(answer)) else {
-        return Ok(memories.scribe.clock().uuid());
+        return Ok(memories.scribe.clock().new_uuid());
     };
     let begun: MemoryWrite = answer.event.read_as()?;
     // An earlier version's has no batch.
     let batch = begun.batch.filter(|_| begun.request_hash == Some(request_hash));
-    Ok(batch.unwrap_or_else(|| memories.scribe.clock().uuid()))
+    Ok(batch.unwrap_or_else(|| memories.scribe.clock().new_uuid()))
 }
 
 /// Returns the entries in a form that may be stored. A refusal is recorded before it is returned.
-async fn screened(
+async fn screen_entries(
     memories: &MemoryServices,
     thread: Thread,
     store: &str,
@@ -360,7 +380,7 @@ async fn screened(
         store,
         &NoticeSender::default(),
     );
-    match judge::remembered(&mut look, entries).await {
+    match judge::screen_new_entries(&mut look, entries).await {
         Ok(()) => Ok(look.drafts),
         Err(refused) => {
             memories.scribe.write(look.drafts).await?;
@@ -370,17 +390,17 @@ async fn screened(
 }
 
 /// `claw.memory.compact`.
-pub(crate) async fn compact(
+pub(crate) async fn compact_store(
     memories: &MemoryServices,
     session: SessionId,
     params: MemoryCompactParams,
 ) -> Result<MemoryCompactResult, KernelError> {
-    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
-    let (store, memory) = find(memories, &params.store)?;
+    let _working = memories.life.begin_work().map_err(KernelError::NotReady)?;
+    let (store, memory) = find_store(memories, &params.store)?;
     let purse = memories.classifier.table.purse_of(session);
-    let at = (store, &scope(memories, session));
+    let at = (store, &session_scope(memories, session));
     let (entries_before, entries_after) =
-        tend::compacted(memories, memory, at, &thread(memories, session), &purse).await?;
+        tend::compact_store(memories, memory, at, &session_thread(memories, session), &purse).await?;
     Ok(MemoryCompactResult {
         entries_before,
         entries_after,

@@ -94,14 +94,14 @@ pub(crate) fn model_in_use(models: &ModelServices, choice: Option<&ModelChoice>)
         model: spec.model.clone(),
         effort: chosen
             .and_then(|choice| choice.effort)
-            .or(models.local(&spec.name).effort),
+            .or(models.local_options(&spec.name).effort),
     })
 }
 
 /// The provider of a choice; one that the manifest has no more counts as none.
 fn answering<'m>(models: &'m ModelServices, choice: Option<&ModelChoice>) -> Option<&'m Spec> {
     let chosen = choice.and_then(|choice| models.manifest.provider(&choice.provider));
-    chosen.or_else(|| models.manifest.provider(models.primary()))
+    chosen.or_else(|| models.manifest.provider(models.primary_provider()))
 }
 
 /// The provider that a person means: by its own name, its model's, or the model's without the vendor.
@@ -128,7 +128,7 @@ fn unknown(models: &ModelServices, asked: &str) -> ModelChoiceError {
 
 fn effort_of(models: &ModelServices, spec: &Spec, word: &str) -> Result<ReasoningEffort, ModelChoiceError> {
     let model = spec.model.clone();
-    let known = models.local(&spec.name).efforts;
+    let known = models.local_options(&spec.name).efforts;
     let known = known.as_deref().unwrap_or(&ReasoningEffort::ALL);
     if known.is_empty() {
         return Err(ModelChoiceError::NoEffort { model });

@@ -106,8 +106,8 @@ impl Default for InboxLimits {
 impl SwarmOptions {
     /// Returns the options without swarm members: the swarm's tools are offered, and their calls go to the runner, as in a replay.
     #[must_use]
-    pub fn unmanned(self) -> Self {
-        let names = crate::team::specs().into_iter().map(|spec| spec.name);
+    pub fn without_members(self) -> Self {
+        let names = crate::team::tool_declarations().into_iter().map(|spec| spec.name);
         Self {
             taped: Some(names.map(|name| (name, Timestamp(0))).collect()),
             ..self

@@ -37,7 +37,7 @@ const PAGE: usize = 256;
 const LONGEST_IMPOSED_MS: u64 = 86_400_000;
 /// Delay before a delivery that a stop or the journal blocks is tried again, in milliseconds.
 const HELD_UP_MS: u64 = 1_000;
-/// Largest number of entries that [`crate::Kernel::undelivered`] reads.
+/// Largest number of entries that [`crate::Kernel::undelivered_answers`] reads.
 const LOOKED_AT: usize = 10_000;
 
 /// `[outbox]`: limits for the delivery of answers.
@@ -95,17 +95,17 @@ impl Outbox {
     }
 
     /// Wakes the delivery tasks because a new answer must be delivered.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake_delivery(&self) {
         self.woken.send_modify(|count| *count += 1);
     }
 
-    fn lanes(&self) -> MutexGuard<'_, HashMap<String, OutboxLane>> {
+    fn lock_lanes(&self) -> MutexGuard<'_, HashMap<String, OutboxLane>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the channel's lock and stops the previous delivery task.
-    fn lane(&self, channel: &str, stop: &CancellationToken) -> Arc<tokio::sync::Mutex<()>> {
-        let mut lanes = self.lanes();
+    fn take_lane(&self, channel: &str, stop: &CancellationToken) -> Arc<tokio::sync::Mutex<()>> {
+        let mut lanes = self.lock_lanes();
         let before = lanes.get(channel).cloned();
         let alone = before
             .as_ref()
@@ -129,13 +129,17 @@ pub struct DeliveryGuard {
 }
 
 /// Starts to deliver a channel's answers and replaces the previous delivery task.
-pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn ChannelDelivery>) -> DeliveryGuard {
+pub(crate) fn attach_channel(
+    outbox: &Arc<Outbox>,
+    channel: &str,
+    port: Arc<dyn ChannelDelivery>,
+) -> DeliveryGuard {
     let stop = outbox.life.stop.child_token();
-    let alone = outbox.lane(channel, &stop);
+    let alone = outbox.take_lane(channel, &stop);
     let (own, name, over) = (Arc::clone(outbox), channel.to_owned(), stop.clone());
     outbox.life.tracker.spawn(async move {
         tokio::select! {
-            _alone = alone.lock() => work(&own, &name, &*port, &over).await,
+            _alone = alone.lock() => run_delivery(&own, &name, &*port, &over).await,
             () = over.cancelled() => {}
         }
     });
@@ -147,22 +151,22 @@ pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn ChannelD
 /// The result of an attempt: its conversation, its message, and the delay before the next one.
 type FinishedAttempt = (String, MessageId, Option<Duration>);
 
-async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: &CancellationToken) {
+async fn run_delivery(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: &CancellationToken) {
     let mut woken = outbox.woken.subscribe();
     let mut sending = FuturesUnordered::new();
     let mut busy: HashSet<String> = HashSet::new();
     let mut due: HashMap<MessageId, Instant> = HashMap::new();
     loop {
         let read = {
-            let mut reading = outbox.scribe.journal().owed(channel, PAGE);
+            let mut reading = outbox.scribe.journal().owed_answers(channel, PAGE);
             loop {
                 // Attempts continue while the queue is read, because an attempt that waits for the journal could block it forever.
                 // Rows that were read before an attempt ended are read again, because they may list its answer as undelivered.
                 tokio::select! {
                     read = &mut reading => break read,
                     Some(left) = sending.next() => {
-                        settle(left, &mut busy, &mut due);
-                        reading = outbox.scribe.journal().owed(channel, PAGE);
+                        finish_attempt(left, &mut busy, &mut due);
+                        reading = outbox.scribe.journal().owed_answers(channel, PAGE);
                     }
                 }
             }
@@ -180,7 +184,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
         for row in rows {
             let at = *due
                 .entry(row.owed.message)
-                .or_insert_with(|| now + until(clock, row.next_at));
+                .or_insert_with(|| now + time_until(clock, row.next_at));
             // If all places are in use, the queue is read again when an attempt ends.
             if busy.contains(&row.owed.conversation) || sending.len() >= AT_ONCE {
                 continue;
@@ -191,7 +195,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
             }
             busy.insert(row.owed.conversation.clone());
             due.remove(&row.owed.message);
-            sending.push(attempt(outbox, port, row, stop));
+            sending.push(attempt_delivery(outbox, port, row, stop));
         }
         let look = soonest
             .unwrap_or(now + Duration::from_millis(ATTEMPT_MS))
@@ -199,7 +203,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
         tokio::select! {
             () = stop.cancelled() => break,
             () = outbox.life.closing.cancelled() => break,
-            Some(left) = sending.next() => settle(left, &mut busy, &mut due),
+            Some(left) = sending.next() => finish_attempt(left, &mut busy, &mut due),
             _ = woken.changed() => {}
             () = tokio::time::sleep_until(look) => {}
         }
@@ -209,7 +213,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
 }
 
 /// Handles the end of an attempt.
-fn settle(
+fn finish_attempt(
     (conversation, message, wait): FinishedAttempt,
     busy: &mut HashSet<String>,
     due: &mut HashMap<MessageId, Instant>,
@@ -221,21 +225,21 @@ fn settle(
 /// Shortest time between two reads of the queue if nothing ends or is added.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
-fn until(now: Timestamp, at: Timestamp) -> Duration {
+fn time_until(now: Timestamp, at: Timestamp) -> Duration {
     let left = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0); // silent-ok: past means now
     // A longer delay means that the wall clock was set back.
     Duration::from_micros(left).min(Duration::from_millis(LONGEST_IMPOSED_MS))
 }
 
-async fn attempt(
+async fn attempt_delivery(
     outbox: &Outbox,
     port: &dyn ChannelDelivery,
     row: OutboxRow,
     stop: &CancellationToken,
 ) -> FinishedAttempt {
-    let _working = outbox.life.join();
+    let _working = outbox.life.join_work();
     let (conversation, message) = (row.owed.conversation.clone(), row.owed.message);
-    let wait = match once(outbox, port, row, stop).await {
+    let wait = match deliver_once(outbox, port, row, stop).await {
         Ok(wait) => wait,
         Err(error) => {
             tracing::warn!(%error, "a delivery could not be recorded");
@@ -246,19 +250,19 @@ async fn attempt(
 }
 
 /// Makes one attempt. Returns the delay before the next one, if there is one.
-async fn once(
+async fn deliver_once(
     outbox: &Outbox,
     port: &dyn ChannelDelivery,
     row: OutboxRow,
     stop: &CancellationToken,
 ) -> Result<Option<Duration>, JournalError> {
     // An emergency stop that blocks the network for tools also blocks answers.
-    let Ok(held) = outbox.brake.hold(row.owed.session, Level::NoNetwork, stop) else {
+    let Ok(held) = outbox.brake.guard_work(row.owed.session, Level::NoNetwork, stop) else {
         return Ok(Some(Duration::from_millis(HELD_UP_MS)));
     };
     let Some(text) = text_of(outbox, &row).await? else {
         let reason = "its text was erased before it was delivered".to_owned();
-        end(outbox, &row, row.attempts, Delivery::Failed { reason }).await?;
+        record_outcome(outbox, &row, row.attempts, Delivery::Failed { reason }).await?;
         return Ok(None);
     };
     let attempt = row.attempts.saturating_add(1);
@@ -278,24 +282,28 @@ async fn once(
         message_id: out.id.0,
         repeat: out.repeat,
     };
-    let draft = outbox.scribe.entry(&thread(outbox, &row), &payload);
+    let draft = outbox.scribe.draft_event(&row_thread(outbox, &row), &payload);
     let begun = OutboxChange::Begun { message: out.id };
-    outbox.scribe.owe(vec![draft], vec![begun])?.durable().await?;
+    outbox
+        .scribe
+        .submit_outbox(vec![draft], vec![begun])?
+        .wait_until_durable()
+        .await?;
     let outcome = tokio::select! {
-        outcome = port.deliver(&out, &held.cancel) => outcome,
+        outcome = port.deliver_answer(&out, &held.cancel) => outcome,
         () = tokio::time::sleep(Duration::from_millis(ATTEMPT_MS)) => Delivery::Unknown {
             reason: format!("no answer within {ATTEMPT_MS} ms"),
         },
         // A channel that ignores its cancellation must not block others.
-        () = after(&held.cancel) => Delivery::Unknown {
+        () = wait_after_cancel(&held.cancel) => Delivery::Unknown {
             reason: "the attempt was cut short".to_owned(),
         },
     };
-    end(outbox, &row, attempt, outcome).await
+    record_outcome(outbox, &row, attempt, outcome).await
 }
 
 /// Completes some time after a cancellation.
-async fn after(cancel: &CancellationToken) {
+async fn wait_after_cancel(cancel: &CancellationToken) {
     cancel.cancelled().await;
     tokio::time::sleep(Duration::from_millis(GRACE_MS)).await;
 }
@@ -310,30 +318,30 @@ async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, Jou
         )));
     };
     let journal = outbox.scribe.journal();
-    let Some(bytes) = journal.content(digest).await? else {
+    let Some(bytes) = journal.read_content(digest).await? else {
         return Ok(None);
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
     // Derived from the record in every attempt, so that it is the same after a crash and a model can't write it.
-    let record = shown::of(&**journal, row.owed.session, row.owed.message, None, false).await?;
-    let shown = record.shown();
-    let mut text = shown.marked(&text);
-    if let Some(line) = shown.line() {
+    let record = shown::turn_record(&**journal, row.owed.session, row.owed.message, None, false).await?;
+    let shown = record.call_summary();
+    let mut text = shown.mark_answer(&text);
+    if let Some(line) = shown.record_line() {
         text.push_str(&format!("\n\n_{line}_"));
     }
     Ok(Some(text))
 }
 
-fn thread(outbox: &Outbox, row: &OutboxRow) -> Thread {
+fn row_thread(outbox: &Outbox, row: &OutboxRow) -> Thread {
     Thread {
         session: row.owed.session,
-        span: outbox.scribe.clock().uuid(),
+        span: outbox.scribe.clock().new_uuid(),
         parent: Some(row.owed.message.0),
     }
 }
 
 /// Records the outcome of an attempt, durably.
-async fn end(
+async fn record_outcome(
     outbox: &Outbox,
     row: &OutboxRow,
     attempt: u32,
@@ -345,7 +353,7 @@ async fn end(
         BackoffStrategy::Exponential,
         limits.first_wait_ms,
         attempt,
-        outbox.scribe.clock().random(),
+        outbox.scribe.clock().random_u64(),
     );
     let unknown = matches!(outcome, Delivery::Unknown { .. });
     let (word, platform_id, reason, wait_ms) = match outcome {
@@ -400,8 +408,15 @@ async fn end(
         reason: code,
         words_hash,
     };
-    let draft = outbox.scribe.entry(&thread(outbox, row), &payload).words(words);
-    outbox.scribe.owe(vec![draft], changes)?.durable().await?;
+    let draft = outbox
+        .scribe
+        .draft_event(&row_thread(outbox, row), &payload)
+        .with_words(words);
+    outbox
+        .scribe
+        .submit_outbox(vec![draft], changes)?
+        .wait_until_durable()
+        .await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
 
@@ -419,11 +434,11 @@ pub struct UndeliveredAnswer {
 }
 
 /// Returns the undelivered answers for this client.
-pub(crate) async fn undelivered(
+pub(crate) async fn undelivered_answers(
     outbox: &Outbox,
     surface: &str,
 ) -> Result<Vec<UndeliveredAnswer>, JournalError> {
-    let rows = outbox.scribe.journal().outbox(LOOKED_AT).await?;
+    let rows = outbox.scribe.journal().read_outbox(LOOKED_AT).await?;
     let mut found = Vec::new();
     for row in rows {
         if !row.owed.channel.is_empty() || row.owed.conversation != surface {
@@ -447,7 +462,7 @@ pub(crate) async fn undelivered(
 
 /// Records that a client of this process has shown the answer. Waits until it is durable, because the list may be read directly
 /// after a turn.
-pub(crate) async fn delivered(
+pub(crate) async fn mark_delivered(
     outbox: &Outbox,
     session: SessionId,
     message: MessageId,
@@ -465,23 +480,23 @@ pub(crate) async fn delivered(
     };
     let thread = Thread {
         session,
-        span: outbox.scribe.clock().uuid(),
+        span: outbox.scribe.clock().new_uuid(),
         parent: Some(message.0),
     };
-    let draft = outbox.scribe.entry(&thread, &payload);
+    let draft = outbox.scribe.draft_event(&thread, &payload);
     let ticket = outbox
         .scribe
-        .owe(vec![draft], vec![OutboxChange::Delivered { message }])?;
-    ticket.durable().await
+        .submit_outbox(vec![draft], vec![OutboxChange::Delivered { message }])?;
+    ticket.wait_until_durable().await
 }
 
 /// Queues a dead letter of the outbox again. Returns `false` if this message has none.
-pub(crate) async fn requeue(
+pub(crate) async fn requeue_message(
     scribe: &JournalWriter,
     message: MessageId,
     by: &str,
 ) -> Result<bool, JournalError> {
-    let rows = scribe.journal().outbox(usize::MAX).await?;
+    let rows = scribe.journal().read_outbox(usize::MAX).await?;
     let Some(row) = rows
         .into_iter()
         .find(|row| row.dead && row.owed.message == message)
@@ -494,15 +509,18 @@ pub(crate) async fn requeue(
     };
     let thread = Thread {
         session: row.owed.session,
-        span: scribe.clock().uuid(),
+        span: scribe.clock().new_uuid(),
         parent: Some(message.0),
     };
-    let draft: Draft = scribe.entry(&thread, &payload);
+    let draft: Draft = scribe.draft_event(&thread, &payload);
     let change = OutboxChange::Requeued {
         message,
         at: scribe.now(),
     };
-    scribe.owe(vec![draft], vec![change])?.durable().await?;
+    scribe
+        .submit_outbox(vec![draft], vec![change])?
+        .wait_until_durable()
+        .await?;
     Ok(true)
 }
 
@@ -516,5 +534,5 @@ pub async fn requeue_offline(
     message: MessageId,
     by: &str,
 ) -> Result<bool, JournalError> {
-    requeue(&JournalWriter::new(journal, clock), message, by).await
+    requeue_message(&JournalWriter::new(journal, clock), message, by).await
 }

@@ -49,12 +49,12 @@ impl ResultExcerpt {
     pub const MIN_BYTES: usize = 4 << 10;
 
     /// Returns the setting for records that have none.
-    pub(crate) const fn before() -> Self {
+    pub(crate) const fn legacy_default() -> Self {
         Self::Head(128 << 10)
     }
 
     /// Returns the setting limited to a quarter of a window of this many tokens, at four bytes each.
-    pub(crate) fn within(self, window_tokens: usize) -> Self {
+    pub(crate) fn limited_to_window(self, window_tokens: usize) -> Self {
         let most = window_tokens.max(NOTES_BYTES * 2);
         match self {
             Self::Ends(bytes) => Self::Ends(bytes.min(most)),
@@ -84,7 +84,7 @@ pub(crate) struct ModelToolResult {
 
 impl ModelToolResult {
     /// Makes the end of a call without a result.
-    pub(crate) const fn refused(text: String) -> Self {
+    pub(crate) const fn from_refusal(text: String) -> Self {
         Self {
             text,
             is_error: true,
@@ -96,23 +96,25 @@ impl ModelToolResult {
 }
 
 /// Returns the complete text of a result.
-fn whole(result: &ToolCallResult) -> String {
+fn full_text(result: &ToolCallResult) -> String {
     let texts = result.content.iter().map(ContentBlock::as_model_text);
     texts.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a result in the form that the model reads.
-pub(crate) fn told(result: &ToolCallResult, shown: ResultExcerpt) -> ModelToolResult {
-    let text = whole(result);
+pub(crate) fn excerpt_result(result: &ToolCallResult, shown: ResultExcerpt) -> ModelToolResult {
+    let text = full_text(result);
     let digest = (text.len() >= READABLE_BYTES).then(|| digest(&canonical(result)));
     let (text, cut) = match (shown, digest) {
         _ if text.len() <= shown.bytes() => (text, None),
-        (ResultExcerpt::Head(bytes), _) => (head(&text, bytes), None),
-        (ResultExcerpt::Ends(bytes), Some(digest)) => (ends(&text, bytes, result, digest), Some(digest)),
+        (ResultExcerpt::Head(bytes), _) => (head_excerpt(&text, bytes), None),
+        (ResultExcerpt::Ends(bytes), Some(digest)) => {
+            (head_tail_excerpt(&text, bytes, result, digest), Some(digest))
+        }
         (ResultExcerpt::Ends(_), None) => (text, None),
     };
     ModelToolResult {
-        pictures: ResultPictures::of(result, &text),
+        pictures: ResultPictures::from_result(result, &text),
         text,
         is_error: result.is_error,
         cut,
@@ -120,16 +122,16 @@ pub(crate) fn told(result: &ToolCallResult, shown: ResultExcerpt) -> ModelToolRe
     }
 }
 
-fn head(text: &str, bytes: usize) -> String {
-    let (kept, total) = (before(text, bytes), text.len());
+fn head_excerpt(text: &str, bytes: usize) -> String {
+    let (kept, total) = (prefix_within(text, bytes), text.len());
     format!("{kept}\n[cut: {} of {total} bytes shown]", kept.len())
 }
 
 /// Returns the reason of a failure, then how to read the rest, then the beginning and the end.
-fn ends(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> String {
+fn head_tail_excerpt(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> String {
     let half = bytes.saturating_sub(NOTES_BYTES) / 2;
-    let (first, last, total) = (before(text, half), behind(text, half), text.len());
-    let reason = reason(result)
+    let (first, last, total) = (prefix_within(text, half), suffix_within(text, half), text.len());
+    let reason = failure_reason(result)
         .map(|reason| format!("[it failed: {reason}]\n"))
         .unwrap_or_default();
     let left_out = total - first.len() - last.len();
@@ -143,7 +145,7 @@ fn ends(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> St
 }
 
 /// Returns why a tool failed, from the structured part of its result (R20a).
-fn reason(result: &ToolCallResult) -> Option<String> {
+fn failure_reason(result: &ToolCallResult) -> Option<String> {
     if !result.is_error {
         return None;
     }
@@ -165,15 +167,15 @@ fn reason(result: &ToolCallResult) -> Option<String> {
     if why.is_empty() {
         return Some("the tool says so; the reason may stand at the end".to_owned());
     }
-    Some(before(&why.join(", "), MAX_REASON_BYTES).to_owned())
+    Some(prefix_within(&why.join(", "), MAX_REASON_BYTES).to_owned())
 }
 
-fn before(text: &str, bytes: usize) -> &str {
+fn prefix_within(text: &str, bytes: usize) -> &str {
     let end = text.floor_char_boundary(bytes.min(text.len()));
     text.get(..end).unwrap_or_default()
 }
 
-fn behind(text: &str, bytes: usize) -> &str {
+fn suffix_within(text: &str, bytes: usize) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(bytes));
     text.get(start..).unwrap_or_default()
 }
@@ -228,17 +230,17 @@ impl TruncatedOutputs {
     }
 
     /// Returns whether a result was shortened in this session.
-    pub(crate) fn any(&self, session: SessionId) -> bool {
+    pub(crate) fn has_cuts(&self, session: SessionId) -> bool {
         self.lock().contains_key(&session)
     }
 
-    fn has(&self, session: SessionId, digest: Digest) -> bool {
+    fn contains(&self, session: SessionId, digest: Digest) -> bool {
         self.lock()
             .get(&session)
             .is_some_and(|known| known.contains(&digest))
     }
 
-    pub(crate) fn forget(&self, session: SessionId) {
+    pub(crate) fn forget_session(&self, session: SessionId) {
         self.lock().remove(&session);
         let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
         whole.remove(&session);
@@ -246,7 +248,7 @@ impl TruncatedOutputs {
 }
 
 /// Returns the tool for the catalogue.
-pub(crate) fn tool() -> Tool {
+pub(crate) fn tool_declaration() -> Tool {
     let hints = json!({"readOnlyHint": true, "idempotentHint": true, "destructiveHint": false, "openWorldHint": false});
     let schema = json!({
         "type": "object",
@@ -299,37 +301,37 @@ pub(crate) async fn read(
         limit,
     } = match serde_json::from_value(Value::Object(arguments.clone())) {
         Ok(args) => args,
-        Err(error) => return Ok(reply(format!("bad arguments: {error}"), true)),
+        Err(error) => return Ok(text_outcome(format!("bad arguments: {error}"), true)),
     };
-    if !cuts.has(session, digest) {
+    if !cuts.contains(session, digest) {
         let text = "no output with this digest was cut in this session; take the digest from where the output was cut";
-        return Ok(reply(text.to_owned(), true));
+        return Ok(text_outcome(text.to_owned(), true));
     }
-    let kept = scribe.journal().content(digest).await;
+    let kept = scribe.journal().read_content(digest).await;
     let kept = kept.map_err(|error| RunError::Unavailable(error.to_string()))?;
     let result = kept.and_then(|bytes| serde_json::from_slice::<ToolCallResult>(&bytes).ok()); // silent-ok: erased content is an ordinary state
     let Some(result) = result else {
-        return Ok(reply("this output has been erased".to_owned(), true));
+        return Ok(text_outcome("this output has been erased".to_owned(), true));
     };
-    let text = whole(&result);
+    let text = full_text(&result);
     // A piece is never shortened itself.
     let most = shown.bytes().saturating_sub(NOTES_BYTES);
     let start = text.floor_char_boundary(offset.min(text.len()));
     let rest = text.get(start..).unwrap_or_default();
-    let piece = before(rest, limit.unwrap_or(most).clamp(4, most));
+    let piece = prefix_within(rest, limit.unwrap_or(most).clamp(4, most));
     let (end, total) = (start + piece.len(), text.len());
     let on = if end < total {
         format!("; read on with \"offset\": {end}")
     } else {
         String::new()
     };
-    Ok(reply(
+    Ok(text_outcome(
         format!("[bytes {start} to {end} of {total}{on}]\n{piece}"),
         false,
     ))
 }
 
-fn reply(text: String, is_error: bool) -> RunOutcome {
+fn text_outcome(text: String, is_error: bool) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,

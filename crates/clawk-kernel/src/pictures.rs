@@ -33,7 +33,7 @@ pub(crate) struct ResultPictures {
 
 impl ResultPictures {
     /// Returns the images of a result with this text; `None`: it has none.
-    pub(crate) fn of(result: &ToolCallResult, text: &str) -> Option<Self> {
+    pub(crate) fn from_result(result: &ToolCallResult, text: &str) -> Option<Self> {
         let known = |block: &&ContentBlock| match block {
             ContentBlock::Image { mime_type, .. } => AttachedPicture::TYPES.contains(&mime_type.as_str()),
             ContentBlock::Text { .. } | ContentBlock::Resource { .. } => false,
@@ -47,14 +47,14 @@ impl ResultPictures {
     }
 
     /// Returns whether the message holds this result. The loop guard may have added to its text.
-    fn fits(&self, text: &str) -> bool {
+    fn matches_text(&self, text: &str) -> bool {
         let (length, hash) = self.text;
         text.get(..length)
             .is_some_and(|text| digest(text.as_bytes()) == hash)
     }
 
     async fn read(&self, journal: &dyn Journal) -> Result<Vec<Image>, JournalError> {
-        let Some(bytes) = journal.content(self.result).await? else {
+        let Some(bytes) = journal.read_content(self.result).await? else {
             return Ok(Vec::new());
         };
         // silent-ok: erased or damaged content has no images
@@ -67,11 +67,11 @@ impl ResultPictures {
             } // silent-ok: the text has a note
             ContentBlock::Text { .. } | ContentBlock::Resource { .. } => None,
         });
-        Ok(images.map(shown).collect())
+        Ok(images.map(image_from_attached).collect())
     }
 }
 
-fn shown(attached: AttachedPicture) -> Image {
+fn image_from_attached(attached: AttachedPicture) -> Image {
     Image {
         digest: digest(&attached.data),
         size_bytes: u64::try_from(attached.data.len()).unwrap_or(u64::MAX),
@@ -106,25 +106,25 @@ impl ToolPictures {
         }
     }
 
-    pub(crate) fn forget(&self, session: SessionId) {
+    pub(crate) fn forget_session(&self, session: SessionId) {
         self.lock().remove(&session);
     }
 
-    fn of(&self, session: SessionId, call_id: &str, text: &str) -> Option<ResultPictures> {
+    fn find_pictures(&self, session: SessionId, call_id: &str, text: &str) -> Option<ResultPictures> {
         let all = self.lock();
         let mut known = all.get(&session)?.iter().rev();
         known
-            .find(|(id, pictures)| id == call_id && pictures.fits(text))
+            .find(|(id, pictures)| id == call_id && pictures.matches_text(text))
             .map(|(_, pictures)| pictures.clone())
     }
 
     /// Returns the number of result images in a request.
-    pub(crate) fn count(&self, session: SessionId, request: &InferRequest) -> usize {
+    pub(crate) fn count_shown(&self, session: SessionId, request: &InferRequest) -> usize {
         if !self.lock().contains_key(&session) {
             return 0;
         }
         let each = request.messages.iter().filter_map(|message| match message {
-            ModelMessage::ToolResult { call_id, text, .. } => self.of(session, call_id, text),
+            ModelMessage::ToolResult { call_id, text, .. } => self.find_pictures(session, call_id, text),
             ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
         });
         each.map(|pictures| pictures.count)
@@ -136,13 +136,13 @@ impl ToolPictures {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub(crate) async fn show(
+    pub(crate) async fn append_pictures(
         &self,
         journal: &dyn Journal,
         session: SessionId,
         mut request: InferRequest,
     ) -> Result<InferRequest, JournalError> {
-        if self.count(session, &request) == 0 {
+        if self.count_shown(session, &request) == 0 {
             return Ok(request);
         }
         let (mut out, mut behind): (Vec<ModelMessage>, Vec<Image>) = (Vec::new(), Vec::new());
@@ -150,11 +150,11 @@ impl ToolPictures {
         // Built from the end; `out` is reversed at last.
         for message in std::mem::take(&mut request.messages).into_iter().rev() {
             let ModelMessage::ToolResult { call_id, text, .. } = &message else {
-                place(&mut out, &mut behind);
+                place_pictures(&mut out, &mut behind);
                 out.push(message);
                 continue;
             };
-            if let Some(known) = self.of(session, call_id, text) {
+            if let Some(known) = self.find_pictures(session, call_id, text) {
                 let mut images = known.read(journal).await?;
                 images.retain(|image| {
                     let size = usize::try_from(image.size_bytes).unwrap_or(usize::MAX);
@@ -181,7 +181,7 @@ impl ToolPictures {
             }
             out.push(message);
         }
-        place(&mut out, &mut behind);
+        place_pictures(&mut out, &mut behind);
         out.retain(|message| !is_place(message));
         out.reverse();
         request.messages = out;
@@ -195,7 +195,7 @@ fn is_place(message: &ModelMessage) -> bool {
 }
 
 /// Puts the images of consecutive results after the last of them.
-fn place(out: &mut [ModelMessage], behind: &mut Vec<Image>) {
+fn place_pictures(out: &mut [ModelMessage], behind: &mut Vec<Image>) {
     if behind.is_empty() {
         return;
     }
@@ -229,21 +229,21 @@ mod tests {
     fn a_result_is_known_by_call_and_text() {
         let session = SessionId(uuid::Uuid::from_u128(1));
         let pictures = ToolPictures::default();
-        let found = ResultPictures::of(&result(PNG, "image/png"), "[image]").expect("one");
+        let found = ResultPictures::from_result(&result(PNG, "image/png"), "[image]").expect("one");
         pictures.add(session, [("c1".to_owned(), found)]);
-        assert!(ResultPictures::of(&result(PNG, "image/tiff"), "x").is_none());
-        assert!(pictures.of(session, "c1", "[image]").is_some());
+        assert!(ResultPictures::from_result(&result(PNG, "image/tiff"), "x").is_none());
+        assert!(pictures.find_pictures(session, "c1", "[image]").is_some());
         assert!(
             pictures
-                .of(session, "c1", "[image]\nnearly the same call again")
+                .find_pictures(session, "c1", "[image]\nnearly the same call again")
                 .is_some()
         );
         assert!(
-            pictures.of(session, "c1", "another result").is_none(),
+            pictures.find_pictures(session, "c1", "another result").is_none(),
             "ids come again"
         );
-        assert!(pictures.of(session, "c2", "[image]").is_none());
-        pictures.forget(session);
-        assert!(pictures.of(session, "c1", "[image]").is_none());
+        assert!(pictures.find_pictures(session, "c2", "[image]").is_none());
+        pictures.forget_session(session);
+        assert!(pictures.find_pictures(session, "c1", "[image]").is_none());
     }
 }

@@ -13,11 +13,11 @@ use crate::turn::Turn;
 impl RunningTurn<'_> {
     /// Makes the request, once for each model answer. Each call later finds its own result. If the request can't be made, each call
     /// asks separately.
-    pub(crate) async fn plan(&mut self, first: &ToolUse, turn: &Turn) {
-        if std::mem::replace(&mut self.planned, true) || turn.ahead().len() == 0 {
+    pub(crate) async fn ask_plan(&mut self, first: &ToolUse, turn: &Turn) {
+        if std::mem::replace(&mut self.planned, true) || turn.remaining_calls().len() == 0 {
             return;
         }
-        let all: Vec<&ToolUse> = std::iter::once(first).chain(turn.ahead()).collect();
+        let all: Vec<&ToolUse> = std::iter::once(first).chain(turn.remaining_calls()).collect();
         let names: BTreeSet<&str> = all.iter().map(|wanted| wanted.id.as_str()).collect();
         // Two calls with the same id can't be distinguished after a restart.
         if names.len() < all.len() {
@@ -40,14 +40,14 @@ impl RunningTurn<'_> {
         let of = u32::try_from(all.len()).unwrap_or(u32::MAX);
         let mut planned = Vec::with_capacity(all.len());
         for ((number, wanted), id) in (1..).zip(&all).zip(ids) {
-            let (Ok(arguments), None) = (&wanted.arguments, self.skill(&wanted.name)) else {
+            let (Ok(arguments), None) = (&wanted.arguments, self.find_skill(&wanted.name)) else {
                 continue;
             };
             if self.is_clients(&wanted.name) {
                 continue;
             }
             let (caller, request) = self
-                .request(wanted.id.clone(), wanted.name.clone(), arguments.clone(), id)
+                .call_request(wanted.id.clone(), wanted.name.clone(), arguments.clone(), id)
                 .await;
             planned.push(PlannedCall {
                 number,
@@ -68,14 +68,14 @@ impl RunningTurn<'_> {
     fn id_of(&mut self, wanted: &ToolUse) -> RequestId {
         let calls = self.calls;
         let id = self.requests.entry(wanted.id.clone());
-        id.or_insert_with(|| RequestId::from(calls.clock().uuid()))
+        id.or_insert_with(|| RequestId::from(calls.clock().new_uuid()))
             .clone()
     }
 
     /// Withdraws the open steps of a turn that has ended. If the agent stops, they stay open.
     pub(crate) async fn give_up_plan(&self) {
         if !self.calls.life.stop.is_cancelled() {
-            call::withdraw(self.calls, self.requests.values()).await;
+            call::withdraw_questions(self.calls, self.requests.values()).await;
         }
     }
 }

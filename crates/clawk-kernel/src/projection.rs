@@ -8,7 +8,7 @@ use clawk_events::shape::{BudgetUse, DryRunCost};
 use clawk_proto::{MessageId, RequestId};
 use uuid::Uuid;
 
-use crate::dedup::{DedupMethod, key};
+use crate::dedup::{DedupMethod, answer_key};
 
 use crate::effect::{self, EffectLedger};
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, JournalError, OpenEffect, RecordedEvent, SpentAmount};
@@ -43,7 +43,7 @@ struct ProjectedMessage {
 
 impl ProjectedMessage {
     /// Returns whether the stored state is the same. The details of a closed message are compared only if the events have them.
-    fn agrees(self, kept: &str) -> bool {
+    fn agrees_with(self, kept: &str) -> bool {
         match kept {
             "open" | "answered" | "dead" => kept == self.state,
             _ => self.state != "open",
@@ -97,7 +97,7 @@ impl ProjectionFold {
     }
 
     /// Takes the next event. One that can't be read is a difference: what it changed is in no sum.
-    pub fn see(&mut self, recorded: &RecordedEvent) {
+    pub fn apply_event(&mut self, recorded: &RecordedEvent) {
         self.first_hour.get_or_insert(hour_of(recorded.at));
         self.first_row = self.first_row.min(recorded.row);
         self.last_row = recorded.row;
@@ -112,50 +112,50 @@ impl ProjectionFold {
     )]
     fn fold(&mut self, recorded: &RecordedEvent) -> Result<(), JournalError> {
         match recorded.read_whole()? {
-            Event::MessageAccepted(accepted) => self.message(accepted.message_id, "open"),
+            Event::MessageAccepted(accepted) => self.apply_message(accepted.message_id, "open"),
             Event::SessionStarted(started) => {
                 if let Some(turn) = started.fork.and_then(|fork| fork.turn) {
-                    self.message(turn, "open");
+                    self.apply_message(turn, "open");
                 }
             }
-            Event::MessageAnswered(answered) => self.message(answered.message_id, "answered"),
-            Event::MessageDead(dead) => self.message(dead.message_id, "dead"),
+            Event::MessageAnswered(answered) => self.apply_message(answered.message_id, "answered"),
+            Event::MessageDead(dead) => self.apply_message(dead.message_id, "dead"),
             Event::ProviderRequested(requested) => {
                 self.asked.insert(requested.inference_id, requested.purses);
             }
             Event::ProviderCompleted(done) => {
                 let tokens = done.input_tokens.saturating_add(done.output_tokens);
-                self.inference(recorded, done.inference_id, (tokens, done.cost_microusd));
+                self.apply_inference(recorded, done.inference_id, (tokens, done.cost_microusd));
                 self.took(&done.took);
             }
             Event::ProviderFailed(failed) => {
                 let tokens = failed.input_tokens.saturating_add(failed.output_tokens);
-                self.inference(recorded, failed.inference_id, (tokens, failed.cost_microusd));
+                self.apply_inference(recorded, failed.inference_id, (tokens, failed.cost_microusd));
                 self.took(&failed.took);
             }
             Event::ActionExecuted(executed) => {
-                self.answer(recorded, DedupMethod::Call, &executed.request_id);
+                self.apply_answer(recorded, DedupMethod::Call, &executed.request_id);
                 self.took(&executed.took);
             }
             Event::ActionFailed(failed) => {
-                self.answer(recorded, DedupMethod::Call, &failed.request_id);
+                self.apply_answer(recorded, DedupMethod::Call, &failed.request_id);
                 self.took(&failed.took);
             }
-            Event::ActionDenied(denied) => self.answer(recorded, DedupMethod::Call, &denied.request_id),
+            Event::ActionDenied(denied) => self.apply_answer(recorded, DedupMethod::Call, &denied.request_id),
             // With `by`, the answer is the call's.
             Event::MemoryStored(stored) => {
                 if stored.by.is_none() {
-                    self.answer(recorded, DedupMethod::MemoryStore, &stored.request_id);
+                    self.apply_answer(recorded, DedupMethod::MemoryStore, &stored.request_id);
                 }
             }
             Event::SwarmRun(run) => {
                 if let Some(request_id) = &run.request_id {
-                    self.answer(recorded, DedupMethod::Delegate, request_id);
+                    self.apply_answer(recorded, DedupMethod::Delegate, request_id);
                 }
             }
             Event::SwarmDelegated(delegated) => {
                 if let Some(request_id) = &delegated.request_id {
-                    self.answer(recorded, DedupMethod::Delegate, request_id);
+                    self.apply_answer(recorded, DedupMethod::Delegate, request_id);
                 }
             }
             Event::DryRunSpent(spent) => self.paid(&spent.paid),
@@ -208,11 +208,11 @@ impl ProjectionFold {
         }
         let seen = self
             .ledger
-            .see(&recorded.kind, recorded.session, "", &recorded.payload);
+            .apply_event(&recorded.kind, recorded.session, "", &recorded.payload);
         seen.map_err(|error| recorded.unreadable(&error))
     }
 
-    fn message(&mut self, id: Uuid, state: &'static str) {
+    fn apply_message(&mut self, id: Uuid, state: &'static str) {
         let told = self.inbox.entry(MessageId(id)).or_insert(ProjectedMessage {
             state: "open",
             accepted: false,
@@ -224,11 +224,11 @@ impl ProjectionFold {
         }
     }
 
-    fn answer(&mut self, event: &RecordedEvent, method: DedupMethod, request_id: &str) {
+    fn apply_answer(&mut self, event: &RecordedEvent, method: DedupMethod, request_id: &str) {
         let Ok(request_id) = RequestId::parse(request_id) else {
             return; // silent-ok: what is no id of ours has no stored answer
         };
-        let key = key(method, &request_id);
+        let key = answer_key(method, &request_id);
         if self.unseen.get(&event.row) == Some(&key) {
             self.unseen.remove(&event.row);
         }
@@ -239,7 +239,7 @@ impl ProjectionFold {
         }
     }
 
-    fn inference(&mut self, event: &RecordedEvent, id: Uuid, (tokens, cost): (u64, Option<u64>)) {
+    fn apply_inference(&mut self, event: &RecordedEvent, id: Uuid, (tokens, cost): (u64, Option<u64>)) {
         let amount = BudgetAmount {
             tokens,
             cost_microusd: cost.unwrap_or(0),
@@ -280,7 +280,7 @@ impl ProjectionFold {
 
     /// The differences between the stored tables and the events, at most twenty. An empty list means that they agree.
     #[must_use]
-    pub fn differences(self, kept: &StoredProjections) -> Vec<String> {
+    pub fn find_differences(self, kept: &StoredProjections) -> Vec<String> {
         let mut found = self.unreadable.clone();
         self.inbox_differs(kept, &mut found);
         self.spent_differs(kept, &mut found);
@@ -298,7 +298,7 @@ impl ProjectionFold {
             .collect();
         for (id, told) in self.inbox.iter().filter(|(_, told)| told.accepted) {
             match have.get(id) {
-                Some(state) if told.agrees(state) => {}
+                Some(state) if told.agrees_with(state) => {}
                 Some(state) => found.push(format!(
                     "inbox: message {id} is kept as `{state}`, the events say `{}`",
                     told.state
@@ -375,7 +375,7 @@ impl ProjectionFold {
             .iter()
             .map(|effect| (effect.request_id.clone(), effect.tool.as_str()))
             .collect();
-        let entries = self.ledger.entries();
+        let entries = self.ledger.into_entries();
         for entry in entries {
             let here = strange.remove(&entry.request_id).is_some();
             if here != (entry.state == effect::State::Unknown) {

@@ -27,29 +27,29 @@ const FIND_OUT: &str = "Do not call it again before you know whether it was done
 tool that only reads, or ask the person.";
 
 /// Returns the system prompt for one turn. `window` is the size of the model's window in tokens.
-pub(crate) fn system(
+pub(crate) fn system_prompt(
     manifest: &Manifest,
     skill: Option<&Skill>,
     peers: &[String],
     files: &ContextFiles,
     window_tokens: usize,
 ) -> String {
-    of(manifest, &manifest.identity, (skill, peers), files, window_tokens)
+    compose_prompt(manifest, &manifest.identity, (skill, peers), files, window_tokens)
 }
 
 /// Returns the system prompt of a swarm member: with its own Identity if it has one, and a description of the member.
-pub(crate) fn member(
+pub(crate) fn member_prompt(
     manifest: &Manifest,
     member: &Member,
     peers: &[String],
     files: &ContextFiles,
     window_tokens: usize,
 ) -> String {
-    let identity = identity(manifest, Some(member));
+    let identity = prompt_identity(manifest, Some(member));
     format!(
         "{}\n\n{}",
-        of(manifest, identity, (None, peers), files, window_tokens),
-        member.words()
+        compose_prompt(manifest, identity, (None, peers), files, window_tokens),
+        member.prompt_text()
     )
 }
 
@@ -68,15 +68,15 @@ pub(crate) async fn context_files(
     manifest: &Manifest,
     member: Option<&Member>,
 ) -> ContextFiles {
-    let identity = identity(manifest, member);
+    let identity = prompt_identity(manifest, member);
     let mut found = ContextFiles {
-        texts: texts(manifest, identity),
+        texts: context_texts(manifest, identity),
         marked: TaintedFiles::new(),
     };
     for file in identity.context_files.values() {
         let content = MarkedContent::File(manifest.dir.join(file));
         let origins: BTreeSet<String> = runner
-            .marked(vec![content])
+            .marked_origins(vec![content])
             .await
             .into_values()
             .flatten()
@@ -89,20 +89,20 @@ pub(crate) async fn context_files(
 }
 
 /// Returns the Identity whose context files are used.
-pub(crate) fn identity<'a>(manifest: &'a Manifest, member: Option<&'a Member>) -> &'a Identity {
+pub(crate) fn prompt_identity<'a>(manifest: &'a Manifest, member: Option<&'a Member>) -> &'a Identity {
     let own = member.and_then(|member| member.identity.as_deref());
     own.unwrap_or(&manifest.identity)
 }
 
 /// Returns the texts of the existing context files, by their paths in the manifest.
-pub(crate) fn texts(manifest: &Manifest, identity: &Identity) -> BTreeMap<String, String> {
+pub(crate) fn context_texts(manifest: &Manifest, identity: &Identity) -> BTreeMap<String, String> {
     let files = identity.context_files.values();
     files
         .filter_map(|file| Some((file.clone(), context_file(&manifest.dir, file)?)))
         .collect()
 }
 
-fn of(
+fn compose_prompt(
     manifest: &Manifest,
     identity: &Identity,
     (skill, peers): (Option<&Skill>, &[String]),
@@ -116,7 +116,7 @@ fn of(
             identity.locale
         ));
     }
-    for (name, file, text) in within(identity, files, window_tokens) {
+    for (name, file, text) in fit_context_files(identity, files, window_tokens) {
         parts.push(match files.marked.get(file) {
             None => format!("<context name=\"{name}\">\n{text}\n</context>"),
             // The agent wrote this file while it read untrusted text. It is marked as data and can't end the mark.
@@ -151,7 +151,7 @@ fn of(
 
 /// Returns the existing context files: name, path and text. Together they use at most their share of the window; a cut text says
 /// so.
-fn within<'a>(
+fn fit_context_files<'a>(
     identity: &'a Identity,
     files: &ContextFiles,
     window_tokens: usize,
@@ -164,7 +164,7 @@ fn within<'a>(
     let limit = share_of_each(&mut sizes, window_tokens / CONTEXT_SHARE * TOKEN_BYTES);
     found
         .into_iter()
-        .map(|(name, file, text)| (name, file, cut(text.clone(), limit)))
+        .map(|(name, file, text)| (name, file, cut_text(text.clone(), limit)))
         .collect()
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn context_file(dir: &Path, file: &str) -> Option<String> {
         .take(limit)
         .read_to_end(&mut bytes)
         .ok()?; // silent-ok: absent or unreadable files add nothing
-    Some(cut(
+    Some(cut_text(
         String::from_utf8_lossy(&bytes).into_owned(),
         MAX_CONTEXT_FILE_BYTES,
     ))
@@ -218,13 +218,13 @@ pub(crate) fn result_text(
     shown: ResultExcerpt,
 ) -> ModelToolResult {
     match outcome {
-        Ok(result) => output::told(result, shown),
-        Err(error) if error.may_have_run() => ModelToolResult::refused(format!("{error}. {FIND_OUT}")),
-        Err(error) => ModelToolResult::refused(format!("not done: {error}")),
+        Ok(result) => output::excerpt_result(result, shown),
+        Err(error) if error.may_have_run() => ModelToolResult::from_refusal(format!("{error}. {FIND_OUT}")),
+        Err(error) => ModelToolResult::from_refusal(format!("not done: {error}")),
     }
 }
 
-fn cut(text: String, limit: usize) -> String {
+fn cut_text(text: String, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }

@@ -49,7 +49,7 @@ const MAX_QUESTION_BYTES: usize = 4096;
 const MAX_ENTRY_BYTES: usize = 4000;
 
 /// Returns the name of a person or conversation in marks and queries.
-pub(crate) fn whose(door: &EntryPoint) -> String {
+pub(crate) fn conversation_label(door: &EntryPoint) -> String {
     match door {
         EntryPoint::Channel {
             channel,
@@ -72,7 +72,7 @@ pub(crate) fn whose(door: &EntryPoint) -> String {
 }
 
 /// Returns the channel that a store's scope uses.
-pub(crate) fn channel(door: &EntryPoint) -> String {
+pub(crate) fn scope_channel(door: &EntryPoint) -> String {
     match door {
         EntryPoint::Channel { channel, .. } => channel.clone(),
         EntryPoint::Rpc { .. } | EntryPoint::Cli | EntryPoint::Peer { .. } | EntryPoint::Unknown { .. } => {
@@ -82,10 +82,10 @@ pub(crate) fn channel(door: &EntryPoint) -> String {
 }
 
 /// Returns the scope of a message's entries.
-pub(crate) fn place(calls: &CallGovernor, door: &EntryPoint) -> Scope {
+pub(crate) fn message_scope(calls: &CallGovernor, door: &EntryPoint) -> Scope {
     Scope {
         identity: calls.manifest.identity.name.clone(),
-        channel: channel(door),
+        channel: scope_channel(door),
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> 
     if origin.role >= Role::Admin || calls.memories.across_senders.contains(store) {
         return ConversationFilter::All;
     }
-    let mut known = vec![whose(origin.sender_door())];
+    let mut known = vec![conversation_label(origin.sender_door())];
     if let EntryPoint::Channel { channel, sender, .. } = origin.sender_door() {
         known.push(format!("{channel}/of/{sender}"));
     }
@@ -136,7 +136,7 @@ pub(crate) struct Turn<'a> {
 /// # Errors
 /// The journal can't be written.
 #[expect(clippy::too_many_lines, reason = "one look into each store, read downward")]
-pub(crate) async fn before(
+pub(crate) async fn recall_before_turn(
     calls: &CallGovernor,
     turn: Turn<'_>,
     question: &str,
@@ -158,7 +158,7 @@ pub(crate) async fn before(
         turn.notices,
     );
     let mut shown = PromptTexts::default();
-    for store in asked(calls) {
+    for store in recall_stores(calls) {
         let top_k = usize::try_from(store.search.top_k)
             .unwrap_or(usize::MAX)
             .clamp(1, 50);
@@ -168,31 +168,33 @@ pub(crate) async fn before(
             vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
             limit: varied::looked_at(top_k),
         };
-        let place = place(calls, turn.origin.sender_door());
-        match backend.ask(store, &place, ask).await {
+        let place = message_scope(calls, turn.origin.sender_door());
+        match backend.search_entries(store, &place, ask).await {
             Ok(mut found) => {
                 let own = turn.thread.session.to_string();
                 // Messages of this session are in its history already.
                 found
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
-                trace(&*calls.runner, store, &mut found).await;
+                trace_origins(&*calls.runner, store, &mut found).await;
                 // A replay's results were judged and selected when they were recorded.
                 if !calls.memories.taped {
-                    authors::judge(
+                    authors::judge_entries(
                         calls,
                         &mut found,
-                        (turn.author, &whose(turn.origin.sender_door())),
+                        (turn.author, &conversation_label(turn.origin.sender_door())),
                     )
                     .await;
                 }
-                calls
-                    .memories
-                    .weigh(store, &mut found, &whose(turn.origin.sender_door()));
+                calls.memories.rank_entries(
+                    store,
+                    &mut found,
+                    &conversation_label(turn.origin.sender_door()),
+                );
                 if !calls.memories.taped {
-                    found.hits = shown.choose(found.hits, top_k);
+                    found.hits = shown.choose_hits(found.hits, top_k);
                 }
-                screen(calls, &mut look, &mut found, cancel).await;
+                screen_entries(calls, &mut look, &mut found, cancel).await;
                 searches.push(RecallSearch {
                     store: store.name.clone(),
                     found,
@@ -208,8 +210,8 @@ pub(crate) async fn before(
         return Ok(RecalledContext::default());
     }
     let budget = window_tokens / SHARE * TOKEN_BYTES;
-    let left_out = fit(&mut searches, budget);
-    let recalled = joined(&searches);
+    let left_out = fit_entries(&mut searches, budget);
+    let recalled = join_searches(&searches);
     let content = canonical(&searches);
     let untrusted: Vec<String> = recalled.untrusted.iter().cloned().collect();
     let payload = MemoryRecalled {
@@ -222,9 +224,9 @@ pub(crate) async fn before(
         untrusted,
     };
     let mut drafts = look.drafts;
-    let draft = calls.scribe.entry(&turn.thread, &payload);
-    drafts.push(draft.content(payload.recalled_hash, content));
-    let _ticket = calls.scribe.submit(drafts)?; // the inference, recorded behind it, is waited for
+    let draft = calls.scribe.draft_event(&turn.thread, &payload);
+    drafts.push(draft.with_content(payload.recalled_hash, content));
+    let _ticket = calls.scribe.submit_drafts(drafts)?; // the inference, recorded behind it, is waited for
     Ok(recalled)
 }
 
@@ -279,7 +281,7 @@ pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<
 }
 
 /// Adds the provenance of workspace files in the results: untrusted text that a call wrote there is recognised by its content.
-pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut EntrySearchResult) {
+pub(crate) async fn trace_origins(runner: &dyn ToolRunner, store: &Store, found: &mut EntrySearchResult) {
     if store.kind != StoreType::Workspace {
         return;
     }
@@ -289,7 +291,9 @@ pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut En
             other => other.to_string(),
         };
         let name = hit.entry.key.clone().unwrap_or_default();
-        let marked = runner.marked(vec![MarkedContent::Text { name, text }]).await;
+        let marked = runner
+            .marked_origins(vec![MarkedContent::Text { name, text }])
+            .await;
         if !marked.is_empty() {
             hit.mark.untrusted = true;
             hit.mark.made_from.extend(crate::taint::through(&marked));
@@ -298,20 +302,20 @@ pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut En
 }
 
 /// Returns the stores that are searched before a turn.
-pub(crate) fn asked(calls: &CallGovernor) -> impl Iterator<Item = &Store> {
+pub(crate) fn recall_stores(calls: &CallGovernor) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.filter(|store| rank::speaks_up(store))
 }
 
 /// Screens entries like all text for a model.
-pub(crate) async fn screen(
+pub(crate) async fn screen_entries(
     calls: &CallGovernor,
     look: &mut ScreeningPass<'_>,
     found: &mut EntrySearchResult,
     cancel: &CancellationToken,
 ) {
     let mut entries: Vec<_> = found.hits.iter().map(|hit| hit.entry.clone()).collect();
-    judge::memory(&calls.classifier, look, &mut entries, cancel).await;
+    judge::screen_found_entries(&calls.classifier, look, &mut entries, cancel).await;
     let mut entries = entries
         .into_iter()
         .map(|entry| (entry.id.clone(), entry))
@@ -345,13 +349,13 @@ const fn search_method(used: SearchMethod) -> RecordedMethod {
 }
 
 /// Leaves out what does not fit, the least fitting first; how many entries.
-fn fit(searches: &mut [RecallSearch], budget: usize) -> usize {
+fn fit_entries(searches: &mut [RecallSearch], budget: usize) -> usize {
     let mut left_out = 0;
     loop {
         let size: usize = searches
             .iter()
             .flat_map(|search| &search.found.hits)
-            .map(|hit| lines("", hit).len())
+            .map(|hit| render_entry("", hit).len())
             .sum();
         if size <= budget {
             return left_out;
@@ -376,16 +380,18 @@ fn fit(searches: &mut [RecallSearch], budget: usize) -> usize {
 }
 
 /// Returns the block for the prompt.
-pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
+pub(crate) fn join_searches(searches: &[RecallSearch]) -> RecalledContext {
     let mut recalled = RecalledContext::default();
     for search in searches {
         for hit in &search.found.hits {
-            recalled.text.push_str(&lines(&search.store, hit));
+            recalled.text.push_str(&render_entry(&search.store, hit));
             if hit.mark.untrusted {
-                recalled.untrusted.extend(origins(&hit.mark));
+                recalled.untrusted.extend(entry_origins(&hit.mark));
             } else {
                 // For the next sender in the session, the requester's own text is another person's.
-                recalled.untrusted.extend(foreign(&hit.mark).map(str::to_owned));
+                recalled
+                    .untrusted
+                    .extend(foreign_origins(&hit.mark).map(str::to_owned));
             }
         }
     }
@@ -399,7 +405,7 @@ pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
 }
 
 /// Returns the sources of an entry's text that is not the owner's or the agent's.
-pub(crate) fn foreign(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
+pub(crate) fn foreign_origins(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
     let known = std::iter::once(&mark.origin).chain(&mark.made_from);
     known
         .map(String::as_str)
@@ -407,8 +413,8 @@ pub(crate) fn foreign(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
 }
 
 /// Returns all sources of an untrusted entry.
-pub(crate) fn origins(mark: &EntryProvenance) -> Vec<String> {
-    let mut all: Vec<String> = foreign(mark).map(str::to_owned).collect();
+pub(crate) fn entry_origins(mark: &EntryProvenance) -> Vec<String> {
+    let mut all: Vec<String> = foreign_origins(mark).map(str::to_owned).collect();
     if all.is_empty() {
         all.push(if mark.origin.is_empty() {
             "memory".to_owned()
@@ -420,7 +426,7 @@ pub(crate) fn origins(mark: &EntryProvenance) -> Vec<String> {
 }
 
 /// Returns an entry with its mark. Neither can end the element that contains it.
-pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
+pub(crate) fn render_entry(store: &str, hit: &EntryHit) -> String {
     let text = match &hit.entry.content {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -447,7 +453,7 @@ pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
         attributes.push(("session", &hit.mark.session));
     }
     let sources;
-    let told = hit.mark.untrusted || foreign(&hit.mark).next().is_some();
+    let told = hit.mark.untrusted || foreign_origins(&hit.mark).next().is_some();
     if told && !hit.mark.made_from.is_empty() {
         sources = hit.mark.made_from.join(", ");
         attributes.push(("made-from", &sources));
@@ -464,7 +470,7 @@ pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
 
 /// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires
 /// continuously. The same turn again finds it there.
-pub(crate) async fn after(
+pub(crate) async fn remember_after_turn(
     calls: &CallGovernor,
     turn: Turn<'_>,
     (asked, said): (&str, &str),
@@ -475,11 +481,11 @@ pub(crate) async fn after(
     };
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     let kept = stores.filter(|store| rank::takes_up(store));
-    let entries = entries(turn, (asked, said), untrusted);
-    let place = place(calls, turn.origin.sender_door());
+    let entries = turn_entries(turn, (asked, said), untrusted);
+    let place = message_scope(calls, turn.origin.sender_door());
     for store in kept {
         let done = backend
-            .keep(
+            .store_entries(
                 store,
                 &place,
                 entries.clone(),
@@ -488,7 +494,7 @@ pub(crate) async fn after(
             )
             .await;
         if done.is_ok() {
-            calls.memories.tender.nudge(store, &place);
+            calls.memories.tender.mark_due(store, &place);
         }
         if let Err(error) = done {
             let text = format!(
@@ -500,7 +506,11 @@ pub(crate) async fn after(
     }
 }
 
-fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<String>) -> Vec<EntryInsertion> {
+fn turn_entries(
+    turn: Turn<'_>,
+    (asked, said): (&str, &str),
+    untrusted: &BTreeSet<String>,
+) -> Vec<EntryInsertion> {
     let from = turn.author.own_origin().unwrap_or_else(|| "user".to_owned());
     let repeats = turn.author.origins();
     let message = format!("message {}", turn.message);
@@ -508,8 +518,8 @@ fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<Str
         origin: origin.to_owned(),
         untrusted,
         session: turn.thread.session.to_string(),
-        whose: whose(turn.origin.sender_door()),
-        author: turn.author.words(),
+        whose: conversation_label(turn.origin.sender_door()),
+        author: turn.author.display_name(),
         made_from,
     };
     let mut sources = vec![message.clone()];

@@ -184,7 +184,7 @@ fn reserved_by(requested: &ProviderRequested) -> BudgetAmount {
 }
 
 /// Returns the event's content as text.
-pub(crate) fn text(event: &RecordedEvent) -> String {
+pub(crate) fn event_text(event: &RecordedEvent) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())
@@ -204,7 +204,9 @@ pub(crate) async fn restore_rates(
         since: Some(scribe.now().plus_millis(-window_ms)),
         ..JournalScan::default()
     };
-    scribe.each(scan, |event| rates.restore_call(event.at)).await
+    scribe
+        .for_each_event(scan, |event| rates.restore_call(event.at))
+        .await
 }
 
 /// Returns the row after which the last run's calls begin; `None`: that run ended normally, or there was none.
@@ -232,20 +234,20 @@ pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>,
 }
 
 /// Rebuilds a session's conversation and its interrupted turns from its chain.
-pub(crate) async fn rebuild(
+pub(crate) async fn rebuild_session(
     calls: &CallGovernor,
     session: SessionId,
 ) -> Result<RebuiltSession, JournalError> {
-    Ok(fold(calls, session, None).await?.end(calls))
+    Ok(fold_session(calls, session, None).await?.into_rebuilt(calls))
 }
 
-/// Like [`rebuild`], up to and including event `at`.
+/// Like [`rebuild_session`], up to and including event `at`.
 pub(crate) async fn rebuild_until(
     calls: &CallGovernor,
     session: SessionId,
     at: u64,
 ) -> Result<RebuiltSession, JournalError> {
-    Ok(fold(calls, session, Some(at)).await?.end(calls))
+    Ok(fold_session(calls, session, Some(at)).await?.into_rebuilt(calls))
 }
 
 /// The inner turn of a composite tool, as recorded in the journal.
@@ -266,9 +268,9 @@ pub(crate) async fn rebuild_inner(
         text: first.to_owned(),
         ..TurnInput::default()
     };
-    let nobody = Origin::recorded(Default::default());
+    let nobody = Origin::from_record(Default::default());
     let mut fold = RecoveryFold {
-        running: Some(begin(calls, Vec::new(), (MessageId(turn), nobody), said)),
+        running: Some(begin_turn(calls, Vec::new(), (MessageId(turn), nobody), said)),
         ..RecoveryFold::default()
     };
     let (mut erased, mut repaired) = (false, false);
@@ -283,7 +285,7 @@ pub(crate) async fn rebuild_inner(
             if event.read()?.turn_id() == Some(turn) {
                 erased |= event.kind == kind::PROVIDER_COMPLETED && event.content.is_none();
                 repaired |= event.kind == kind::SKILL_REPAIRED;
-                fold.see(calls, event)?;
+                fold.apply_event(calls, event)?;
             }
             Ok(())
         })
@@ -296,7 +298,7 @@ pub(crate) async fn rebuild_inner(
     for (call_id, whole) in std::mem::take(&mut fold.wholes) {
         calls.cuts.note_whole(session, &call_id, Some(whole));
     }
-    let open = fold.end(calls).open.into_iter().next();
+    let open = fold.into_rebuilt(calls).open.into_iter().next();
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
 
@@ -320,7 +322,7 @@ impl RecordedFork {
 }
 
 /// Rebuilds a session. For a forked session, its sources are rebuilt first, beginning with the oldest.
-async fn fold(
+async fn fold_session(
     calls: &CallGovernor,
     session: SessionId,
     at: Option<u64>,
@@ -334,13 +336,13 @@ async fn fold(
             limit: 1,
             ..JournalScan::default()
         };
-        let first = calls.scribe.journal().scan(first).await?;
+        let first = calls.scribe.journal().scan_events(first).await?;
         let Some(first) = first.first() else { break };
         if first.kind != kind::SESSION_STARTED {
             break;
         }
         let started: SessionStarted = first.read_as()?;
-        let by = Origin::recorded((&started).into());
+        let by = Origin::from_record((&started).into());
         let Some(fork) = started.fork else {
             break;
         };
@@ -367,11 +369,11 @@ async fn fold(
             .scribe
             .read_each(scan, |event| match until {
                 Some(until) if event.sequence > until => Ok(()),
-                Some(_) | None => fold.see(calls, event),
+                Some(_) | None => fold.apply_event(calls, event),
             })
             .await?;
         if let Some(forked) = forked.filter(|_| session != wanted) {
-            fold.fork(calls, &forked);
+            fold.apply_fork(calls, &forked);
         }
     }
     calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
@@ -448,7 +450,7 @@ impl RecoveryFold {
         clippy::too_many_lines,
         reason = "one arm for each kind of event, and the names of those that change nothing"
     )]
-    fn see(&mut self, calls: &CallGovernor, recorded: &RecordedEvent) -> Result<(), JournalError> {
+    fn apply_event(&mut self, calls: &CallGovernor, recorded: &RecordedEvent) -> Result<(), JournalError> {
         self.exists = true;
         let event = recorded.read()?;
         self.turn_to(event.turn_id());
@@ -459,42 +461,46 @@ impl RecoveryFold {
             open.spent = open.spent.plus(spent);
         }
         match event {
-            JournalEvent::MessageAttached(attached) => self.attached.push(image(*attached)),
-            JournalEvent::MessageFramed(_) => self.framed = text(recorded),
-            JournalEvent::MessageAccepted(accepted) => self.accepted(*accepted, text(recorded)),
+            JournalEvent::MessageAttached(attached) => self.attached.push(event_image(*attached)),
+            JournalEvent::MessageFramed(_) => self.framed = event_text(recorded),
+            JournalEvent::MessageAccepted(accepted) => self.accepted(*accepted, event_text(recorded)),
             JournalEvent::ConversationCleared(_) => self.history.clear(),
             JournalEvent::ConversationModel(chosen) => {
                 self.model = ModelChoice::recorded(chosen.provider, chosen.effort.as_deref());
             }
             JournalEvent::MessageTools(came) => self.client_tools(came.message_id, recorded),
-            JournalEvent::ClientToolCalled(called) => self.with(calls, Some(called.turn), |open| {
+            JournalEvent::ClientToolCalled(called) => self.with_turn(calls, Some(called.turn), |open| {
                 let call_id = called.call_id;
-                open.effects = open.turn.step(Event::Handed { call_id });
+                open.effects = open.turn.handle_event(Event::Handed { call_id });
             }),
             // Erased: what it stood for is there as it was.
             JournalEvent::ContextCompacted(compacted) => {
                 if let Some(replaced) = read::<CompactionContent>(recorded) {
-                    self.compacted(&compacted, &replaced);
+                    self.apply_compaction(&compacted, &replaced);
                 }
             }
-            JournalEvent::MessageResumed(resumed) => self.resumed(&resumed),
+            JournalEvent::MessageResumed(resumed) => self.mark_resumed(&resumed),
             JournalEvent::ProviderCompleted(answered) => self.inferred(calls, answered.turn, recorded),
             JournalEvent::ActionRequested(asked) => {
                 if let Some(call) = asked.call_id {
                     self.calls.insert(asked.request_id, call);
                 }
             }
-            JournalEvent::ActionExecuted(executed) => self.executed(calls, *executed, recorded),
+            JournalEvent::ActionExecuted(executed) => self.apply_execution(calls, *executed, recorded),
             JournalEvent::ActionDenied(denied) => {
                 let call = EndedCall::refused(denied.turn, denied.request_id, denied.action_id);
-                self.called(calls, call, read::<CallError>(recorded).map(Err));
+                self.apply_call(calls, call, read::<CallError>(recorded).map(Err));
             }
             JournalEvent::ActionFailed(failed) => {
                 let call = EndedCall::refused(failed.turn, failed.request_id, failed.action_id);
-                self.called(calls, call, read::<CallError>(recorded).map(Err));
+                self.apply_call(calls, call, read::<CallError>(recorded).map(Err));
             }
-            JournalEvent::SkillInvoked(invoked) => self.skill(calls, *invoked, text(recorded)),
-            JournalEvent::SkillRepaired(repaired) => self.repaired(calls, &repaired, text(recorded)),
+            JournalEvent::SkillInvoked(invoked) => {
+                self.apply_legacy_skill(calls, *invoked, event_text(recorded))
+            }
+            JournalEvent::SkillRepaired(repaired) => {
+                self.apply_repair(calls, &repaired, event_text(recorded))
+            }
             JournalEvent::MessageAnswered(answered) => {
                 self.ended(calls, answered.message_id, Event::Cancelled)
             }
@@ -555,7 +561,8 @@ impl RecoveryFold {
             images: std::mem::take(&mut self.attached),
             frame: std::mem::take(&mut self.framed),
         };
-        self.waiting.push((id, said, Origin::recorded(accepted.into())));
+        self.waiting
+            .push((id, said, Origin::from_record(accepted.into())));
     }
 
     fn inferred(&mut self, calls: &CallGovernor, turn: Uuid, event: &RecordedEvent) {
@@ -563,21 +570,21 @@ impl RecoveryFold {
         let Some(completion) = read::<ModelCompletion>(event) else {
             return;
         };
-        self.with(calls, Some(turn), |open| {
-            open.effects = open.turn.step(Event::Inferred(completion))
+        self.with_turn(calls, Some(turn), |open| {
+            open.effects = open.turn.handle_event(Event::Inferred(completion))
         });
         // A task with checkpoints may be interrupted as often as it gets further in between, in an inner turn as well.
         if let Some(open) = self
             .running
             .as_mut()
-            .filter(|_| checkpoint::store(&calls.manifest).is_some())
+            .filter(|_| checkpoint::checkpoint_store(&calls.manifest).is_some())
         {
             open.resumes = 0;
         }
     }
 
     fn ended(&mut self, calls: &CallGovernor, id: Uuid, end: Event) {
-        self.with(calls, Some(id), |open| open.effects = open.turn.step(end));
+        self.with_turn(calls, Some(id), |open| open.effects = open.turn.handle_event(end));
         if let Some(open) = self.running.take_if(|open| open.message.0 == id) {
             self.history = open.turn.into_messages();
             // What it asked for and did not get is asked for no more, whatever ids a model gives next.
@@ -586,8 +593,8 @@ impl RecoveryFold {
     }
 
     /// The oldest messages left the context of this turn, and of those after it.
-    fn compacted(&mut self, compacted: &ContextCompacted, replaced: &CompactionContent) {
-        let instead = compaction::instead(&replaced.text);
+    fn apply_compaction(&mut self, compacted: &ContextCompacted, replaced: &CompactionContent) {
+        let instead = compaction::summary_messages(&replaced.text);
         // silent-ok: more than memory holds is more than the history has
         let messages = usize::try_from(compacted.replaced_messages).unwrap_or(usize::MAX);
         let open = self.running.as_mut();
@@ -607,7 +614,7 @@ impl RecoveryFold {
     }
 
     /// It was taken up, which alone does not begin it: what it answers may still grow. Taken up to wait on for a person, it has not failed.
-    fn resumed(&mut self, resumed: &MessageResumed) {
+    fn mark_resumed(&mut self, resumed: &MessageResumed) {
         let id = resumed.message_id;
         match self.running.as_mut().filter(|open| open.message.0 == id) {
             _ if resumed.waiting => {}
@@ -635,14 +642,14 @@ impl RecoveryFold {
     }
 
     /// Changes the turn of this message, and begins it if needed. Messages are answered in the order in which they arrived.
-    fn with(&mut self, calls: &CallGovernor, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
+    fn with_turn(&mut self, calls: &CallGovernor, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
             && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
         {
             let (message, said, origin) = self.waiting.remove(at);
             self.put_behind();
-            let open = begin(calls, self.history.clone(), (message, origin), said);
+            let open = begin_turn(calls, self.history.clone(), (message, origin), said);
             self.running = Some(OpenTurn {
                 resumes: self.resumes.remove(&id).unwrap_or_default(),
                 ..open
@@ -653,7 +660,7 @@ impl RecoveryFold {
         }
     }
 
-    fn called(
+    fn apply_call(
         &mut self,
         calls: &CallGovernor,
         ended: EndedCall,
@@ -662,7 +669,7 @@ impl RecoveryFold {
         let Some(call_id) = self.calls.remove(&ended.request_id) else {
             return;
         };
-        let shown = skill::shown(calls, &ended.action_id);
+        let shown = skill::result_excerpt(calls, &ended.action_id);
         // Of what was erased, nobody knows.
         let from_tool = match &outcome {
             Some(Err(error)) => error.may_quote_tool(),
@@ -689,14 +696,14 @@ impl RecoveryFold {
             is_error: told.is_error,
             from_tool,
         };
-        self.with(calls, ended.turn, |open| called(open, call_id, done));
+        self.with_turn(calls, ended.turn, |open| finish_call(open, call_id, done));
     }
 
-    fn executed(&mut self, calls: &CallGovernor, executed: ActionExecuted, event: &RecordedEvent) {
+    fn apply_execution(&mut self, calls: &CallGovernor, executed: ActionExecuted, event: &RecordedEvent) {
         let (turn, is_error) = (executed.turn, executed.is_error);
         let tool = executed.action_id;
         let result = read::<ToolCallResult>(event);
-        let planned = SkillPlanResult::of(
+        let planned = SkillPlanResult::from_structured(
             result
                 .as_ref()
                 .and_then(|result| result.structured_content.as_ref()),
@@ -707,14 +714,14 @@ impl RecoveryFold {
             action_id: tool.clone(),
             is_error,
         };
-        self.called(calls, call, result.map(Ok));
+        self.apply_call(calls, call, result.map(Ok));
         if !is_error {
-            self.joined(calls, turn, &tool, planned);
+            self.apply_joined_skill(calls, turn, &tool, planned);
         }
     }
 
     /// Adds a skill to the turn at the end of its call. This is enough if a crash prevented the events after it.
-    fn joined(
+    fn apply_joined_skill(
         &mut self,
         calls: &CallGovernor,
         turn: Option<Uuid>,
@@ -727,23 +734,23 @@ impl RecoveryFold {
             .and_then(|name| calls.manifest.skill(name));
         let Some(skill) = skill else { return };
         let now_us = calls.clock().monotonic_us();
-        self.with(calls, turn, |open| {
-            let ceiling = SkillCeiling::of(skill, world_model::model_policy(calls, skill));
-            open.ceilings.push(ceiling.planned(planned.as_ref()));
+        self.with_turn(calls, turn, |open| {
+            let ceiling = SkillCeiling::from_skill(skill, world_model::model_policy(calls, skill));
+            open.ceilings.push(ceiling.with_plan(planned.as_ref()));
             let mut joined = RunningSkill::new(Arc::new(skill.clone()), now_us, planned);
-            joined.begin(&open.turn);
+            joined.mark_start(&open.turn);
             open.skills.push(joined);
         });
     }
 
     /// The same in a record of an earlier version, where the invocation was no call.
-    fn skill(&mut self, calls: &CallGovernor, invoked: SkillInvoked, text: String) {
+    fn apply_legacy_skill(&mut self, calls: &CallGovernor, invoked: SkillInvoked, text: String) {
         if invoked.request_id.is_some() {
             return;
         }
         let (turn, is_error, call_id) = (Some(invoked.turn), invoked.is_error, invoked.call_id);
-        self.with(calls, turn, |open| {
-            open.effects = open.turn.step(Event::CallDone {
+        self.with_turn(calls, turn, |open| {
+            open.effects = open.turn.handle_event(Event::CallDone {
                 call_id,
                 text,
                 is_error,
@@ -751,23 +758,23 @@ impl RecoveryFold {
             });
         });
         if !is_error {
-            self.joined(calls, turn, &format!("{}{}", skill::PREFIX, invoked.skill), None);
+            self.apply_joined_skill(calls, turn, &format!("{}{}", skill::PREFIX, invoked.skill), None);
         }
     }
 
     /// The model was asked once more for a skill's result.
-    fn repaired(&mut self, calls: &CallGovernor, repaired: &SkillRepaired, text: String) {
-        self.with(calls, Some(repaired.turn), |open| {
+    fn apply_repair(&mut self, calls: &CallGovernor, repaired: &SkillRepaired, text: String) {
+        self.with_turn(calls, Some(repaired.turn), |open| {
             for joined in &mut open.skills {
                 joined.repaired |= repaired.skill == joined.skill.name;
             }
-            open.effects = open.turn.again(text);
+            open.effects = open.turn.ask_again(text);
         });
     }
 
     /// Switches to the forked session. The continued turn answers the person who forked, with a new id and no more rights than its
     /// message had. Waiting messages stay in the source.
-    fn fork(&mut self, calls: &CallGovernor, forked: &RecordedFork) {
+    fn apply_fork(&mut self, calls: &CallGovernor, forked: &RecordedFork) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), forked.turn) {
@@ -780,7 +787,7 @@ impl RecoveryFold {
                 });
             }
             (Some(mut open), None) => {
-                open.turn.step(Event::Cancelled);
+                open.turn.handle_event(Event::Cancelled);
                 self.history = open.turn.into_messages();
             }
             // The message had arrived but not begun.
@@ -790,7 +797,8 @@ impl RecoveryFold {
                     .map(|(_, said, origin)| {
                         let mut goes_on = forked.origin_of_turn(&origin);
                         if goes_on.written_by.is_none() {
-                            goes_on = goes_on.repeating(&TextAuthor::of(&origin, &calls.manifest));
+                            goes_on = goes_on
+                                .with_repeated_author(&TextAuthor::from_origin(&origin, &calls.manifest));
                         }
                         (MessageId(id), said, goes_on)
                     })
@@ -801,7 +809,7 @@ impl RecoveryFold {
         }
     }
 
-    fn end(mut self, calls: &CallGovernor) -> RebuiltSession {
+    fn into_rebuilt(mut self, calls: &CallGovernor) -> RebuiltSession {
         self.put_behind();
         let begun = self.behind.into_iter().map(|(mut open, asked)| {
             let asked = asked
@@ -814,7 +822,7 @@ impl RecoveryFold {
         let resumes = self.resumes;
         open.extend(self.waiting.into_iter().map(|(message, said, origin)| OpenTurn {
             resumes: resumes.get(&message.0).copied().unwrap_or_default(),
-            ..begin(calls, Vec::new(), (message, origin), said)
+            ..begin_turn(calls, Vec::new(), (message, origin), said)
         }));
         RebuiltSession {
             history: self.history,
@@ -827,7 +835,7 @@ impl RecoveryFold {
 }
 
 /// The picture that an event tells of.
-fn image(attached: MessageAttached) -> Image {
+fn event_image(attached: MessageAttached) -> Image {
     Image {
         digest: attached.content_hash,
         mime_type: attached.mime_type,
@@ -837,14 +845,14 @@ fn image(attached: MessageAttached) -> Image {
     }
 }
 
-fn begin(
+fn begin_turn(
     calls: &CallGovernor,
     history: Vec<ModelMessage>,
     (message, origin): (MessageId, Origin),
     said: TurnInput,
 ) -> OpenTurn {
-    let author = TextAuthor::of(&origin, &calls.manifest);
-    let turn = Turn::start_with(history, said, author).within(calls.bounds());
+    let author = TextAuthor::from_origin(&origin, &calls.manifest);
+    let turn = Turn::start_with(history, said, author).with_bounds(calls.turn_bounds());
     OpenTurn {
         message,
         origin,
@@ -860,17 +868,17 @@ fn begin(
 }
 
 /// Adds a call's end in the order in which the model made the calls. A call that ended early waits for the calls before it.
-fn called(open: &mut OpenTurn, call_id: String, done: Event) {
+fn finish_call(open: &mut OpenTurn, call_id: String, done: Event) {
     match open.effects.last() {
         Some(Effect::Call(next)) if next.id != call_id => {
             open.early.insert(call_id, done);
         }
-        _ => open.effects = open.turn.step(done),
+        _ => open.effects = open.turn.handle_event(done),
     }
     while let [.., Effect::Call(next)] = open.effects.as_slice()
         && let Some(event) = open.early.remove(&next.id)
     {
-        open.effects = open.turn.step(event);
+        open.effects = open.turn.handle_event(event);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::author::TextAuthor;
 use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Permit, Request, call};
 use crate::door::EntryPoint;
 use crate::event::Thread;
-use crate::infer::{InferenceContext, NoAnswer, infer};
+use crate::infer::{InferenceContext, NoAnswer, infer_with_fallback};
 use crate::ports::{
     InferRequest, ModelMessage, RunError, RunOutcome, SampleAnswer, SampleRequest, SampleRole,
     SamplingHandler, StopReason,
@@ -37,13 +37,13 @@ const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 256 << 10;
 
 /// The way of a server's question to a model, for what runs the servers. It does not keep the agent alive.
-pub(crate) fn sampler(sessions: &Arc<SessionServices>) -> SamplingHandler {
+pub(crate) fn sampling_handler(sessions: &Arc<SessionServices>) -> SamplingHandler {
     let sessions = Arc::downgrade(sessions);
     Arc::new(move |session, asked, cancel| {
         let sessions = sessions.upgrade();
         Box::pin(async move {
             let sessions = sessions.ok_or_else(|| "the agent has ended".to_owned())?;
-            sample(&sessions, session, &asked, &cancel).await
+            perform_sample(&sessions, session, &asked, &cancel).await
         })
     })
 }
@@ -53,7 +53,7 @@ pub(crate) fn sampler(sessions: &Arc<SessionServices>) -> SamplingHandler {
 /// # Errors
 /// The reason why there is no answer, in a form that the server may read: a policy or a person refused, a budget is used up, the
 /// session has ended, or no provider answered.
-async fn sample(
+async fn perform_sample(
     sessions: &Arc<SessionServices>,
     session: SessionId,
     sample: &SampleRequest,
@@ -70,7 +70,7 @@ async fn sample(
             client: format!("MCP server {}", sample.server),
             role,
         },
-        provider: calls.models.primary().to_owned(),
+        provider: calls.models.primary_provider().to_owned(),
         goal: format!("{NAME} for session {session}"),
         history: Vec::new(),
         under: Some(state.purse.clone()),
@@ -82,7 +82,7 @@ async fn sample(
     let own = SessionHandle::open(sessions, opening).await;
     let id = own.map_err(|error| error.to_string())?.id;
     let caller = CallerContext {
-        thread: Thread::of(id),
+        thread: Thread::for_session(id),
         door: DOOR,
         turn: None,
         call_id: None,
@@ -99,7 +99,7 @@ async fn sample(
     let request = Request {
         tool: NAME.to_owned(),
         arguments: json!(sample).as_object().cloned().unwrap_or_default(),
-        request_id: RequestId::from(calls.clock().uuid()),
+        request_id: RequestId::from(calls.clock().new_uuid()),
         identity: calls.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
@@ -119,7 +119,7 @@ async fn sample(
 }
 
 /// Returns whether this caller may use the tool. Only a server's question may.
-pub(crate) fn may(caller: &CallerContext) -> bool {
+pub(crate) fn may_sample(caller: &CallerContext) -> bool {
     caller.door == DOOR
 }
 
@@ -134,13 +134,16 @@ pub(crate) async fn run(
     let arguments = Value::Object(permit.arguments().clone());
     let sample: SampleRequest = match serde_json::from_value(arguments) {
         Ok(sample) => sample,
-        Err(error) => return Ok(told(format!("bad question: {error}"), None)),
+        Err(error) => return Ok(text_outcome(format!("bad question: {error}"), None)),
     };
-    if let Err(reason) = check(&sample) {
-        return Ok(told(reason, None));
+    if let Err(reason) = check_sample(&sample) {
+        return Ok(text_outcome(reason, None));
     }
-    let provider = sample.provider.as_deref().unwrap_or(calls.models.primary());
-    let turn = calls.clock().uuid();
+    let provider = sample
+        .provider
+        .as_deref()
+        .unwrap_or(calls.models.primary_provider());
+    let turn = calls.clock().new_uuid();
     let site = InferenceContext {
         thread: caller.thread.child(turn),
         turn,
@@ -168,21 +171,21 @@ pub(crate) async fn run(
         max_output_tokens: sample.max_tokens,
         ..InferRequest::default()
     };
-    match infer(&calls.models, site, provider, request, cancel).await {
+    match infer_with_fallback(&calls.models, site, provider, request, cancel).await {
         Ok(completion) => {
             let sampled = SampleAnswer {
                 text: completion.text,
                 model: completion.model,
                 cut: completion.stop == StopReason::Length,
             };
-            Ok(told(sampled.text.clone(), Some(json!(sampled))))
+            Ok(text_outcome(sampled.text.clone(), Some(json!(sampled))))
         }
         Err(NoAnswer::Cancelled) => Err(RunError::Cancelled),
-        Err(NoAnswer::Failed(reason) | NoAnswer::Quota(reason)) => Ok(told(reason, None)),
+        Err(NoAnswer::Failed(reason) | NoAnswer::Quota(reason)) => Ok(text_outcome(reason, None)),
     }
 }
 
-fn check(sample: &SampleRequest) -> Result<(), String> {
+fn check_sample(sample: &SampleRequest) -> Result<(), String> {
     let texts = sample.messages.iter().map(|message| message.text.len());
     let bytes = texts.sum::<usize>() + sample.system.as_deref().map_or(0, str::len);
     if sample.messages.is_empty() || sample.messages.len() > MAX_MESSAGES {
@@ -197,7 +200,7 @@ fn check(sample: &SampleRequest) -> Result<(), String> {
     }
 }
 
-fn told(text: String, structured: Option<Value>) -> RunOutcome {
+fn text_outcome(text: String, structured: Option<Value>) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: structured.is_none(),
@@ -207,7 +210,7 @@ fn told(text: String, structured: Option<Value>) -> RunOutcome {
 }
 
 /// Returns the tool for the catalogue.
-pub(crate) fn tool() -> Tool {
+pub(crate) fn tool_declaration() -> Tool {
     let hints = json!({"readOnlyHint": false, "destructiveHint": false, "idempotentHint": false, "openWorldHint": true});
     let text = |about: &str| json!({"type": "string", "description": about});
     let schema = json!({

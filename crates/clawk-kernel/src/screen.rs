@@ -107,8 +107,8 @@ impl AgentScreening {
 
     /// Returns the scanner and action for incoming text: messages, arguments, entries, peers' text. Known secrets are always
     /// removed, whatever the policies say.
-    pub(crate) fn entering(&self) -> (Scanner, ScanAction) {
-        self.by(self.rules.secrets_in)
+    pub(crate) fn inbound_scan(&self) -> (Scanner, ScanAction) {
+        self.scan_for_action(self.rules.secrets_in)
     }
 
     /// Removes known secrets from the text.
@@ -119,16 +119,16 @@ impl AgentScreening {
     }
 
     /// Returns the scanner and action for answers and memory. Known secrets are always removed.
-    pub(crate) fn outbound(&self) -> (Scanner, ScanAction) {
-        self.by(self.rules.secrets_out)
+    pub(crate) fn outbound_scan(&self) -> (Scanner, ScanAction) {
+        self.scan_for_action(self.rules.secrets_out)
     }
 
     /// Returns the scanner and action for results and errors of tools, which leave a sandbox.
-    pub(crate) fn leaving(&self) -> (Scanner, ScanAction) {
-        self.by(self.rules.secrets_out.or(self.boxed))
+    pub(crate) fn result_scan(&self) -> (Scanner, ScanAction) {
+        self.scan_for_action(self.rules.secrets_out.or(self.boxed))
     }
 
-    fn by(&self, asked: Option<ScanAction>) -> (Scanner, ScanAction) {
+    fn scan_for_action(&self, asked: Option<ScanAction>) -> (Scanner, ScanAction) {
         match asked {
             Some(action) => (self.scanner(), action),
             None => (self.scanner().without_shapes(), ScanAction::Redact),
@@ -228,17 +228,21 @@ impl<'a> ScreeningPass<'a> {
     }
 
     /// Records found secrets.
-    pub(crate) async fn secrets(&mut self, tally: &LeakTally, action: &'static str) {
+    pub(crate) async fn record_secrets(&mut self, tally: &LeakTally, action: &'static str) {
         for (kind, count) in tally.iter() {
             let payload = self.finding(kind, count, "pattern", action);
-            let draft = self.screens.scribe.entry(&self.thread, &payload.as_secret());
+            let draft = self
+                .screens
+                .scribe
+                .draft_event(&self.thread, &payload.as_secret());
             self.drafts.push(draft);
         }
-        self.tell(action, tally.iter().map(|(kind, _)| kind)).await;
+        self.notify_findings(action, tally.iter().map(|(kind, _)| kind))
+            .await;
     }
 
     /// Records a fault of the input. Returns the refusal.
-    pub(crate) fn fault(
+    pub(crate) fn record_fault(
         &mut self,
         finding: &clawk_policy::input::Finding,
         scanner: &Scanner,
@@ -252,15 +256,15 @@ impl<'a> ScreeningPass<'a> {
         let payload = ScreenInput {
             action: "block".to_owned(),
             at,
-            fault: finding.fault.word().to_owned(),
+            fault: finding.fault.reason_word().to_owned(),
             place: self.spot.name().to_owned(),
             subject: self.subject.to_owned(),
         };
-        let draft = self.screens.scribe.entry(&self.thread, &payload);
+        let draft = self.screens.scribe.draft_event(&self.thread, &payload);
         self.drafts.push(draft);
         let detail = finding.to_string();
         ScreeningRefusal {
-            reason: finding.fault.word(),
+            reason: finding.fault.reason_word(),
             detail: scanner.redact(&detail).map_or(detail, |(clean, _)| clean),
         }
     }
@@ -268,7 +272,10 @@ impl<'a> ScreeningPass<'a> {
     /// Records text that addresses the model over its operator's head.
     pub(crate) fn injection(&mut self, kind: &str, count: usize, method: &str, action: &str) {
         let payload = self.finding(kind, count, method, action);
-        let draft = self.screens.scribe.entry(&self.thread, &payload.as_injection());
+        let draft = self
+            .screens
+            .scribe
+            .draft_event(&self.thread, &payload.as_injection());
         self.drafts.push(draft);
     }
 
@@ -283,7 +290,11 @@ impl<'a> ScreeningPass<'a> {
         }
     }
 
-    pub(crate) async fn tell(&self, action: &'static str, kinds: impl Iterator<Item = &'static str>) {
+    pub(crate) async fn notify_findings(
+        &self,
+        action: &'static str,
+        kinds: impl Iterator<Item = &'static str>,
+    ) {
         let kinds: Vec<String> = kinds.map(str::to_owned).collect();
         if !kinds.is_empty() && self.notices.attached() {
             let notice = SessionNotice::Screened {
@@ -297,7 +308,7 @@ impl<'a> ScreeningPass<'a> {
 }
 
 /// Returns the action's word in the trace.
-pub(crate) const fn word(action: ScanAction) -> &'static str {
+pub(crate) const fn action_name(action: ScanAction) -> &'static str {
     match action {
         ScanAction::Redact => "redact",
         ScanAction::Block => "block",
@@ -306,7 +317,7 @@ pub(crate) const fn word(action: ScanAction) -> &'static str {
 }
 
 /// Returns the refusal of a text with secrets.
-pub(crate) fn holds(tally: &LeakTally) -> ScreeningRefusal {
+pub(crate) fn secret_refusal(tally: &LeakTally) -> ScreeningRefusal {
     let kinds: Vec<_> = tally.iter().map(|(kind, _)| kind).collect();
     ScreeningRefusal {
         reason: "secret",

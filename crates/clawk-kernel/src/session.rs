@@ -81,21 +81,21 @@ impl SessionServices {
 
     /// Ends a session: writes its chain's last event and ends its grants.
     pub(crate) async fn end_session(&self, id: SessionId, reason: &str) {
-        let Some(state) = self.table.open().remove(&id) else {
+        let Some(state) = self.table.lock_open().remove(&id) else {
             return;
         };
-        state.mailbox.end();
-        self.calls.desk.forget(id);
-        self.calls.cuts.forget(id);
-        self.calls.models.pictures.forget(id);
-        self.calls.models.forms.forget(id);
+        state.mailbox.end_session();
+        self.calls.desk.forget_session(id);
+        self.calls.cuts.forget_session(id);
+        self.calls.models.pictures.forget_session(id);
+        self.calls.models.forms.forget_session(id);
         let duration_ms = self
             .scribe
             .clock()
             .monotonic_us()
             .saturating_sub(state.started_us)
             / 1000;
-        let draft = self.scribe.entry(
+        let draft = self.scribe.draft_event(
             &state.thread.child(id.0),
             &SessionEnded {
                 duration_ms,
@@ -105,7 +105,7 @@ impl SessionServices {
         if let Err(error) = self.scribe.write(vec![draft]).await {
             tracing::error!(%error, session = %id, "a session's end could not be recorded");
         }
-        hosts::release(self, id);
+        hosts::release_session(self, id);
     }
 }
 
@@ -128,13 +128,13 @@ pub(crate) struct SessionOpening {
 }
 
 /// Opens a session, records it (a resumed one is already recorded), and starts its worker.
-pub(crate) async fn open(
+pub(crate) async fn open_session(
     sessions: &Arc<SessionServices>,
     opening: SessionOpening,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
     let id = opening
         .id
-        .unwrap_or_else(|| SessionId(sessions.scribe.clock().uuid()));
+        .unwrap_or_else(|| SessionId(sessions.scribe.clock().new_uuid()));
     open_as(sessions, opening, id).await
 }
 
@@ -150,15 +150,18 @@ pub(crate) async fn open_as(
         span: id.0,
         parent: None,
     };
-    let above = opening.under.as_ref().unwrap_or(sessions.calls.purses.root());
+    let above = opening
+        .under
+        .as_ref()
+        .unwrap_or(sessions.calls.purses.root_account());
     let kept = sessions
         .table
         .kept_purse(id)
         .filter(|_| resumed && opening.under.is_none());
     let purse = kept.unwrap_or_else(|| {
         let purses = &sessions.calls.purses;
-        let purse = purses.session(above, &id.to_string(), sessions.scribe.now());
-        purse.recall(opening.spent);
+        let purse = purses.session_account(above, &id.to_string(), sessions.scribe.now());
+        purse.add_earlier_spending(opening.spent);
         purse
     });
     let notices = NoticeSender::new();
@@ -198,18 +201,18 @@ pub(crate) async fn open_as(
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
         let _ticket = sessions
             .scribe
-            .submit(vec![sessions.scribe.entry(&thread, &payload)])?;
+            .submit_drafts(vec![sessions.scribe.draft_event(&thread, &payload)])?;
     }
-    sessions.table.open().insert(id, Arc::clone(&state));
+    sessions.table.lock_open().insert(id, Arc::clone(&state));
     sessions
         .life
         .tracker
-        .spawn(work(Arc::clone(sessions), Arc::clone(&state)));
+        .spawn(run_worker(Arc::clone(sessions), Arc::clone(&state)));
     Ok((state, watcher))
 }
 
 /// The worker of one session: handles its queue until the agent stops or the session leaves memory.
-async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
+async fn run_worker(sessions: Arc<SessionServices>, state: Arc<State>) {
     // INVARIANT: nothing begins after a turn that the end of the agent has interrupted, because the record holds turns in their
     // order.
     let closing = &sessions.life.closing;
@@ -221,8 +224,8 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
                 Some(mail) => mail,
                 None => break,
             },
-            () = idle(&sessions, &state) => {
-                if leave(&sessions, &state) {
+            () = wait_until_idle(&sessions, &state) => {
+                if unload_session(&sessions, &state) {
                     break;
                 }
                 continue;
@@ -232,13 +235,13 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
         tokio::select! {
             biased;
             () = closing.cancelled() => break,
-            () = sessions.calls.brake.thawed(state.id) => {}
+            () = sessions.calls.brake.wait_until_thawed(state.id) => {}
         }
         // The same holds for an agent that can't reach any model.
         tokio::select! {
             biased;
             () = closing.cancelled() => break,
-            () = sessions.life.recovered() => {}
+            () = sessions.life.wait_until_recovered() => {}
         }
         // The swarm limits its own concurrency. A member that waited here for a seat could block the caller that waits for it.
         let _seat = match &state.member {
@@ -249,7 +252,7 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
                 seat = sessions.seats.acquire() => Some(seat),
             },
         };
-        let working = sessions.life.join();
+        let working = sessions.life.join_work();
         let cancel = state.begin_turn(&sessions.life.stop);
         state.set_running(!matches!(mail, MailboxItem::Clear { .. }));
         match mail {
@@ -261,15 +264,16 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
             } => match text_of(&sessions, text).await {
                 Ok((text, frame)) => {
                     let said = TurnInput { text, images, frame };
-                    drive::turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
+                    drive::run_new_turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
                 }
                 // The message stays open in the inbox and is resumed after the next start.
                 Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
             },
-            MailboxItem::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
+            MailboxItem::Resume { open } => drive::resume_turn(&sessions.turns, &state, *open, &cancel).await,
             MailboxItem::Clear { by, done } => {
                 // silent-ok: the caller no longer waits
-                let _gone = done.send(crate::kernel::commands::clear(&sessions, &state, &by).await);
+                let _gone =
+                    done.send(crate::kernel::commands::clear_conversation(&sessions, &state, &by).await);
             }
         }
         state.set_running(false);
@@ -296,7 +300,7 @@ async fn text_of(sessions: &SessionServices, text: MailboxText) -> Result<(Strin
 }
 
 async fn content_text(sessions: &SessionServices, digest: Digest) -> Result<String, KernelError> {
-    let bytes = sessions.scribe.journal().content(digest).await?;
+    let bytes = sessions.scribe.journal().read_content(digest).await?;
     Ok(bytes.map_or_else(
         || recover::ERASED.to_owned(),
         |bytes| String::from_utf8_lossy(&bytes).into_owned(),
@@ -304,7 +308,7 @@ async fn content_text(sessions: &SessionServices, digest: Digest) -> Result<Stri
 }
 
 /// Completes when the session has been idle long enough to leave memory. A session that a client opened stays.
-async fn idle(sessions: &SessionServices, state: &State) {
+async fn wait_until_idle(sessions: &SessionServices, state: &State) {
     if state.leaves {
         tokio::time::sleep(Duration::from_millis(sessions.limits.idle_ms)).await;
     } else {
@@ -313,8 +317,8 @@ async fn idle(sessions: &SessionServices, state: &State) {
 }
 
 /// Removes the session from memory, unless it is in use. Its chain continues with the next message.
-fn leave(sessions: &SessionServices, state: &Arc<State>) -> bool {
-    let mut open = sessions.table.open();
+fn unload_session(sessions: &SessionServices, state: &Arc<State>) -> bool {
+    let mut open = sessions.table.lock_open();
     let own = open.get(&state.id).is_some_and(|known| Arc::ptr_eq(known, state));
     // The table and this worker hold it. Any other holder may still send a message.
     let holders = if own { 2 } else { 1 };
@@ -323,11 +327,11 @@ fn leave(sessions: &SessionServices, state: &Arc<State>) -> bool {
     }
     if own {
         open.remove(&state.id);
-        if let Some(key) = state.door.key() {
-            sessions.table.conversations().remove(&key);
+        if let Some(key) = state.door.conversation_key() {
+            sessions.table.lock_conversations().remove(&key);
         }
         // Done while the table is locked, so that the next caller takes ownership again.
-        hosts::release(sessions, state.id);
+        hosts::release_session(sessions, state.id);
     }
     true
 }
@@ -350,7 +354,7 @@ impl SessionHandle {
         sessions: &Arc<SessionServices>,
         opening: SessionOpening,
     ) -> Result<Self, KernelError> {
-        let (state, watcher) = open(sessions, opening).await?;
+        let (state, watcher) = open_session(sessions, opening).await?;
         Ok(Self {
             id: state.id,
             sessions: Arc::clone(sessions),
@@ -377,7 +381,7 @@ impl SessionHandle {
     }
 
     /// Makes a handle for another client of a loaded session.
-    pub(crate) fn join(sessions: &Arc<SessionServices>, state: Arc<State>, door: EntryPoint) -> Self {
+    pub(crate) fn join_loaded(sessions: &Arc<SessionServices>, state: Arc<State>, door: EntryPoint) -> Self {
         Self {
             id: state.id,
             sessions: Arc::clone(sessions),
@@ -387,7 +391,7 @@ impl SessionHandle {
         }
     }
 
-    pub(crate) fn inside(&self) -> (&SessionServices, &State) {
+    pub(crate) fn services_and_state(&self) -> (&SessionServices, &State) {
         (&self.sessions, &self.state)
     }
 
@@ -415,8 +419,8 @@ impl SessionHandle {
     /// # Errors
     /// The message was refused: it is empty or too long, too many are waiting, or the agent accepts no work. The refusal is
     /// recorded.
-    pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        self.say(
+    pub async fn send_text(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
+        self.send_as(
             Origin::from(self.door.clone()),
             IncomingMessage::from(text.into()),
         )
@@ -427,7 +431,7 @@ impl SessionHandle {
     /// than this handle's holder. `accepted`: the payload of its `ckp.message.accepted` event.
     ///
     /// # Errors
-    /// The errors of [`SessionHandle::send`]; the payload is not valid; or the message is an attempt at a swarm task, which belongs
+    /// The errors of [`SessionHandle::send_text`]; the payload is not valid; or the message is an attempt at a swarm task, which belongs
     /// to its run.
     pub async fn send_again(
         &self,
@@ -436,17 +440,21 @@ impl SessionHandle {
     ) -> Result<MessageId, KernelError> {
         let came: RecordedOrigin = serde_json::from_str(accepted)
             .map_err(|error| KernelError::Refused(format!("its record can't be read: {error}")))?;
-        let origin = Origin::recorded(came).said_again(self.door.role());
+        let origin = Origin::from_record(came).said_again(self.door.role());
         if let EntryPoint::Peer { .. } = origin.door {
             let reason = "it is a try of a swarm's task, and belongs to the task's run: give the task again";
             return Err(KernelError::Refused(reason.to_owned()));
         }
-        self.say(origin, IncomingMessage::from(text.into())).await
+        self.send_as(origin, IncomingMessage::from(text.into())).await
     }
 
     /// Sends a message of another sender than the session's opener.
-    pub(crate) async fn say(&self, origin: Origin, said: IncomingMessage) -> Result<MessageId, KernelError> {
-        accept(&self.sessions, &self.state, origin, said).await
+    pub(crate) async fn send_as(
+        &self,
+        origin: Origin,
+        said: IncomingMessage,
+    ) -> Result<MessageId, KernelError> {
+        accept_message(&self.sessions, &self.state, origin, said).await
     }
 
     /// Returns the next notice; `None` when the session has ended, or was opened without a client.
@@ -467,8 +475,8 @@ impl SessionHandle {
     }
 
     /// Returns the amount that the session and everything it started have spent.
-    pub(crate) fn spent(&self) -> BudgetAmount {
-        self.state.purse.spent()
+    pub(crate) fn spent_amount(&self) -> BudgetAmount {
+        self.state.purse.spent_amount()
     }
 
     /// Cancels the running turn. The session continues.
@@ -477,13 +485,13 @@ impl SessionHandle {
     }
 
     /// Clears the conversation so far. The trace keeps it.
-    pub fn clear(&self) {
+    pub fn clear_conversation(&self) {
         self.state.set_history(Vec::new());
     }
 }
 
 /// Checks a message. Returns its storable form and its place in the mailbox, or why it is refused.
-async fn admit<'s>(
+async fn admit_message<'s>(
     sessions: &SessionServices,
     state: &'s State,
     origin: &Origin,
@@ -501,7 +509,7 @@ async fn admit<'s>(
         let reason = format!("it has {} bytes, the limit is {MAX_MESSAGE_BYTES}", text.len());
         return Err(KernelError::Refused(reason));
     }
-    let images = attach::images(images, |name| sessions.calls.screens.without_known(name))?;
+    let images = attach::collect_images(images, |name| sessions.calls.screens.without_known(name))?;
     let spot = match origin.door {
         EntryPoint::Peer { .. } => ScreenedTextKind::Peer,
         EntryPoint::Rpc { .. }
@@ -516,7 +524,7 @@ async fn admit<'s>(
         origin.door.sender(),
         &state.notices,
     );
-    let screened = screen(sessions, &mut look, text, setting).await;
+    let screened = screen_message(sessions, &mut look, text, setting).await;
     drafts.append(&mut look.drafts);
     let (text, setting) = screened?;
     let frame = match setting {
@@ -526,7 +534,7 @@ async fn admit<'s>(
             message_frame::write_frame(time, &origin.door, &context)
         }
     };
-    match state.mailbox.reserve(&sessions.beyond) {
+    match state.mailbox.reserve_slot(&sessions.beyond) {
         Some(place) => Ok((
             place,
             TurnInput {
@@ -545,13 +553,13 @@ async fn admit<'s>(
 }
 
 /// Accepts a message into a session's mailbox durably, or refuses and records it.
-pub(crate) async fn accept(
+pub(crate) async fn accept_message(
     sessions: &SessionServices,
     state: &State,
     origin: Origin,
     said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
-    let id = MessageId(sessions.scribe.clock().uuid());
+    let id = MessageId(sessions.scribe.clock().new_uuid());
     accept_as(sessions, state, id, origin, said).await
 }
 
@@ -563,12 +571,12 @@ pub(crate) async fn accept_as(
     mut origin: Origin,
     said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
-    let working = sessions.life.enter().map_err(KernelError::NotReady)?;
+    let working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
     // What is played again says what held for it.
     origin.model = origin.model.or_else(|| state.model());
     let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
-    let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
+    let (place, taken, untrusted) = match admit_message(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
         // The platform sends the message again, so its sender is not told, and no end is recorded.
         Err(error @ KernelError::Full(_)) if matches!(origin.door, EntryPoint::Channel { .. }) => {
@@ -591,48 +599,48 @@ pub(crate) async fn accept_as(
                 size_bytes,
                 words_hash: Some(words.digest()),
             };
-            let draft = sessions.scribe.entry(&state.thread, &payload);
-            drafts.push(draft.words(words));
+            let draft = sessions.scribe.draft_event(&state.thread, &payload);
+            drafts.push(draft.with_words(words));
             sessions.scribe.write(drafts).await?;
             return Err(error);
         }
     };
     let text_hash = digest(taken.text.as_bytes());
-    drafts.extend(attachments(
+    drafts.extend(attachment_drafts(
         sessions,
         state,
         id,
         taken.images.iter().zip(said.images),
     ));
-    drafts.extend(framed(sessions, state, (id, &taken.frame), untrusted));
-    let draft = accepted(sessions, state, (id, &origin), (size_bytes, text_hash));
-    drafts.push(draft.content(text_hash, taken.text.clone().into_bytes()));
+    drafts.extend(frame_draft(sessions, state, (id, &taken.frame), untrusted));
+    let draft = accepted_draft(sessions, state, (id, &origin), (size_bytes, text_hash));
+    drafts.push(draft.with_content(text_hash, taken.text.clone().into_bytes()));
     if !origin.tools.is_empty() {
         let bytes = canonical(&origin.tools);
         let payload = MessageTools {
             message_id: id.0,
             tools_hash: digest(&bytes),
         };
-        let tools = sessions.scribe.entry(&state.thread, &payload);
-        drafts.push(tools.content(payload.tools_hash, bytes));
+        let tools = sessions.scribe.draft_event(&state.thread, &payload);
+        drafts.push(tools.with_content(payload.tools_hash, bytes));
     }
     let accepted = InboxChange::Accepted {
         session: state.id,
         message: id,
-        arrival: origin.arrival(sessions.scribe.now()),
+        arrival: origin.inbox_arrival(sessions.scribe.now()),
     };
     sessions
         .scribe
         .submit_with(drafts, vec![accepted])?
-        .durable()
+        .wait_until_durable()
         .await?;
-    place.fill(id, taken, text_hash, origin);
+    place.put_message(id, taken, text_hash, origin);
     drop(working);
     Ok(id)
 }
 
 /// Screens the message's text and the text that it repeats, each as text from outside.
-async fn screen(
+async fn screen_message(
     sessions: &SessionServices,
     look: &mut ScreeningPass<'_>,
     text: &str,
@@ -640,12 +648,12 @@ async fn screen(
 ) -> Result<(String, FrameSource), KernelError> {
     let cancel = sessions.life.stop.child_token();
     let classifier = &sessions.calls.classifier;
-    let text = judge::message(classifier, look, text.to_owned(), &cancel).await?;
+    let text = judge::screen_message(classifier, look, text.to_owned(), &cancel).await?;
     let mut setting = setting.clone();
     if let FrameSource::Given(context) = &mut setting {
         for quote in &mut context.quotes {
             let words = std::mem::take(&mut quote.text);
-            quote.text = judge::message(classifier, look, words, &cancel).await?;
+            quote.text = judge::screen_message(classifier, look, words, &cancel).await?;
         }
     }
     Ok((text, setting))
@@ -653,7 +661,7 @@ async fn screen(
 
 /// Returns the event of a message's frame, which comes before the message. The text that it repeats is in the session's context
 /// from here on.
-fn framed(
+fn frame_draft(
     sessions: &SessionServices,
     state: &State,
     (id, frame): (MessageId, &str),
@@ -669,12 +677,12 @@ fn framed(
         untrusted: origins.to_vec(),
     };
     state.add_labels(untrusted);
-    let draft = sessions.scribe.entry(&state.thread, &payload);
-    Some(draft.content(payload.frame_hash, frame.as_bytes().to_vec()))
+    let draft = sessions.scribe.draft_event(&state.thread, &payload);
+    Some(draft.with_content(payload.frame_hash, frame.as_bytes().to_vec()))
 }
 
 /// Returns the events of a message's images, which come before the message, each with its bytes.
-fn attachments<'a>(
+fn attachment_drafts<'a>(
     sessions: &SessionServices,
     state: &State,
     id: MessageId,
@@ -688,14 +696,14 @@ fn attachments<'a>(
             name: image.name.as_deref().map(str::to_owned),
             size_bytes: image.size_bytes,
         };
-        let draft = sessions.scribe.entry(&state.thread, &payload);
-        draft.content(image.digest, attached.data)
+        let draft = sessions.scribe.draft_event(&state.thread, &payload);
+        draft.with_content(image.digest, attached.data)
     };
     images.map(draft).collect()
 }
 
 /// Returns the event of an accepted message, with the complete entry point (R39).
-fn accepted(
+fn accepted_draft(
     sessions: &SessionServices,
     state: &State,
     (id, origin): (MessageId, &Origin),
@@ -728,12 +736,16 @@ fn accepted(
         task_id: origin.task_id().map(str::to_owned).into(),
         text_hash,
     };
-    sessions.scribe.entry(&state.thread, &payload)
+    sessions.scribe.draft_event(&state.thread, &payload)
 }
 
 /// Queues the rest of an interrupted turn.
-pub(crate) fn resume(sessions: &SessionServices, state: &State, open: OpenTurn) -> Result<(), KernelError> {
-    if state.mailbox.resume(open) {
+pub(crate) fn queue_resumed_turn(
+    sessions: &SessionServices,
+    state: &State,
+    open: OpenTurn,
+) -> Result<(), KernelError> {
+    if state.mailbox.push_resumed_turn(open) {
         Ok(())
     } else {
         Err(KernelError::NotReady(sessions.life.state()))

@@ -21,7 +21,7 @@ pub use fold::{CallOutcome, KINDS, RecordedCall, TurnRecord, TurnRecordFold};
 ///
 /// # Errors
 /// The journal can't be read.
-pub(crate) async fn of(
+pub(crate) async fn turn_record(
     journal: &dyn Journal,
     session: SessionId,
     message: MessageId,
@@ -37,13 +37,13 @@ pub(crate) async fn of(
         ..JournalScan::default()
     };
     loop {
-        let page = journal.scan(scan.clone()).await?;
+        let page = journal.scan_events(scan.clone()).await?;
         let Some(last) = page.last() else {
-            return Ok(fold.open(message));
+            return Ok(fold.open_record(message));
         };
         scan.after_row = last.row;
         for event in &page {
-            if let Some(turn) = fold.see(event)?.filter(|turn| turn.message == message) {
+            if let Some(turn) = fold.apply_event(event)?.filter(|turn| turn.message == message) {
                 return Ok(turn);
             }
         }
@@ -54,7 +54,7 @@ pub(crate) async fn of(
 ///
 /// # Errors
 /// The journal can't be read.
-pub(crate) async fn last(
+pub(crate) async fn last_turn_record(
     journal: &dyn Journal,
     session: SessionId,
 ) -> Result<Option<TurnRecord>, JournalError> {
@@ -65,13 +65,13 @@ pub(crate) async fn last(
         ..JournalScan::default()
     };
     loop {
-        let page = journal.scan(scan.clone()).await?;
+        let page = journal.scan_events(scan.clone()).await?;
         let Some(last) = page.last() else {
             return Ok(found);
         };
         scan.after_row = last.row;
         for event in &page {
-            found = fold.see(event)?.or(found);
+            found = fold.apply_event(event)?.or(found);
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) async fn of_turn(
         .any(|said| matches!(said, ModelMessage::ToolResult { .. }));
     let record = match called {
         true => {
-            of(
+            turn_record(
                 &**calls.scribe.journal(),
                 run.thread.session,
                 message,
@@ -98,12 +98,12 @@ pub(crate) async fn of_turn(
             )
             .await
         }
-        false => Ok(TurnRecord::open(message)),
+        false => Ok(TurnRecord::for_message(message)),
     };
     match record {
         Ok(record) => Some(TurnCallSummary {
             could_act: run.could_act(),
-            ..record.shown()
+            ..record.call_summary()
         }),
         Err(error) => {
             tracing::warn!(%error, "what a turn did can't be read");
@@ -113,7 +113,7 @@ pub(crate) async fn of_turn(
 }
 
 /// Sends the summary and the judgement to the session's watchers.
-pub(crate) async fn tell(
+pub(crate) async fn notify_summary(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
     message: MessageId,
@@ -128,7 +128,7 @@ pub(crate) async fn tell(
         return;
     };
     shown.judged = judged.cloned();
-    if let Some(line) = shown.line() {
+    if let Some(line) = shown.record_line() {
         run.notices.send(SessionNotice::Shown(shown, line)).await;
     }
 }

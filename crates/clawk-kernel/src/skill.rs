@@ -53,7 +53,7 @@ struct CeilingPermissions {
 
 impl SkillCeiling {
     /// Makes the limits of a skill, with the policy of its world model.
-    pub(crate) fn of(skill: &Skill, policy: Option<Arc<str>>) -> Self {
+    pub(crate) fn from_skill(skill: &Skill, policy: Option<Arc<str>>) -> Self {
         let permissions = skill.permissions.as_ref().map(|permissions| CeilingPermissions {
             network: permissions.network.unwrap_or(false),
             filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
@@ -61,7 +61,7 @@ impl SkillCeiling {
         });
         Self {
             skill: skill.name.as_str().into(),
-            tools: needed(skill).collect(),
+            tools: needed_tools(skill).collect(),
             permissions,
             policy,
             fallback: None,
@@ -69,7 +69,7 @@ impl SkillCeiling {
     }
 
     /// Returns the limits after the plan step.
-    pub(crate) fn planned(mut self, planned: Option<&SkillPlanResult>) -> Self {
+    pub(crate) fn with_plan(mut self, planned: Option<&SkillPlanResult>) -> Self {
         self.fallback = planned.and_then(|planned| planned.fallback);
         self
     }
@@ -80,7 +80,7 @@ impl SkillCeiling {
     }
 
     /// Returns the limits for a composite tool whose own call a person has approved.
-    pub(crate) fn approved(mut self) -> Self {
+    pub(crate) fn with_approval(mut self) -> Self {
         if let Some(permissions) = &mut self.permissions {
             permissions.asks = false;
         }
@@ -88,13 +88,13 @@ impl SkillCeiling {
     }
 
     /// Returns whether the tool with this name may run.
-    pub(crate) fn has(&self, tool: &str) -> bool {
+    pub(crate) fn allows_tool(&self, tool: &str) -> bool {
         self.tools.iter().any(|own| own == tool)
     }
 
     /// Returns the verdict on a call: a refusal beyond the limits, or an approval request if the skill's `approval_required`
     /// demands it.
-    pub(crate) fn judge(
+    pub(crate) fn judge_call(
         &self,
         (tool, described): (&CatalogEntry, &DescribedTool),
         arguments: &Map<String, Value>,
@@ -105,16 +105,16 @@ impl SkillCeiling {
         if tool.reads_output || tool.joins.is_some() {
             return Verdict::allow();
         }
-        if !self.has(&tool.name) && !tool.from.as_deref().is_some_and(|from| self.has(from)) {
+        if !self.allows_tool(&tool.name) && !tool.from.as_deref().is_some_and(|from| self.allows_tool(from)) {
             let why = "is not one of its tools";
             return Verdict::deny(format!(
                 "`{}` {why}: the running skill `{}` has {}",
                 tool.name,
                 self.skill,
-                list(&self.tools)
+                join_names(&self.tools)
             ));
         }
-        let unplanned = self.unplanned(tool, described);
+        let unplanned = self.unplanned_verdict(tool, described);
         if unplanned.effect == Effect::Deny {
             return unplanned;
         }
@@ -142,7 +142,7 @@ impl SkillCeiling {
             }
             .to_owned()
         } else if permissions.asks && !described.read_only() {
-            return asking(&self.skill);
+            return approval_verdict(&self.skill);
         } else {
             return unplanned;
         };
@@ -150,7 +150,7 @@ impl SkillCeiling {
     }
 
     /// Returns the verdict on a call of a skill without a plan.
-    fn unplanned(&self, tool: &CatalogEntry, described: &DescribedTool) -> Verdict {
+    fn unplanned_verdict(&self, tool: &CatalogEntry, described: &DescribedTool) -> Verdict {
         let Some(fallback) = self.fallback.filter(|_| !described.read_only()) else {
             return Verdict::allow();
         };
@@ -190,7 +190,7 @@ impl CeilingPermissions {
             // A shell command can name any path, and an unlabelled tool may use any file. Only the full permission covers them.
             SkillFilesystem::WriteWorkspace => {
                 described.names_its_files()
-                    && CallPaths::of(arguments, Some(&described.input_schema), workdir, places)
+                    && CallPaths::from_arguments(arguments, Some(&described.input_schema), workdir, places)
                         .all_within(&RuleRoots::new(vec![workdir.to_owned()], places))
             }
             SkillFilesystem::Full => true,
@@ -199,13 +199,13 @@ impl CeilingPermissions {
 }
 
 /// Returns names as text for people.
-fn list(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
 }
 
 /// Returns every tool that a skill needs: its `tools_required`, then those of its label.
-pub(crate) fn needed(skill: &Skill) -> impl Iterator<Item = String> {
+pub(crate) fn needed_tools(skill: &Skill) -> impl Iterator<Item = String> {
     let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
     let named: Vec<String> = label.split_whitespace().map(str::to_owned).collect();
     skill.tools_required.iter().cloned().chain(named)
@@ -217,7 +217,7 @@ pub(crate) fn name_of(skill: &Skill) -> String {
 }
 
 /// Returns the skill's estimates as text; `None`: it has none.
-pub(crate) fn estimated(skill: &Skill) -> Option<String> {
+pub(crate) fn estimate_text(skill: &Skill) -> Option<String> {
     let SkillEstimates {
         calls,
         duration_ms,
@@ -286,21 +286,22 @@ impl RunningSkill {
     }
 
     /// Records the turn's counts when the skill begins, once.
-    pub(crate) fn begin(&mut self, turn: &Turn) {
-        self.since.get_or_insert((turn.usage().total(), results(turn)));
+    pub(crate) fn mark_start(&mut self, turn: &Turn) {
+        self.since
+            .get_or_insert((turn.usage().total(), count_results(turn)));
     }
 
     /// Returns the tokens and calls since then.
-    pub(crate) fn took(&self, turn: &Turn) -> (u64, usize) {
+    pub(crate) fn usage_since_start(&self, turn: &Turn) -> (u64, usize) {
         let (tokens, calls) = self.since.unwrap_or_default();
         (
             turn.usage().total().saturating_sub(tokens),
-            results(turn).saturating_sub(calls),
+            count_results(turn).saturating_sub(calls),
         )
     }
 }
 
-fn results(turn: &Turn) -> usize {
+fn count_results(turn: &Turn) -> usize {
     let is_result = |message: &&ModelMessage| matches!(message, ModelMessage::ToolResult { .. });
     turn.messages().iter().filter(is_result).count()
 }
@@ -310,8 +311,8 @@ fn results(turn: &Turn) -> usize {
 ///
 /// # Errors
 /// What does not match the schema, as text for the model.
-pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
-    let validator = crate::catalog::validator(schema)?;
+pub(crate) fn parse_result(schema: &Value, text: &str) -> Result<Value, String> {
+    let validator = crate::catalog::compile_validator(schema)?;
     let found = json_in(text).unwrap_or_else(|| Value::String(text.to_owned()));
     let faults: Vec<String> = validator
         .iter_errors(&found)
@@ -343,7 +344,7 @@ pub(crate) fn json_in(text: &str) -> Option<Value> {
 }
 
 /// Returns the request to the model to correct its result.
-pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
+pub(crate) fn repair_prompt(skill: &Skill, fault: &str) -> String {
     let schema = skill.output_schema.clone().unwrap_or_default();
     format!(
         "[clawk] The result of the skill `{}` does not fit its output schema: {fault}\nAnswer once more with the result as JSON \
@@ -354,7 +355,7 @@ pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
 
 /// Runs a call of `skill-NAME`: returns its instructions, unless the agent or an active skill lacks one of its tools, and the plan
 /// of its world model if it names one.
-pub(crate) async fn join(
+pub(crate) async fn join_skill(
     calls: &CallGovernor,
     caller: &CallerContext,
     tool: &CatalogEntry,
@@ -369,28 +370,32 @@ pub(crate) async fn join(
         let known = declared || calls.catalog.get(name).is_some();
         known && caller.member.as_ref().is_none_or(|member| member.may_use(name))
     };
-    let lacking: Vec<String> = needed(skill).filter(|name| !has(name)).collect();
+    let lacking: Vec<String> = needed_tools(skill).filter(|name| !has(name)).collect();
     if !lacking.is_empty() {
         let why = format!(
             "the skill `{}` needs tools that this agent lacks: {}",
             skill.name,
-            list(&lacking)
+            join_names(&lacking)
         );
         return Err(RunError::Unavailable(why));
     }
     for ceiling in &caller.ceilings {
-        let above: Vec<String> = needed(skill).filter(|name| !ceiling.has(name)).collect();
+        let above: Vec<String> = needed_tools(skill)
+            .filter(|name| !ceiling.allows_tool(name))
+            .collect();
         if !above.is_empty() {
             return Err(RunError::Unavailable(format!(
                 "the skill `{}` runs until this turn ends and has no {}, which `{}` needs; invoke it in the next turn",
                 ceiling.skill,
-                list(&above),
+                join_names(&above),
                 skill.name
             )));
         }
     }
-    let mut content = vec![ContentBlock::text(instruction(skill, arguments))];
-    let purse = calls.purses.skill(&caller.purse, &skill.name, calls.scribe.now());
+    let mut content = vec![ContentBlock::text(skill_instruction(skill, arguments))];
+    let purse = calls
+        .purses
+        .skill_account(&caller.purse, &skill.name, calls.scribe.now());
     let site = world_model::ActingSkill {
         calls,
         caller,
@@ -398,7 +403,7 @@ pub(crate) async fn join(
         purse: &purse,
         cancel,
     };
-    let planned = world_model::plan(site, arguments).await?;
+    let planned = world_model::plan_skill(site, arguments).await?;
     let structured = planned.map(|(planned, text)| {
         content.push(ContentBlock::text(text));
         json!({ "plan": planned })
@@ -412,7 +417,7 @@ pub(crate) async fn join(
 }
 
 /// Returns how much of the call's end a model reads: instructions are never shortened.
-pub(crate) fn shown(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
+pub(crate) fn result_excerpt(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
     let is_skill = tool.starts_with(PREFIX) && calls.catalog.get(tool).is_none();
     match is_skill && calls.catalog.of_skill(tool).is_some() {
         true => ResultExcerpt::Ends(usize::MAX),
@@ -421,7 +426,7 @@ pub(crate) fn shown(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
 }
 
 /// Returns the verdict for a skill's `approval_required`.
-pub(crate) fn asking(skill: &str) -> Verdict {
+pub(crate) fn approval_verdict(skill: &str) -> Verdict {
     Verdict {
         effect: Effect::Ask(Approval::default()),
         reason: Some(format!("the skill `{skill}` is declared to need approval").into()),
@@ -430,10 +435,10 @@ pub(crate) fn asking(skill: &str) -> Verdict {
 }
 
 /// Returns the function that a model calls to invoke a skill.
-pub(crate) fn offer(skill: &Skill) -> ToolOffer {
+pub(crate) fn skill_offer(skill: &Skill) -> ToolOffer {
     ToolOffer {
         name: name_of(skill),
-        description: description(skill),
+        description: skill_description(skill),
         input_schema: skill
             .input_schema
             .clone()
@@ -442,8 +447,8 @@ pub(crate) fn offer(skill: &Skill) -> ToolOffer {
 }
 
 /// Returns a skill's description for a model before its invocation, without the instructions.
-pub(crate) fn description(skill: &Skill) -> String {
-    let estimated = estimated(skill)
+pub(crate) fn skill_description(skill: &Skill) -> String {
+    let estimated = estimate_text(skill)
         .map(|said| format!(" It takes {said}."))
         .unwrap_or_default();
     format!(
@@ -453,12 +458,12 @@ pub(crate) fn description(skill: &Skill) -> String {
 }
 
 /// Returns the text after an invocation: the skill's instructions, which become part of the turn.
-pub(crate) fn instruction(skill: &Skill, arguments: &Map<String, Value>) -> String {
+pub(crate) fn skill_instruction(skill: &Skill, arguments: &Map<String, Value>) -> String {
     let result = match &skill.output_schema {
         None => String::new(),
         Some(schema) => format!("\nEnd with its result as JSON, by this schema: {schema}"),
     };
-    let tools: Vec<String> = needed(skill).collect();
+    let tools: Vec<String> = needed_tools(skill).collect();
     format!(
         "Instructions of the skill `{}`:\n{}\n\nInput: {}\nTools it uses, and no others until this turn ends: {}{result}",
         skill.name,

@@ -52,10 +52,10 @@ use crate::world_model;
 const FETCHED: Duration = Duration::from_secs(30);
 
 /// Starts an agent; see [`crate::Kernel::start`].
-pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartError> {
-    check(&parts)?;
+pub(crate) async fn start_agent(parts: AgentDependencies) -> Result<Arc<Agent>, StartError> {
+    check_dependencies(&parts)?;
     let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
-    let (agent, facts) = assemble(parts).await?;
+    let (agent, facts) = assemble_agent(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
     let draft = SessionStarted {
@@ -69,7 +69,7 @@ pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartE
     };
     let _ticket = agent
         .scribe
-        .submit(vec![agent.scribe.entry(&agent.life.root, &draft)])?;
+        .submit_drafts(vec![agent.scribe.draft_event(&agent.life.root, &draft)])?;
     agent_facts(&agent, facts)?;
     // If hosts share the agent, each session of a lost host is taken over separately, when it is found.
     let hosts = calls.hosts.clone();
@@ -77,37 +77,39 @@ pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartE
         None => recover::unclean_since(scribe).await?,
         Some(_) => None,
     };
-    agent.life.advance(LifecycleState::Starting, "start")?;
+    agent.life.advance_to(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
         settle_before(&agent, row).await?;
     }
-    fold(calls, hosts.as_deref()).await?;
+    fold_journal(calls, hosts.as_deref()).await?;
     calls.models.restore_forms().await?;
-    stop::restore(&calls.brake, scribe).await?;
-    carp::restore(&calls.carp).await?;
-    agent.life.advance(LifecycleState::Ready, "started")?;
+    stop::restore_stops(&calls.brake, scribe).await?;
+    carp::restore_state(&calls.carp).await?;
+    agent.life.advance_to(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
-    calls.runner.models(sampling::sampler(&agent.sessions));
+    calls
+        .runner
+        .set_sampling_handler(sampling::sampling_handler(&agent.sessions));
     if let Some(hosts) = &hosts {
-        hosts::watch(&agent, hosts);
-        swarm::steer(&agent.peers, hosts);
+        hosts::spawn_host_watch(&agent, hosts);
+        swarm::spawn_coordination(&agent.peers, hosts);
     } else {
-        let busy = swarm::restore(&agent.peers).await?;
+        let busy = swarm::restore_swarm(&agent.peers).await?;
         resume_open(&agent.sessions, &busy, None).await?;
         swarm::go_on(&agent.peers)?;
     }
     let own = Arc::clone(&agent.calls);
     if hosts.is_none() {
         agent.life.tracker.spawn(async move {
-            let _working = own.life.join();
-            call::reconcile(&own).await;
+            let _working = own.life.join_work();
+            call::reconcile_effects(&own).await;
         });
     }
     if !taped {
-        tend::start(&agent.memories);
+        tend::spawn_retention(&agent.memories);
     }
     if reach_providers {
-        health::watch(&agent.health);
+        health::spawn_health_watch(&agent.health);
     }
     Ok(agent)
 }
@@ -137,31 +139,33 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
 }
 
 /// Restores spending, rate windows, grants and approval requests from the record.
-async fn fold(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
+async fn fold_journal(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
     let scribe = &calls.models.scribe;
-    let (month, _) = scribe.now().month();
+    let (month, _) = scribe.now().month_bounds();
     let kept = scribe.journal().spent_since(hour_of(month)).await?;
-    calls.purses.restore(&kept, scribe.now());
+    calls.purses.restore_spending(&kept, scribe.now());
     recover::restore_rates(scribe, &calls.rates).await?;
     let Some(hosts) = hosts else {
-        return Ok(call::restore(calls).await?);
+        return Ok(call::restore_approvals(calls).await?);
     };
-    let row = hosts.shared.news(false).await?.last_row;
+    let row = hosts.shared.poll_news(false).await?.last_row;
     call::restore_standing(calls).await?;
     let asked = call::open_questions(calls).await?;
     let open = asked.into_iter().filter(|open| open.reply.is_none());
-    hosts.begin(row, open.map(|open| open.question).collect()).await;
+    hosts
+        .begin_following(row, open.map(|open| open.question).collect())
+        .await;
     Ok(())
 }
 
 /// Returns the agent's description for a replay, without known secrets, which a manifest or a context file may quote.
-fn facts(
+fn replay_facts(
     manifest: &Manifest,
     options: &Options,
     atlases: &AtlasSettings,
     screens: &AgentScreening,
 ) -> Vec<u8> {
-    let facts = AgentFacts::of(manifest, options, atlases);
+    let facts = AgentFacts::from_manifest(manifest, options, atlases);
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return canonical(&facts);
@@ -180,16 +184,18 @@ fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
     };
     let root = agent.life.root;
     let thread = root.child(root.span);
-    let draft = agent.scribe.entry(&thread, &payload);
-    let _ticket = agent.scribe.submit(vec![draft.content(agent_hash, facts)])?;
-    carp::facts(&agent.calls.carp)
+    let draft = agent.scribe.draft_event(&thread, &payload);
+    let _ticket = agent
+        .scribe
+        .submit_drafts(vec![draft.with_content(agent_hash, facts)])?;
+    carp::record_facts(&agent.calls.carp)
 }
 
 /// Returns all reasons why this agent can't start here.
-fn check(parts: &AgentDependencies) -> Result<(), StartError> {
-    let mut unserved = BudgetTree::faults(&parts.manifest, &parts.options.budgets);
-    unserved.extend(world_model::faults(&parts.manifest));
-    unserved.extend(parts.options.planning.and_then(|limits| limits.fault()));
+fn check_dependencies(parts: &AgentDependencies) -> Result<(), StartError> {
+    let mut unserved = BudgetTree::find_faults(&parts.manifest, &parts.options.budgets);
+    unserved.extend(world_model::planning_faults(&parts.manifest));
+    unserved.extend(parts.options.planning.and_then(|limits| limits.limits_fault()));
     for provider in &parts.manifest.providers {
         if !parts.providers.contains_key(&provider.name) {
             unserved.push(format!("provider `{}` is not connected", provider.name));
@@ -201,8 +207,8 @@ fn check(parts: &AgentDependencies) -> Result<(), StartError> {
         }
         (Some(memory), Some(backend)) => {
             let faults = memory.stores.iter().filter_map(|store| {
-                let refused = backend.check(store).err().map(|error| error.to_string());
-                let fault = refused.or_else(|| rank::fault(store))?;
+                let refused = backend.check_store(store).err().map(|error| error.to_string());
+                let fault = refused.or_else(|| rank::ranking_fault(store))?;
                 Some(format!("store `{}`: {fault}", store.name))
             });
             unserved.extend(faults);
@@ -217,7 +223,7 @@ fn check(parts: &AgentDependencies) -> Result<(), StartError> {
 }
 
 /// Builds the agent's services from the bottom up, and its description for a replay.
-async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartError> {
+async fn assemble_agent(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartError> {
     let AgentDependencies {
         manifest,
         providers,
@@ -232,24 +238,28 @@ async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartErr
     let unserved = |reason: String| StartError::Unserved(vec![reason]);
     let engine = Engine::compile(&manifest.policies).map_err(|error| unserved(error.to_string()))?;
     let scribe = JournalWriter::new(Arc::clone(&journal), clock);
-    let root = SessionId(scribe.clock().uuid());
+    let root = SessionId(scribe.clock().new_uuid());
     let (agent_id, name) = (&manifest.identity.name, &manifest.metadata.name);
-    let carp = CarpRuntime::new(atlases, agent_id, Thread::of(root), scribe.clone())
+    let carp = CarpRuntime::new(atlases, agent_id, Thread::for_session(root), scribe.clone())
         .map_err(|error| unserved(error.to_string()))?;
     let screens =
         AgentScreening::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
-    judged(&manifest, &options).map_err(unserved)?;
+    check_claims_judge(&manifest, &options).map_err(unserved)?;
     // The latest answers may be requested again. Asking the journal once too often is cheaper than reading it here.
-    let before = journal.sessions(1).await?.first().map(|session| session.last);
-    let facts = facts(&manifest, &options, &carp.config, &screens);
+    let before = journal
+        .list_sessions(1)
+        .await?
+        .first()
+        .map(|session| session.last);
+    let facts = replay_facts(&manifest, &options, &carp.config, &screens);
     let catalog = ToolCatalog::new(&manifest, &options, &engine, &*runner).await;
     let local = (&options.prices, &options.models);
     let purses = Arc::new(BudgetTree::new(&manifest, &options.budgets, local, scribe.now()));
-    let table = Arc::new(Table::new(purses.root().clone()));
+    let table = Arc::new(Table::new(purses.root_account().clone()));
     let dedup = Arc::new(DedupTable::new(
         scribe.shared_clock(),
         before,
-        journal.shared().is_some(),
+        journal.host_cluster().is_some(),
     ));
     let life = Arc::new(AgentLifecycle::new(scribe.clone(), root, name));
     let models = Arc::new(ModelServices {
@@ -263,7 +273,7 @@ async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartErr
         cuts: Arc::default(),
         forms: LearntForms::default(),
     });
-    let team = team(&manifest, &options, &purses, (&scribe, root))?;
+    let team = build_team(&manifest, &options, &purses, (&scribe, root))?;
     let classifier = InjectionClassifier { models, table };
     let memories = Arc::new(MemoryServices {
         across_senders: options.across_senders.clone(),
@@ -278,16 +288,19 @@ async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartErr
         scribe,
     });
     let limits = (options.inbox, options.outbox, options.swarm.clone());
-    let calls = calls(
+    let calls = build_governor(
         (classifier, life, dedup, Arc::clone(&memories)),
         (engine, catalog, carp, runner),
         (options, team),
     );
-    Ok((above(Arc::new(calls), memories, digest(&facts), limits), facts))
+    Ok((
+        build_agent(Arc::new(calls), memories, digest(&facts), limits),
+        facts,
+    ))
 }
 
 /// Checks that the judge of claims is a provider of the manifest.
-fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
+fn check_claims_judge(manifest: &Manifest, options: &Options) -> Result<(), String> {
     match &options.claims {
         Some(claims) if manifest.provider(&claims.judge).is_none() => Err(format!(
             "`claims.judge` names the provider `{}`, which the manifest does not have",
@@ -298,7 +311,7 @@ fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
 }
 
 /// Builds the manifest's swarm; `None` in a replay.
-fn team(
+fn build_team(
     manifest: &Manifest,
     options: &Options,
     purses: &BudgetTree,
@@ -307,16 +320,21 @@ fn team(
     if options.swarm.taped.is_some() {
         return Ok(None);
     }
-    let plan = swarm::plan(manifest, &options.swarm, purses)?;
-    let shared = scribe.journal().shared().is_some();
+    let plan = swarm::plan_swarm(manifest, &options.swarm, purses)?;
+    let shared = scribe.journal().host_cluster().is_some();
     Ok(plan.map(|plan| {
-        let home = shared.then(|| swarm::home(&manifest.identity.name, &plan.swarm));
-        Arc::new(SwarmTeam::new(plan, scribe.clone(), Thread::of(root), home))
+        let home = shared.then(|| swarm::home_session(&manifest.identity.name, &plan.swarm));
+        Arc::new(SwarmTeam::new(
+            plan,
+            scribe.clone(),
+            Thread::for_session(root),
+            home,
+        ))
     }))
 }
 
 /// Builds the governor of calls.
-fn calls(
+fn build_governor(
     (classifier, life, dedup, memories): (
         InjectionClassifier,
         Arc<AgentLifecycle>,
@@ -327,7 +345,7 @@ fn calls(
     (options, team): (Options, Option<Arc<SwarmTeam>>),
 ) -> CallGovernor {
     let models = Arc::clone(&classifier.models);
-    let hosts = PeerHosts::of(&**models.scribe.journal());
+    let hosts = PeerHosts::from_journal(&**models.scribe.journal());
     CallGovernor {
         cuts: Arc::clone(&models.cuts),
         rates: CallRateWindow::new(&models.manifest.policies),
@@ -366,14 +384,14 @@ fn calls(
 
 /// Returns the digests of the context files that this run has recorded.
 fn context_at_start(manifest: &Manifest) -> ContextFileDigests {
-    let texts = prompt::texts(manifest, &manifest.identity);
+    let texts = prompt::context_texts(manifest, &manifest.identity);
     let files = manifest.identity.context_files.values();
     let of = |file: &String| (file.clone(), texts.get(file).map(|text| digest(text.as_bytes())));
     files.map(of).collect()
 }
 
 /// Builds the services above the governor.
-fn above(
+fn build_agent(
     calls: Arc<CallGovernor>,
     memories: Arc<MemoryServices>,
     agent_hash: Digest,
@@ -415,7 +433,7 @@ pub(crate) async fn open_turns(
     manifest: &Manifest,
     scribe: &JournalWriter,
 ) -> Result<BTreeSet<uuid::Uuid>, StartError> {
-    if checkpoint::store(manifest).is_none() {
+    if checkpoint::checkpoint_store(manifest).is_none() {
         return Ok(BTreeSet::new());
     }
     let open = scribe.journal().open_messages().await?;
@@ -451,7 +469,7 @@ pub(crate) async fn resume_open(
             continue;
         }
         seen.push(open.session);
-        let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
+        let rebuilt = recover::rebuild_session(&sessions.calls, open.session).await?;
         // The swarm's coordinator continues its tasks and ends the turns of ended tasks.
         if only.is_some() && of_task(&rebuilt) && has_home(sessions) {
             continue;
@@ -467,7 +485,7 @@ fn of_task(rebuilt: &RebuiltSession) -> bool {
 
 fn has_home(sessions: &SessionServices) -> bool {
     let team = sessions.calls.team.as_ref();
-    team.is_some_and(|team| team.home().is_some())
+    team.is_some_and(|team| team.home_session().is_some())
 }
 
 /// Ends the turns of ended tasks, if hosts share the agent. `busy`: the sessions of tasks that continue.
@@ -478,7 +496,7 @@ pub(crate) async fn end_tasks(sessions: &Arc<SessionServices>, busy: &[SessionId
             continue;
         }
         seen.push(open.session);
-        if of_task(&recover::rebuild(&sessions.calls, open.session).await?) {
+        if of_task(&recover::rebuild_session(&sessions.calls, open.session).await?) {
             end_task(sessions, open.session).await?;
         }
     }
@@ -487,7 +505,7 @@ pub(crate) async fn end_tasks(sessions: &Arc<SessionServices>, busy: &[SessionId
 
 /// Ends the turn of an ended task in this session, unless it is open here.
 pub(crate) async fn end_task(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), StartError> {
-    let fetched = hosts::fetch(sessions, session);
+    let fetched = hosts::fetch_session(sessions, session);
     match tokio::time::timeout(FETCHED, fetched).await {
         Ok(fetched) => fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?,
         Err(_) => {
@@ -498,7 +516,7 @@ pub(crate) async fn end_task(sessions: &Arc<SessionServices>, session: SessionId
     if sessions.table.get(session).is_some() {
         return Ok(());
     }
-    let rebuilt = recover::rebuild(&sessions.calls, session).await?;
+    let rebuilt = recover::rebuild_session(&sessions.calls, session).await?;
     if rebuilt.open.is_empty() {
         return Ok(());
     }
@@ -514,7 +532,7 @@ async fn begin_again(
     let opening = SessionOpening {
         id: Some(session),
         door: opened_by(&rebuilt),
-        provider: sessions.calls.models.primary().to_owned(),
+        provider: sessions.calls.models.primary_provider().to_owned(),
         goal: String::new(),
         history: rebuilt.history,
         under: None,
@@ -523,7 +541,7 @@ async fn begin_again(
         peer_messages: Vec::new(),
         member: None,
     };
-    let (state, _) = session::open(sessions, opening)
+    let (state, _) = session::open_session(sessions, opening)
         .await
         .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     state.set_model(rebuilt.model);
@@ -532,7 +550,7 @@ async fn begin_again(
         if matches!(turn.origin.door, EntryPoint::Peer { .. }) {
             turn.effects = vec![Effect::Done(TurnOutcome::Failed("its task has ended".to_owned()))];
         }
-        state.mailbox.resume(turn);
+        state.mailbox.push_resumed_turn(turn);
     }
     Ok(())
 }

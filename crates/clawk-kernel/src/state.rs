@@ -87,7 +87,7 @@ impl State {
         *lock(&self.model) = choice;
     }
 
-    pub(crate) fn context(&self) -> Option<ContextFileDigests> {
+    pub(crate) fn context_digests(&self) -> Option<ContextFileDigests> {
         lock(&self.context).clone()
     }
 
@@ -144,33 +144,33 @@ impl Table {
         }
     }
 
-    pub(crate) fn open(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<State>>> {
+    pub(crate) fn lock_open(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<State>>> {
         lock(&self.open)
     }
 
     pub(crate) fn get(&self, session: SessionId) -> Option<Arc<State>> {
-        self.open().get(&session).cloned()
+        self.lock_open().get(&session).cloned()
     }
 
-    pub(crate) fn conversations(&self) -> MutexGuard<'_, HashMap<ConversationKey, SessionId>> {
+    pub(crate) fn lock_conversations(&self) -> MutexGuard<'_, HashMap<ConversationKey, SessionId>> {
         lock(&self.conversations)
     }
 
     /// Returns a session's budget; the agent's own if the session is not open.
     pub(crate) fn purse_of(&self, session: SessionId) -> BudgetAccount {
-        let open = self.open().get(&session).map(|state| state.purse.clone());
+        let open = self.lock_open().get(&session).map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.root.clone())
     }
 
     /// Returns the budget of the session that gave this run. `closed` makes the budget of a session that is not open; without it,
     /// the agent's own pays.
-    pub(crate) fn giver(
+    pub(crate) fn giver_account(
         &self,
         session: SessionId,
         run: &RequestId,
         closed: impl FnOnce() -> Option<BudgetAccount>,
     ) -> BudgetAccount {
-        let open = self.open().get(&session).map(|state| state.purse.clone());
+        let open = self.lock_open().get(&session).map(|state| state.purse.clone());
         let mut givers = lock(&self.givers);
         if let Some((purse, runs)) = givers.get_mut(&session) {
             runs.insert(run.clone());
@@ -198,13 +198,13 @@ impl Table {
 
     /// Returns the role of the session's opener; the lowest role if the session is not open.
     pub(crate) fn role_of(&self, session: SessionId) -> Role {
-        let open = self.open().get(&session).map(|state| state.door.role());
+        let open = self.lock_open().get(&session).map(|state| state.door.role());
         open.unwrap_or(Role::Viewer)
     }
 
     /// Returns whether the session belongs to a peer: the swarm's bus, or a member.
     pub(crate) fn is_peers(&self, session: SessionId) -> bool {
-        let open = self.open();
+        let open = self.lock_open();
         let state = open.get(&session);
         state.is_some_and(|state| matches!(state.door, EntryPoint::Peer { .. }))
     }

@@ -115,12 +115,12 @@ impl EmergencyStop {
     }
 
     /// Returns all stops in force, the whole agent's first.
-    pub(crate) fn stops(&self) -> Vec<ActiveStop> {
+    pub(crate) fn active_stops(&self) -> Vec<ActiveStop> {
         self.lock().stops.values().cloned().collect()
     }
 
     /// Returns the highest stop that applies to a session.
-    fn over(inner: &EmergencyStopState, session: SessionId) -> Option<&ActiveStop> {
+    fn strongest_stop(inner: &EmergencyStopState, session: SessionId) -> Option<&ActiveStop> {
         [None, Some(session)]
             .iter()
             .filter_map(|scope| inner.stops.get(scope))
@@ -128,14 +128,14 @@ impl EmergencyStop {
     }
 
     /// Registers work, or returns the stop that forbids it. Both happen under one lock, so that nothing starts during a stop.
-    pub(crate) fn hold(
+    pub(crate) fn guard_work(
         &self,
         session: SessionId,
         stopped_by: Level,
         cancel: &CancellationToken,
     ) -> Result<StopGuard<'_>, ActiveStop> {
         let mut inner = self.lock();
-        if let Some(stop) = Self::over(&inner, session)
+        if let Some(stop) = Self::strongest_stop(&inner, session)
             && stop.level >= stopped_by
         {
             return Err(stop.clone());
@@ -157,9 +157,9 @@ impl EmergencyStop {
     }
 
     /// Returns the stop that now forbids work of this kind.
-    pub(crate) fn against(&self, session: SessionId, stopped_by: Level) -> Option<ActiveStop> {
+    pub(crate) fn blocking_stop(&self, session: SessionId, stopped_by: Level) -> Option<ActiveStop> {
         let inner = self.lock();
-        Self::over(&inner, session)
+        Self::strongest_stop(&inner, session)
             .filter(|stop| stop.level >= stopped_by)
             .cloned()
     }
@@ -184,9 +184,9 @@ impl EmergencyStop {
     }
 
     /// Waits until the session is not frozen.
-    pub(crate) async fn thawed(&self, session: SessionId) {
+    pub(crate) async fn wait_until_thawed(&self, session: SessionId) {
         let mut changed = self.changed.subscribe();
-        while self.against(session, Level::Frozen).is_some() {
+        while self.blocking_stop(session, Level::Frozen).is_some() {
             if changed.changed().await.is_err() {
                 return;
             }
@@ -195,7 +195,7 @@ impl EmergencyStop {
 }
 
 /// Returns the error of a refused call.
-pub(crate) fn refused(tool: &str, stop: &ActiveStop) -> CallError {
+pub(crate) fn stopped_error(tool: &str, stop: &ActiveStop) -> CallError {
     let what = match stop.session {
         None => "the agent",
         Some(_) => "this session",
@@ -217,7 +217,7 @@ pub(crate) fn refused(tool: &str, stop: &ActiveStop) -> CallError {
 }
 
 /// Stops at once and durably. If it can't be recorded, the stop holds until this process ends, and an error is returned.
-pub(crate) async fn engage(
+pub(crate) async fn engage_stop(
     (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
     level: Level,
@@ -232,14 +232,19 @@ pub(crate) async fn engage(
         at: scribe.now().to_string(),
     };
     brake.engage(stop.clone());
-    let thread = root.child(scribe.clock().uuid());
+    let thread = root.child(scribe.clock().new_uuid());
     scribe
-        .write(vec![draft(scribe, &thread, &stop, &by.channel)])
+        .write(vec![stop_draft(scribe, &thread, &stop, &by.channel)])
         .await?;
     Ok(stop)
 }
 
-fn draft(scribe: &JournalWriter, thread: &Thread, stop: &ActiveStop, channel: &str) -> crate::event::Draft {
+fn stop_draft(
+    scribe: &JournalWriter,
+    thread: &Thread,
+    stop: &ActiveStop,
+    channel: &str,
+) -> crate::event::Draft {
     let words = EventWords::of_reason(stop.reason.as_deref());
     let (reason, words_hash) = stand_in(words.as_ref());
     let payload = StopEngaged {
@@ -250,13 +255,13 @@ fn draft(scribe: &JournalWriter, thread: &Thread, stop: &ActiveStop, channel: &s
         session: stop.session.map(|session| session.0),
         words_hash,
     };
-    scribe.entry(thread, &payload).words(words)
+    scribe.draft_event(thread, &payload).with_words(words)
 }
 
 /// Lifts a stop. The lift is recorded first; if that fails, the stop stays. Returns `false` if `by` is not an admin, or if nothing
 /// is stopped. With `shared`, the stop in memory is not changed: other hosts may stop the agent concurrently, so the caller reads
 /// the record.
-pub(crate) async fn lift(
+pub(crate) async fn lift_stop(
     (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
     by: &KnownPerson,
@@ -271,8 +276,8 @@ pub(crate) async fn lift(
         channel: by.channel.to_string(),
         session: session.map(|session| session.0),
     };
-    let thread = root.child(scribe.clock().uuid());
-    let draft = scribe.entry(&thread, &payload);
+    let thread = root.child(scribe.clock().new_uuid());
+    let draft = scribe.draft_event(&thread, &payload);
     scribe.write(vec![draft]).await?;
     if !shared {
         brake.lift(session);
@@ -290,10 +295,10 @@ pub(crate) struct StopChange {
 }
 
 /// A stop that some host engaged or lifted, as the record has it.
-pub(crate) fn follow(brake: &EmergencyStop, change: StopChange) {
+pub(crate) fn apply_event(brake: &EmergencyStop, change: StopChange) {
     match change.stop {
         Some(stop) => {
-            if !brake.stops().contains(&stop) {
+            if !brake.active_stops().contains(&stop) {
                 tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force, engaged at another host");
             }
             brake.engage(stop);
@@ -303,7 +308,7 @@ pub(crate) fn follow(brake: &EmergencyStop, change: StopChange) {
 }
 
 /// Stops only this host, which can't govern like the others.
-pub(crate) fn freeze(brake: &EmergencyStop, reason: &str, at: crate::time::Timestamp) {
+pub(crate) fn freeze_host(brake: &EmergencyStop, reason: &str, at: crate::time::Timestamp) {
     brake.engage(ActiveStop {
         level: Level::Frozen,
         session: None,
@@ -357,7 +362,7 @@ pub(crate) fn read_change(event: &RecordedEvent) -> Option<StopChange> {
 ///
 /// # Errors
 /// The journal can't be read.
-async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, ActiveStop>, JournalError> {
+async fn fold_stops(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, ActiveStop>, JournalError> {
     const PAGE: usize = 1000;
     let mut stops = BTreeMap::new();
     let mut scan = JournalScan {
@@ -367,7 +372,7 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Activ
         ..JournalScan::default()
     };
     loop {
-        let page = journal.scan(scan.clone()).await?;
+        let page = journal.scan_events(scan.clone()).await?;
         for event in &page {
             let Some(change) = read_change(event) else {
                 continue;
@@ -385,8 +390,8 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Activ
 }
 
 /// Restores the stops that were in force at the end of the last run.
-pub(crate) async fn restore(brake: &EmergencyStop, scribe: &JournalWriter) -> Result<(), JournalError> {
-    let stops = fold(&**scribe.journal()).await?;
+pub(crate) async fn restore_stops(brake: &EmergencyStop, scribe: &JournalWriter) -> Result<(), JournalError> {
+    let stops = fold_stops(&**scribe.journal()).await?;
     for stop in stops.into_values() {
         tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force");
         brake.engage(stop);
@@ -417,7 +422,7 @@ pub enum StopOrder {
 ///
 /// # Errors
 /// The journal can't be read or written. Nothing was changed.
-pub async fn offline(
+pub async fn write_offline_order(
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
     order: Option<StopOrder>,
@@ -425,7 +430,7 @@ pub async fn offline(
 ) -> Result<Vec<ActiveStop>, JournalError> {
     let scribe = JournalWriter::new(journal, clock);
     if let Some(order) = order {
-        let id = SessionId(scribe.clock().uuid());
+        let id = SessionId(scribe.clock().new_uuid());
         let thread = Thread {
             session: id,
             span: id.0,
@@ -441,8 +446,8 @@ pub async fn offline(
             role: Some(by.role.as_str().to_owned()),
             run: Some(id.0),
         };
-        let started = scribe.entry(&thread, &started);
-        let below = thread.child(scribe.clock().uuid());
+        let started = scribe.draft_event(&thread, &started);
+        let below = thread.child(scribe.clock().new_uuid());
         let change = match order {
             StopOrder::Engage {
                 level,
@@ -456,7 +461,7 @@ pub async fn offline(
                     reason,
                     at: scribe.now().to_string(),
                 };
-                draft(&scribe, &below, &stop, &by.channel)
+                stop_draft(&scribe, &below, &stop, &by.channel)
             }
             StopOrder::Lift { session } => {
                 let payload = StopLifted {
@@ -464,10 +469,10 @@ pub async fn offline(
                     channel: by.channel.to_string(),
                     session: session.map(|session| session.0),
                 };
-                scribe.entry(&below, &payload)
+                scribe.draft_event(&below, &payload)
             }
         };
         scribe.write(vec![started, change]).await?;
     }
-    Ok(fold(&**scribe.journal()).await?.into_values().collect())
+    Ok(fold_stops(&**scribe.journal()).await?.into_values().collect())
 }

@@ -27,11 +27,11 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::call::CallGovernor;
-use crate::dedup::{Claim, DedupAnswer, DedupMethod, key};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, answer_key};
 use crate::error::{KernelError, StartError};
 use crate::event::{JournalWriter, Thread, canonical, digest};
 use crate::hosts::runs::{
-    self, AssignmentOutcome, RunReservation, StoredRun as Kept, SwarmAssignment, stored,
+    self, AssignmentOutcome, RunReservation, StoredRun as Kept, SwarmAssignment, find_stored_run,
 };
 use crate::judge;
 use crate::lifecycle::AgentLifecycle;
@@ -43,12 +43,12 @@ use crate::session::SessionServices;
 use crate::team::{Origin, SwarmStep, SwarmTeam};
 use crate::watch::NoticeSender;
 
-pub(crate) use elsewhere::desk;
-pub(crate) use lead::{home, steer};
-pub(crate) use restore::{go_on, hear, restore};
+pub(crate) use elsewhere::report_receiver;
+pub(crate) use lead::{home_session, spawn_coordination};
+pub(crate) use restore::{follow_broadcast, go_on, restore_swarm};
 use tries::RunningTry;
 pub use wire::UNPROVEN;
-pub(crate) use wire::{broadcast, discover, proven, report, view, view_here};
+pub(crate) use wire::{broadcast_message, discover_peers, report_task, sign_report, swarm_view, view_here};
 
 /// Tokens of a typical prompt and answer, used to compare prices.
 const ORDINARY: (u64, u64) = (2000, 500);
@@ -109,14 +109,14 @@ pub struct SwarmView {
 impl SwarmView {
     /// Makes the view from a coordinator's state.
     #[must_use]
-    pub fn of(coord: &SwarmCoordinator) -> Self {
+    pub fn from_coordinator(coord: &SwarmCoordinator) -> Self {
         let (nodes, edges) = coord.graph();
         let runs = coord.runs_now();
         Self {
             swarm: coord.plan().swarm.clone(),
             topology: coord.plan().topology.to_string(),
             members: coord.members(),
-            running: coord.running(),
+            running: coord.running_tries(),
             waiting: runs.iter().map(|run| run.waiting).sum(),
             runs,
             nodes,
@@ -129,7 +129,7 @@ impl SwarmView {
 ///
 /// # Errors
 /// The swarm is not valid, for example because it has two heads.
-pub(crate) fn plan(
+pub(crate) fn plan_swarm(
     manifest: &Manifest,
     options: &SwarmOptions,
     purses: &BudgetTree,
@@ -137,7 +137,7 @@ pub(crate) fn plan(
     let Some(swarm) = &manifest.swarm else {
         return Ok(None);
     };
-    let plan = Plan::of(swarm, &manifest.identity.name, options.local);
+    let plan = Plan::from_manifest(swarm, &manifest.identity.name, options.local);
     let mut plan = plan.map_err(|fault| StartError::Unserved(vec![fault.to_string()]))?;
     for seat in &mut plan.seats {
         let provider = provider_of(manifest, purses, seat.provider.as_deref(), plan.limits.cost_aware);
@@ -145,7 +145,7 @@ pub(crate) fn plan(
         let there = options.elsewhere.as_ref();
         let name = identity_name(&seat.identity);
         seat.timeout_ms = there.and_then(|there| there.timeout_ms(&name));
-        let here = there.is_none_or(|there| there.place(&name).is_none());
+        let here = there.is_none_or(|there| there.member_route(&name).is_none());
         seat.asks = here.then_some(provider);
     }
     Ok(Some(plan))
@@ -167,7 +167,7 @@ fn provider_of(manifest: &Manifest, purses: &BudgetTree, own: Option<&str>, cost
     found.unwrap_or_default().to_owned()
 }
 
-fn declared<'a>(
+fn declared_swarm<'a>(
     peers: &'a SwarmServices,
     name: &str,
 ) -> Result<(&'a Swarm, &'a Arc<SwarmTeam>), KernelError> {
@@ -184,14 +184,14 @@ fn declared<'a>(
         })
 }
 
-fn thread(peers: &SwarmServices, session: SessionId) -> Thread {
-    Thread::of(session).child(peers.scribe.clock().uuid())
+fn session_thread(peers: &SwarmServices, session: SessionId) -> Thread {
+    Thread::for_session(session).child(peers.scribe.clock().new_uuid())
 }
 
-pub(crate) fn refused(team: &SwarmTeam, task: &RequestId, refusal: SwarmTaskRefusal) -> KernelError {
+pub(crate) fn refusal_error(team: &SwarmTeam, task: &RequestId, refusal: SwarmTaskRefusal) -> KernelError {
     KernelError::Swarm {
         code: refusal.code,
-        swarm: team.look(|coord| coord.plan().swarm.clone()),
+        swarm: team.with_coordinator(|coord| coord.plan().swarm.clone()),
         task_id: task.clone(),
         reason: refusal.reason.to_owned(),
         message: refusal.message,
@@ -204,7 +204,7 @@ impl SwarmServices {
             .calls
             .team
             .as_ref()
-            .is_some_and(|team| team.home().is_some());
+            .is_some_and(|team| team.home_session().is_some());
         let token_key = if shared {
             OnceLock::new()
         } else {
@@ -231,13 +231,13 @@ impl SwarmServices {
     }
 
     /// Returns the chain of the whole swarm, if hosts share the agent.
-    fn home(&self) -> Option<SessionId> {
-        self.calls.team.as_ref().and_then(|team| team.home())
+    fn home_session(&self) -> Option<SessionId> {
+        self.calls.team.as_ref().and_then(|team| team.home_session())
     }
 
     /// Returns the chain in which a run of this session is recorded.
     fn chain_of(&self, giver: SessionId) -> SessionId {
-        self.home().unwrap_or(giver)
+        self.home_session().unwrap_or(giver)
     }
 
     /// Returns a run's budget: a slice of the budget of the session that started it.
@@ -252,17 +252,17 @@ impl SwarmServices {
                 .map(|swarm| swarm.resource_limits.clone());
             let (purses, now) = (&self.calls.purses, self.scribe.now());
             let limits = limits.unwrap_or_default();
-            if self.home().is_some() {
+            if self.home_session().is_some() {
                 // The session's budget may be on another host, which has reserved this amount.
                 let lent = (origin.tokens, origin.cost_microusd);
-                let parent = purses.task(purses.root(), run.as_str(), lent, now);
+                let parent = purses.task_account(purses.root_account(), run.as_str(), lent, now);
                 return purses.run(&parent, run.as_str(), &limits, now);
             }
             // For a session that is not open, the restart has read its spending.
             let before = || lock(&self.slices).of_giver(origin.session);
-            let parent = self.sessions.table.giver(origin.session, run, || {
-                let purse = purses.session(purses.root(), &origin.session.to_string(), now);
-                purse.recall(before()?);
+            let parent = self.sessions.table.giver_account(origin.session, run, || {
+                let purse = purses.session_account(purses.root_account(), &origin.session.to_string(), now);
+                purse.add_earlier_spending(before()?);
                 Some(purse)
             });
             purses.run(&parent, run.as_str(), &limits, now)
@@ -273,21 +273,21 @@ impl SwarmServices {
 
 /// `claw.swarm.delegate`: starts a run of the whole swarm, or a task for one member. It is acknowledged when it is recorded, once
 /// per `request_id` (R19).
-pub(crate) async fn delegate(
+pub(crate) async fn delegate_task(
     peers: &Arc<SwarmServices>,
     session: SessionId,
     mut params: DelegateParams,
 ) -> Result<AcknowledgedResult, KernelError> {
-    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
-    let (swarm, team) = declared(peers, &params.context.swarm)?;
+    let _working = peers.life.begin_work().map_err(KernelError::NotReady)?;
+    let (swarm, team) = declared_swarm(peers, &params.context.swarm)?;
     // Compare the text before screening, so that the same request stays equal even if screening knows more secrets later.
     let asked = digest(&canonical(&params.task));
     let request_hash = digest(&[&asked.0[..], params.task_id.as_str().as_bytes()].concat());
-    let key = key(DedupMethod::Delegate, &params.context.request_id);
+    let key = answer_key(DedupMethod::Delegate, &params.context.request_id);
     let claim = peers
         .calls
         .dedup
-        .claim(key, request_hash, &**peers.scribe.journal())
+        .claim_request(key, request_hash, &**peers.scribe.journal())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -301,32 +301,32 @@ pub(crate) async fn delegate(
     let limits = params.context.limits.as_ref();
     let role = elsewhere::at_most(peers.sessions.table.role_of(session), limits);
     let origin = Origin {
-        autonomy: limits.and_then(elsewhere::autonomy),
+        autonomy: limits.and_then(elsewhere::parse_autonomy),
         from_afar: params.context.report_token.is_some() || limits.is_some(),
         by_bus: peers.sessions.table.is_peers(session),
-        ..Origin::own(session, role)
+        ..Origin::from_session(session, role)
     };
     let mut given = SwarmAssignment {
         run: params.task_id,
-        wish: limits.map(elsewhere::wish).unwrap_or_default(),
+        wish: limits.map(elsewhere::task_constraints).unwrap_or_default(),
         to: params.context.member,
-        brief: brief(params.task),
+        brief: task_brief(params.task),
         origin,
         asked: Some((params.context.request_id, request_hash)),
     };
     let run = given.run.clone();
     team.note_asker(&run, &BTreeSet::new());
-    let lent = lend(peers, team, &mut given)?;
-    if let AssignmentOutcome::Open(ended) = runs::give(&peers.calls, team, given).await? {
+    let lent = reserve_run(peers, team, &mut given)?;
+    if let AssignmentOutcome::Open(ended) = runs::give_run(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
         settle_later(peers, lent, ended);
     }
     let answer = AcknowledgedResult { acknowledged: true };
-    guard.settle(DedupAnswer::Delegated(answer));
+    guard.publish_answer(DedupAnswer::Delegated(answer));
     Ok(answer)
 }
 
-fn brief(task: DelegateTask) -> TaskBrief {
+fn task_brief(task: DelegateTask) -> TaskBrief {
     TaskBrief {
         description: task.description,
         input: task.input,
@@ -334,15 +334,15 @@ fn brief(task: DelegateTask) -> TaskBrief {
 }
 
 /// Reserves the run's budget in the giving session's budget, if another host may pay for the run.
-fn lend(
+fn reserve_run(
     peers: &SwarmServices,
     team: &SwarmTeam,
     given: &mut SwarmAssignment,
 ) -> Result<Option<RunReservation>, KernelError> {
-    let lent = runs::lend(&peers.calls, team, &given.run, &mut given.origin);
+    let lent = runs::reserve_run(&peers.calls, team, &given.run, &mut given.origin);
     lent.map_err(|error| KernelError::Swarm {
         code: ErrorCode::QuotaExceeded.code(),
-        swarm: team.look(|coord| coord.plan().swarm.clone()),
+        swarm: team.with_coordinator(|coord| coord.plan().swarm.clone()),
         task_id: given.run.clone(),
         reason: "quota".to_owned(),
         message: error.to_string(),
@@ -360,7 +360,7 @@ fn settle_later(
     };
     let own = Arc::clone(peers);
     peers.life.tracker.spawn(async move {
-        let result = told(&own, ended).await;
+        let result = wait_for_result(&own, ended).await;
         if let (Some(team), Some(result)) = (&own.calls.team, result) {
             lent.settle(&own.calls, team, Some(&result));
         }
@@ -368,7 +368,7 @@ fn settle_later(
 }
 
 /// Waits for a run; `None`: the agent ends first.
-async fn told(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
+async fn wait_for_result(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
     tokio::select! {
         biased;
         result = ended => result.ok(), // silent-ok: the agent has ended
@@ -378,7 +378,7 @@ async fn told(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Opt
 
 /// Opens the budget of an accepted run while its session is open.
 fn paid_by(peers: &SwarmServices, team: &SwarmTeam, run: &TaskId, origin: Origin) {
-    if team.leads() && team.look(|coord| coord.run(run).is_some()) {
+    if team.is_coordinator() && team.with_coordinator(|coord| coord.run(run).is_some()) {
         drop(peers.purse_of(run, origin));
     }
 }
@@ -403,7 +403,7 @@ pub(crate) async fn run(
     if let Kept {
         words,
         result: Some(result),
-    } = stored(&peers.scribe, team.home(), &run).await?
+    } = find_stored_run(&peers.scribe, team.home_session(), &run).await?
     {
         return if words == Some(digest(&canonical(&task))) {
             Ok(*result)
@@ -412,20 +412,20 @@ pub(crate) async fn run(
         };
     }
     let (ended, lent) = {
-        let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+        let _working = peers.life.begin_work().map_err(KernelError::NotReady)?;
         screen_task(peers, session, &swarm.name, &mut task).await?;
-        let origin = Origin::own(session, role);
+        let origin = Origin::from_session(session, role);
         let mut given = SwarmAssignment {
             run: run.clone(),
-            brief: brief(task),
+            brief: task_brief(task),
             to,
             wish: TaskConstraints::default(),
             origin,
             asked: None,
         };
         team.note_asker(&run, &BTreeSet::new());
-        let lent = lend(peers, team, &mut given)?;
-        match runs::give(&peers.calls, team, given).await? {
+        let lent = reserve_run(peers, team, &mut given)?;
+        match runs::give_run(&peers.calls, team, given).await? {
             AssignmentOutcome::Open(ended) => {
                 paid_by(peers, team, &run, origin);
                 (ended, lent)
@@ -438,7 +438,7 @@ pub(crate) async fn run(
             }
         }
     };
-    let result = told(peers, ended).await;
+    let result = wait_for_result(peers, ended).await;
     if let Some(lent) = lent {
         lent.settle(&peers.calls, team, result.as_ref());
     }
@@ -452,12 +452,12 @@ pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<Run
         Some(ended) => ended,
         None => {
             let ended = team.wait_for_end(run);
-            match stored(&peers.scribe, team.home(), run).await {
+            match find_stored_run(&peers.scribe, team.home_session(), run).await {
                 // Another host coordinates the run.
                 Ok(Kept {
                     words: Some(_),
                     result: None,
-                }) if !team.leads() => ended,
+                }) if !team.is_coordinator() => ended,
                 found => {
                     team.wait_no_more(run, ended);
                     let found =
@@ -467,7 +467,7 @@ pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<Run
             }
         }
     };
-    told(peers, ended).await
+    wait_for_result(peers, ended).await
 }
 
 /// Removes the secrets from a task's text, by the policies for incoming text. The peer's message is screened again.
@@ -480,7 +480,7 @@ async fn screen_task(
     let mut value = json!(task);
     let mut look = ScreeningPass::new(
         &peers.calls.screens,
-        thread(peers, session),
+        session_thread(peers, session),
         ScreenedTextKind::Peer,
         swarm,
         &NoticeSender::default(),
@@ -502,35 +502,35 @@ pub(crate) async fn work_off(peers: Arc<SwarmServices>) {
         return;
     };
     loop {
-        let wakes = team.look(SwarmCoordinator::wakes_at);
+        let wakes = team.with_coordinator(SwarmCoordinator::wakes_at);
         let step = tokio::select! {
             biased;
             () = peers.life.stop.cancelled() => return team.close(),
             step = team.next() => step,
-            () = until(&team, wakes) => {
-                let Ok(_durable) = team.act(None, |coord, now_ms| Ok::<_, std::convert::Infallible>(coord.tick(now_ms)));
+            () = sleep_until(&team, wakes) => {
+                let Ok(_durable) = team.queue_decision(None, |coord, now_ms| Ok::<_, std::convert::Infallible>(coord.tick(now_ms)));
                 continue;
             }
         };
-        perform(&peers, &team, step).await;
+        perform_step(&peers, &team, step).await;
     }
 }
 
-async fn until(team: &SwarmTeam, wakes: Option<u64>) {
+async fn sleep_until(team: &SwarmTeam, wakes: Option<u64>) {
     match wakes {
         Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(team.now_ms()).max(1))).await,
         None => std::future::pending().await,
     }
 }
 
-async fn perform(peers: &Arc<SwarmServices>, team: &Arc<SwarmTeam>, step: SwarmStep) {
+async fn perform_step(peers: &Arc<SwarmServices>, team: &Arc<SwarmTeam>, step: SwarmStep) {
     let SwarmStep {
         ticket,
         effects,
         done,
     } = step;
     let kept = match ticket {
-        Some(ticket) => ticket.durable().await,
+        Some(ticket) => ticket.wait_until_durable().await,
         None => Ok(()),
     };
     if let Err(error) = &kept {
@@ -546,23 +546,23 @@ async fn perform(peers: &Arc<SwarmServices>, team: &Arc<SwarmTeam>, step: SwarmS
     for effect in effects {
         match effect {
             Effect::Record(_) => {}
-            Effect::Start(start) => tries::begin(peers, *start),
-            Effect::Cancel(task) => tries::cancel(peers, &task),
-            Effect::Reply { asker, result } => team.reply(&asker, *result),
-            Effect::Tell { task, of, text } => tries::tell(peers, &task, &of, text).await,
+            Effect::Start(start) => tries::begin_try(peers, *start),
+            Effect::Cancel(task) => tries::cancel_try(peers, &task),
+            Effect::Reply { asker, result } => team.deliver_result(&asker, *result),
+            Effect::Tell { task, of, text } => tries::deliver_text(peers, &task, &of, text).await,
             Effect::Publish { to, text } => {
-                let members = to.iter().filter_map(|task| team.member(task));
-                members.for_each(|member| member.hear(text.clone()));
+                let members = to.iter().filter_map(|task| team.task_member(task));
+                members.for_each(|member| member.add_peer_report(text.clone()));
             }
             Effect::RunEnded(result) => {
                 lock(&peers.purses).remove(&result.task_id);
                 peers.sessions.table.forget_run(&result.task_id);
-                lock(&peers.slices).forget(&result.task_id);
+                lock(&peers.slices).forget_run(&result.task_id);
                 let kept = lock(&peers.kept).remove(&result.task_id);
                 for session in kept.unwrap_or_default() {
                     peers.sessions.end_session(session, "completed").await;
                 }
-                team.ended(&result);
+                team.notify_run_ended(&result);
             }
         }
     }

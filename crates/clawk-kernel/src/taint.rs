@@ -17,12 +17,12 @@ pub use crate::text_origin::{bare, lasts, words};
 
 /// Returns the kind of text by the tool's executor and its sandbox's reach (R50). A label or an annotation can only lower the
 /// trust.
-pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
+pub(crate) fn tool_text_origin(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let outside = reaches_out(&entry.plan);
     let ran = match described.executor {
         // A record of an earlier version does not name the executor. Then the labels decide.
         Executor::Unrecorded => return by_label(entry, described),
-        Executor::Builtin => builtin(described, outside),
+        Executor::Builtin => builtin_text_origin(described, outside),
         Executor::Command | Executor::Mcp if outside => ToolTextOrigin::Web,
         Executor::Command | Executor::Mcp => ToolTextOrigin::Tool,
         Executor::Http => ToolTextOrigin::Web,
@@ -43,7 +43,7 @@ pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTex
         {
             ran
         }
-        _ => ran.worse(said),
+        _ => ran.less_trusted(said),
     }
 }
 
@@ -53,7 +53,7 @@ fn reaches_out(plan: &Plan) -> bool {
 }
 
 /// Returns the kind for a built-in, by its own category.
-fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
+fn builtin_text_origin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     match described.own_category {
         Some("memory") => ToolTextOrigin::Memory,
         Some("peer") => ToolTextOrigin::Peer,
@@ -100,5 +100,5 @@ pub(crate) fn read(
         turn,
         untrusted,
     };
-    scribe.entry(thread, &payload)
+    scribe.draft_event(thread, &payload)
 }

@@ -11,7 +11,7 @@ use clawk_proto::{Digest, MessageId, SessionId};
 
 use crate::attach::{self, IncomingMessage};
 use crate::conversation::{self, ConversationSelector};
-use crate::dedup::{Claim, DedupAnswer, DedupMethod, keyed};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, answer_key_from_uuid};
 use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
@@ -53,16 +53,20 @@ impl MessageIds {
 }
 
 /// Sends a message to the agent and waits for its answer. `tell` receives the turn's notices and must not block.
-pub(crate) async fn talk(
+pub(crate) async fn send_message(
     sessions: &Arc<SessionServices>,
     door: EntryPoint,
     asked: TalkRequest,
     tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
 ) -> Result<TurnResult, KernelError> {
-    let place = place(&asked)?;
-    let key = keyed(DedupMethod::Message, place.message.0);
+    let place = derive_ids(&asked)?;
+    let key = answer_key_from_uuid(DedupMethod::Message, place.message.0);
     let journal = sessions.scribe.journal();
-    let claim = sessions.calls.dedup.claim(key, place.request, &**journal).await?;
+    let claim = sessions
+        .calls
+        .dedup
+        .claim_request(key, place.request, &**journal)
+        .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(DedupAnswer::Message(told)) => return Ok(*told),
@@ -72,21 +76,21 @@ pub(crate) async fn talk(
         }
     };
     // The message was accepted before this process began, or so long ago that only the journal has it.
-    let told = match journal.message(place.message).await? {
-        Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
-        None => fresh(sessions, door, &place, &asked, tell).await?,
+    let told = match journal.message_session(place.message).await? {
+        Some(session) => earlier_result(sessions, session, &place, &asked, tell).await?,
+        None => send_new_message(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(DedupAnswer::Message(Box::new(told.clone())));
+    guard.publish_answer(DedupAnswer::Message(Box::new(told.clone())));
     Ok(told)
 }
 
 /// Computes the session of a conversation and the message of a request. This is the only place that does so.
-fn place(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
+fn derive_ids(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
     let owner = asked.owner.as_bytes();
     let request_id = asked.request_id.as_str().as_bytes();
     let conversation = match &asked.conversation {
         Some(name) => name.clone(),
-        None => derived("new", &[owner, request_id]).to_string(),
+        None => derive_uuid("new", &[owner, request_id]).to_string(),
     };
     if conversation.is_empty()
         || conversation.chars().count() > MAX_NAME_CHARS
@@ -99,22 +103,22 @@ fn place(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
     }
     let name = conversation.as_bytes();
     let (before, tools) = (canonical(&asked.earlier), canonical(&asked.tools));
-    let images = attach::digests(&asked.images);
+    let images = attach::picture_digests(&asked.images);
     let mut parts = vec![name, asked.text.as_bytes()];
     if !asked.earlier.is_empty() || !asked.tools.is_empty() {
         parts.extend([before.as_slice(), tools.as_slice()]);
     }
     parts.extend(images.iter().map(|image| &image.0[..]));
     Ok(MessageIds {
-        session: SessionId(derived("conversation", &[owner, name])),
-        message: MessageId(derived("message", &[owner, request_id])),
-        request: digest(&framed("request", &parts)),
+        session: SessionId(derive_uuid("conversation", &[owner, name])),
+        message: MessageId(derive_uuid("message", &[owner, request_id])),
+        request: digest(&length_prefixed("request", &parts)),
         conversation,
     })
 }
 
 /// Joins the parts with their lengths, so that different lists give different bytes.
-fn framed(what: &str, parts: &[&[u8]]) -> Vec<u8> {
+fn length_prefixed(what: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = what.as_bytes().to_vec();
     for part in parts {
         bytes.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
@@ -124,30 +128,30 @@ fn framed(what: &str, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Returns a UUID (version 8) that is derived from the parts only.
-fn derived(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
-    let bytes = digest(&framed(what, parts)).0;
+fn derive_uuid(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
+    let bytes = digest(&length_prefixed(what, parts)).0;
     let half = bytes.first_chunk::<16>().copied().unwrap_or_default();
     let bits = u128::from_be_bytes(half) & !(0xf << 76) & !(0x3 << 62);
     uuid::Uuid::from_u128(bits | (0x8 << 76) | (0x2 << 62))
 }
 
 /// Returns the request's mark in the record.
-fn mark(place: &MessageIds) -> String {
+fn request_mark(place: &MessageIds) -> String {
     format!("request:{}", place.request)
 }
 
 /// Returns the text for the agent, and the sources of other people's text in it. Text that a client reports as earlier messages
 /// counts as nobody's own words (R44).
-fn said(
+fn incoming_message(
     door: EntryPoint,
     place: &MessageIds,
     asked: &TalkRequest,
     history: &[ModelMessage],
 ) -> (Origin, IncomingMessage) {
-    let (text, repeats) = earlier::compose(history, &asked.earlier, &asked.text);
+    let (text, repeats) = earlier::compose_message(history, &asked.earlier, &asked.text);
     let told_by = taint::of_sender(door.sender(), "a client's history");
     let origin = Origin {
-        platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
+        platform_ids: vec![asked.request_id.as_str().to_owned(), request_mark(place)],
         tools: asked.tools.clone(),
         repeats: repeats.then_some(told_by).into_iter().collect(),
         ..Origin::from(door)
@@ -160,7 +164,7 @@ fn said(
     (origin, said)
 }
 
-async fn fresh(
+async fn send_new_message(
     sessions: &Arc<SessionServices>,
     door: EntryPoint,
     place: &MessageIds,
@@ -168,18 +172,24 @@ async fn fresh(
     tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
 ) -> Result<TurnResult, KernelError> {
     if hosts::is_elsewhere(sessions, place.session).await? {
-        return elsewhere(sessions, door, place, asked).await;
+        return send_through_holder(sessions, door, place, asked).await;
     }
     let state = {
-        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-        conversation::open(sessions, &door, ConversationSelector::Named(place.session)).await?
+        let _working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
+        conversation::open_conversation(sessions, &door, ConversationSelector::Named(place.session)).await?
     };
     let watcher = state.notices.watch(sessions.life.over.clone());
-    let (origin, said) = said(door, place, asked, &state.history());
+    let (origin, said) = incoming_message(door, place, asked, &state.history());
     if sessions.calls.hosts.is_some() {
         // Another host may hand over the same message at this moment.
         let order = state.arriving.lock().await;
-        if sessions.scribe.journal().message(place.message).await?.is_some() {
+        if sessions
+            .scribe
+            .journal()
+            .message_session(place.message)
+            .await?
+            .is_some()
+        {
             drop(order);
             return until_ended(sessions, place.session, place).await;
         }
@@ -188,18 +198,18 @@ async fn fresh(
         session::accept_as(sessions, &state, place.message, origin, said).await?;
     }
     asked.is_taken();
-    follow(sessions, (&watcher, false), place, tell).await
+    follow_turn(sessions, (&watcher, false), place, tell).await
 }
 
 /// Hands the message to the host that owns the conversation, and returns its answer here.
-async fn elsewhere(
+async fn send_through_holder(
     sessions: &Arc<SessionServices>,
     door: EntryPoint,
     place: &MessageIds,
     asked: &TalkRequest,
 ) -> Result<TurnResult, KernelError> {
-    let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-    let (origin, said) = said(door, place, asked, &[]);
+    let _working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
+    let (origin, said) = incoming_message(door, place, asked, &[]);
     hosts::hand_over(sessions, (place.session, place.message), &origin, &said).await?;
     until_ended(sessions, place.session, place).await
 }
@@ -214,31 +224,31 @@ async fn until_ended(
         return Err(KernelError::NotReady(sessions.life.state()));
     };
     let ended = loop {
-        let waiting = hosts::waiting(hosts, place.message);
+        let waiting = hosts::register_waiter(hosts, place.message);
         let ended = waiting.notified();
         tokio::pin!(ended);
         // Register before looking, so that an end in between is not missed.
         ended.as_mut().enable();
-        match record(sessions, session, place).await {
+        match message_record(sessions, session, place).await {
             Ok(MessageRecord { end: Some(told), .. }) => break Ok(told),
             Ok(_) => {}
             Err(error) => break Err(error),
         }
-        if let Err(error) = hosts::pause(sessions, ended).await {
+        if let Err(error) = hosts::wait_for_end(sessions, ended).await {
             break Err(error);
         }
     };
-    hosts::waited(hosts, place.message);
+    hosts::remove_waiter(hosts, place.message);
     ended
 }
 
 /// Returns the message id for an owner's request.
 pub(crate) fn message_of(owner: &str, request: &str) -> MessageId {
-    MessageId(derived("message", &[owner.as_bytes(), request.as_bytes()]))
+    MessageId(derive_uuid("message", &[owner.as_bytes(), request.as_bytes()]))
 }
 
 /// Follows the session until the turn ends. `mine`: the running turn belongs to this message.
-async fn follow(
+async fn follow_turn(
     sessions: &SessionServices,
     (watcher, mut mine): (&Watcher, bool),
     place: &MessageIds,
@@ -254,7 +264,7 @@ async fn follow(
         };
         // The message is durable. It is answered after the next start and found by its request id.
         let Some(notice) = notice else {
-            return Err(hosts::lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
+            return Err(hosts::lost_error(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
         };
         match &notice {
             SessionNotice::TurnStarted { message } => mine = *message == place.message,
@@ -277,7 +287,7 @@ async fn follow(
         {
             let reason = match end {
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
-                TurnEnd::Failed(reason) => match record(sessions, place.session, place).await?.end {
+                TurnEnd::Failed(reason) => match message_record(sessions, place.session, place).await?.end {
                     // An end that is not recorded does not count. The message is resumed and answered after the next start.
                     None => return Err(JournalError::Unwritable(reason).into()),
                     // Another host took over the turn and has answered it. Its recorded end counts.
@@ -287,18 +297,18 @@ async fn follow(
             };
             // Notices that did not fit into the watcher's queue are in the record.
             if found.is_none() && missed {
-                found = self::shown(sessions, place.session, place.message).await?;
+                found = self::call_summary(sessions, place.session, place.message).await?;
             }
             return Ok(TurnResult {
                 calls,
                 shown: found,
-                ..told(place, text, stop, reason, usage)
+                ..turn_result(place, text, stop, reason, usage)
             });
         }
     }
 }
 
-fn told(
+fn turn_result(
     place: &MessageIds,
     text: String,
     stop: TurnStop,
@@ -319,18 +329,18 @@ fn told(
 }
 
 /// Returns the record's summary of a turn, if there is something to report.
-async fn shown(
+async fn call_summary(
     sessions: &SessionServices,
     session: SessionId,
     message: MessageId,
 ) -> Result<Option<TurnCallSummary>, KernelError> {
     let journal = &**sessions.scribe.journal();
-    let record = shown::of(journal, session, message, None, false).await?;
-    Ok(Some(record.shown()).filter(|shown| shown.line().is_some()))
+    let record = shown::turn_record(journal, session, message, None, false).await?;
+    Ok(Some(record.call_summary()).filter(|shown| shown.record_line().is_some()))
 }
 
 /// Returns or waits for the answer to a message that was accepted before.
-async fn earlier(
+async fn earlier_result(
     sessions: &SessionServices,
     session: SessionId,
     place: &MessageIds,
@@ -340,7 +350,7 @@ async fn earlier(
     // Subscribe first and then look, so that an end in between is seen.
     let open = sessions.table.get(session);
     let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
-    let record = record(sessions, session, place).await?;
+    let record = message_record(sessions, session, place).await?;
     if session != place.session || !record.same {
         return Err(KernelError::RequestIdReused(asked.request_id.clone()));
     }
@@ -350,8 +360,11 @@ async fn earlier(
         (None, Some(watcher)) => {
             // The subscription may have begun in the middle of the turn. The missing text is in the record, which is complete by
             // now.
-            let told = follow(sessions, (&watcher, false), place, tell).await?;
-            Ok(self::record(sessions, session, place).await?.end.unwrap_or(told))
+            let told = follow_turn(sessions, (&watcher, false), place, tell).await?;
+            Ok(self::message_record(sessions, session, place)
+                .await?
+                .end
+                .unwrap_or(told))
         }
         (None, None) => until_ended(sessions, session, place).await,
     }
@@ -359,19 +372,19 @@ async fn earlier(
 
 /// Waits for the answer to a message of `client` from an earlier run; `None`: the record does not have the message. `begun`: its
 /// turn had begun, so an open approval request of its session belongs to it.
-pub(crate) async fn rejoin(
+pub(crate) async fn rejoin_message(
     sessions: &SessionServices,
     (message, begun): (MessageId, bool),
     client: &str,
     tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
 ) -> Result<Option<TurnResult>, KernelError> {
-    let Some(session) = sessions.scribe.journal().message(message).await? else {
+    let Some(session) = sessions.scribe.journal().message_session(message).await? else {
         return Ok(None);
     };
     let open = sessions.table.get(session);
     let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
     let place = MessageIds::of_record(session, message);
-    let record = record(sessions, session, &place).await?;
+    let record = message_record(sessions, session, &place).await?;
     if record.sender != client {
         return Ok(None);
     }
@@ -384,15 +397,15 @@ pub(crate) async fn rejoin(
     let asked = sessions
         .calls
         .desk
-        .pending(sessions.scribe.clock().monotonic_us());
+        .pending_questions(sessions.scribe.clock().monotonic_us());
     let asked = asked
         .into_iter()
         .filter(|question| begun && question.session == session);
     for question in asked {
         tell(message, &SessionNotice::Asking(Box::new(question)));
     }
-    let told = follow(sessions, (&watcher, begun), &place, tell).await?;
-    let end = self::record(sessions, session, &place).await?.end;
+    let told = follow_turn(sessions, (&watcher, begun), &place, tell).await?;
+    let end = self::message_record(sessions, session, &place).await?.end;
     Ok(Some(end.unwrap_or(told)))
 }
 
@@ -408,7 +421,7 @@ struct MessageRecord {
     end: Option<TurnResult>,
 }
 
-async fn record(
+async fn message_record(
     sessions: &SessionServices,
     session: SessionId,
     place: &MessageIds,
@@ -435,7 +448,7 @@ async fn record(
             with_content: true,
             ..JournalScan::default()
         };
-        let events = sessions.scribe.journal().scan(scan).await?;
+        let events = sessions.scribe.journal().scan_events(scan).await?;
         let full = events.len() == PAGE;
         for event in &events {
             after_row = event.row;
@@ -446,9 +459,9 @@ async fn record(
         }
     }
     if let Some(end) = &mut record.end
-        && let Some(shown) = shown(sessions, session, place.message).await?
+        && let Some(shown) = call_summary(sessions, session, place.message).await?
     {
-        end.text = shown.marked(&end.text);
+        end.text = shown.mark_answer(&end.text);
         end.shown = Some(shown);
     }
     Ok(record)
@@ -463,13 +476,13 @@ impl MessageRecord {
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 let accepted: MessageAccepted = event.read_as()?;
-                let mark = mark(place);
+                let mark = request_mark(place);
                 let mut marks = accepted.platform_ids.iter().flatten();
                 self.same = marks.any(|known| *known == mark);
                 self.sender = accepted.sender;
             }
             kind::CLIENT_CALLED => {
-                let call = serde_json::from_str(&recover::text(event));
+                let call = serde_json::from_str(&recover::event_text(event));
                 self.calls.extend(call.ok()); // silent-ok: erased content is an ordinary state
             }
             kind::MESSAGE_ANSWERED => {
@@ -486,7 +499,7 @@ impl MessageRecord {
                 };
                 self.end = Some(TurnResult {
                     calls: std::mem::take(&mut self.calls),
-                    ..told(place, recover::text(event), stop, None, usage)
+                    ..turn_result(place, recover::event_text(event), stop, None, usage)
                 });
             }
             _ => {
@@ -497,7 +510,7 @@ impl MessageRecord {
                     Some(_) | None => TurnStop::Failed,
                 };
                 let reason = Some(dead.reason.into());
-                self.end = Some(told(place, String::new(), stop, reason, Usage::default()));
+                self.end = Some(turn_result(place, String::new(), stop, reason, Usage::default()));
             }
         }
         Ok(())
@@ -516,16 +529,16 @@ pub struct MessageStatus {
 }
 
 /// Returns the state of a message that this client sent; `None` for another client's message.
-pub(crate) async fn standing(
+pub(crate) async fn message_status(
     sessions: &SessionServices,
     message: MessageId,
     client: &str,
 ) -> Result<Option<MessageStatus>, KernelError> {
-    let Some(session) = sessions.scribe.journal().message(message).await? else {
+    let Some(session) = sessions.scribe.journal().message_session(message).await? else {
         return Ok(None);
     };
     let place = MessageIds::of_record(session, message);
-    let record = record(sessions, session, &place).await?;
+    let record = message_record(sessions, session, &place).await?;
     let (at, end) = (record.at, record.end);
     Ok((record.sender == client).then_some(MessageStatus { session, at, end }))
 }
@@ -536,8 +549,8 @@ impl TalkRequest {
     ///
     /// # Errors
     /// The conversation's name is empty, too long, or holds a control character.
-    pub fn address(&self) -> Result<(SessionId, MessageId), KernelError> {
-        let place = place(self)?;
+    pub fn derive_address(&self) -> Result<(SessionId, MessageId), KernelError> {
+        let place = derive_ids(self)?;
         Ok((place.session, place.message))
     }
 }

@@ -27,7 +27,7 @@ use crate::ports::{AnswerKey, JournalError, JournalTicket};
 
 pub use record::{SWARM_KINDS, fact_of, session_of};
 pub(crate) use shared::STORE;
-pub(crate) use tools::{ASK, DELEGATE, REPORT, SwarmToolCaller, WAIT_MS, specs};
+pub(crate) use tools::{ASK, DELEGATE, REPORT, SwarmToolCaller, WAIT_MS, tool_declarations};
 
 /// Largest number of broadcasts kept for a member's next task.
 const INBOX: usize = 64;
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for RoleWord {
 
 impl Origin {
     /// Makes the origin of a run that this agent's own session gave.
-    pub(crate) const fn own(session: SessionId, role: Role) -> Self {
+    pub(crate) const fn from_session(session: SessionId, role: Role) -> Self {
         Self {
             session,
             role: RoleWord(role),
@@ -162,7 +162,7 @@ impl SwarmTeamState {
         }
     }
 
-    fn wait(&mut self, run: &TaskId) -> oneshot::Receiver<RunResult> {
+    fn wait_for_run(&mut self, run: &TaskId) -> oneshot::Receiver<RunResult> {
         let (tell, told) = oneshot::channel();
         let waiting = self.ends.entry(run.clone()).or_default();
         waiting.retain(|tell| !tell.is_closed());
@@ -199,22 +199,22 @@ impl SwarmTeam {
     }
 
     /// Returns the chain of the whole swarm, if hosts share the agent.
-    pub(crate) const fn home(&self) -> Option<SessionId> {
+    pub(crate) const fn home_session(&self) -> Option<SessionId> {
         self.chains.home
     }
 
     /// Returns whether this host coordinates the swarm.
-    pub(crate) fn leads(&self) -> bool {
+    pub(crate) fn is_coordinator(&self) -> bool {
         *self.leads.borrow()
     }
 
     /// Makes this host the coordinator of the swarm.
-    pub(crate) fn lead(&self) {
+    pub(crate) fn become_coordinator(&self) {
         self.leads.send_replace(true);
     }
 
     /// Forgets everything except the waiters for runs, before the record is read from its beginning.
-    pub(crate) fn anew(&self) {
+    pub(crate) fn reset_state(&self) {
         let mut inner = self.lock();
         let fresh = SwarmTeamState::new(inner.coord.plan().clone());
         let before = std::mem::replace(&mut *inner, fresh);
@@ -222,14 +222,14 @@ impl SwarmTeam {
     }
 
     /// Puts a recorded broadcast into the members' inboxes, once.
-    pub(crate) fn hear(&self, text: &str, row: u64) {
+    pub(crate) fn add_broadcast(&self, text: &str, row: u64) {
         if self.heard.fetch_max(row, Ordering::Relaxed) < row {
-            self.broadcast(text);
+            self.broadcast_text(text);
         }
     }
 
     /// Completes when this host coordinates the swarm.
-    pub(crate) async fn led(&self) {
+    pub(crate) async fn wait_until_coordinator(&self) {
         let mut leads = self.leads.subscribe();
         let _gone = leads.wait_for(|leads| *leads).await; // silent-ok: the sender is ours
     }
@@ -243,12 +243,12 @@ impl SwarmTeam {
     }
 
     /// Reads the coordinator's state.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&SwarmCoordinator) -> R) -> R {
+    pub(crate) fn with_coordinator<R>(&self, look: impl FnOnce(&SwarmCoordinator) -> R) -> R {
         look(&self.lock().coord)
     }
 
     /// Lets the coordinator decide and queues the decision. The receiver completes when it is durable.
-    pub(crate) fn act<E>(
+    pub(crate) fn queue_decision<E>(
         &self,
         asked: Option<&DelegationRequest>,
         decide: impl FnOnce(&mut SwarmCoordinator, u64) -> Result<Vec<Effect>, E>,
@@ -268,7 +268,7 @@ impl SwarmTeam {
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
-                    drafts.push(book.draft(coord.plan(), (&self.scribe, &self.chains), &fact, asked))
+                    drafts.push(book.event_draft(coord.plan(), (&self.scribe, &self.chains), &fact, asked))
                 }
                 Effect::RunEnded(result) => {
                     ending.insert(result.task_id.clone());
@@ -283,7 +283,7 @@ impl SwarmTeam {
             done: Some(done),
         };
         if !drafts.is_empty() {
-            match self.scribe.submit(drafts) {
+            match self.scribe.submit_drafts(drafts) {
                 Ok(ticket) => step.ticket = Some(ticket),
                 Err(error) => {
                     // Without its record, a decision has not happened and nothing of it is performed.
@@ -319,7 +319,7 @@ impl SwarmTeam {
     }
 
     /// Accepts a run. It is durable when the receiver completes.
-    pub(crate) fn accept(
+    pub(crate) fn accept_run(
         &self,
         run: &TaskId,
         brief: TaskBrief,
@@ -333,7 +333,7 @@ impl SwarmTeam {
             from_afar: origin.from_afar,
         };
         let origin = origin.text();
-        self.act(asked, |coord, now_ms| {
+        self.queue_decision(asked, |coord, now_ms| {
             coord.accept_within(run, brief, terms, &origin, now_ms)
         })
     }
@@ -344,7 +344,7 @@ impl SwarmTeam {
         if inner.coord.run(run).is_none() && !inner.ending.contains(run) {
             return None;
         }
-        Some(inner.wait(run))
+        Some(inner.wait_for_run(run))
     }
 
     /// Removes a waiter for the end of a run.
@@ -361,24 +361,24 @@ impl SwarmTeam {
 
     /// Returns a receiver for the end of a run, whichever host coordinates it.
     pub(crate) fn wait_for_end(&self, run: &TaskId) -> oneshot::Receiver<RunResult> {
-        self.lock().wait(run)
+        self.lock().wait_for_run(run)
     }
 
     /// Accepts a task that a member delegates. The receiver gets its result.
-    pub(crate) fn delegate(
+    pub(crate) fn delegate_task(
         &self,
         asker: &TaskId,
         wanted: DelegatedTask,
     ) -> Result<oneshot::Receiver<TaskResult>, SwarmTaskRefusal> {
         let told = self.wait_for(asker, &wanted.task);
         let task = wanted.task.clone();
-        let kept = self.act(None, |coord, now_ms| coord.delegate(asker, wanted, now_ms));
+        let kept = self.queue_decision(None, |coord, now_ms| coord.delegate_task(asker, wanted, now_ms));
         kept.map(|_durable| told)
-            .inspect_err(|_| self.forget(asker, &task))
+            .inspect_err(|_| self.forget_task(asker, &task))
     }
 
     /// Accepts a question to a peer.
-    pub(crate) fn ask(
+    pub(crate) fn ask_peer(
         &self,
         asker: &TaskId,
         task: TaskId,
@@ -387,11 +387,11 @@ impl SwarmTeam {
     ) -> Result<oneshot::Receiver<TaskResult>, SwarmTaskRefusal> {
         let told = self.wait_for(asker, &task);
         let asked = task.clone();
-        let kept = self.act(None, |coord, now_ms| {
-            coord.ask(asker, asked, to, question, now_ms)
+        let kept = self.queue_decision(None, |coord, now_ms| {
+            coord.ask_peer(asker, asked, to, question, now_ms)
         });
         kept.map(|_durable| told)
-            .inspect_err(|_| self.forget(asker, &task))
+            .inspect_err(|_| self.forget_task(asker, &task))
     }
 
     fn wait_for(&self, asker: &TaskId, task: &TaskId) -> oneshot::Receiver<TaskResult> {
@@ -400,12 +400,12 @@ impl SwarmTeam {
         told
     }
 
-    fn forget(&self, asker: &TaskId, task: &TaskId) {
+    fn forget_task(&self, asker: &TaskId, task: &TaskId) {
         self.lock().replies.remove(&(asker.clone(), task.clone()));
     }
 
     /// Passes a result to its waiting asker.
-    pub(crate) fn reply(&self, asker: &TaskId, result: TaskResult) {
+    pub(crate) fn deliver_result(&self, asker: &TaskId, result: TaskResult) {
         let waiting = self
             .lock()
             .replies
@@ -440,7 +440,7 @@ impl SwarmTeam {
     }
 
     /// Notifies all waiters of a run.
-    pub(crate) fn ended(&self, result: &RunResult) {
+    pub(crate) fn notify_run_ended(&self, result: &RunResult) {
         let mut inner = self.lock();
         inner.asked_in.remove(&result.task_id);
         inner.ending.remove(&result.task_id);
@@ -451,25 +451,25 @@ impl SwarmTeam {
         }
     }
 
-    pub(crate) fn origin(&self, run: &TaskId) -> Option<Origin> {
-        self.look(|coord| coord.run(run).map(|run| Origin::read(&run.origin)))
+    pub(crate) fn run_origin(&self, run: &TaskId) -> Option<Origin> {
+        self.with_coordinator(|coord| coord.run(run).map(|run| Origin::read(&run.origin)))
     }
 
-    pub(crate) fn seat(&self, member: Arc<Member>) {
+    pub(crate) fn seat_member(&self, member: Arc<Member>) {
         self.lock().members.insert(member.task.clone(), member);
     }
 
-    pub(crate) fn unseat(&self, task: &TaskId) {
+    pub(crate) fn unseat_member(&self, task: &TaskId) {
         self.lock().members.remove(task);
     }
 
     /// Returns the member that now works on a task.
-    pub(crate) fn member(&self, task: &TaskId) -> Option<Arc<Member>> {
+    pub(crate) fn task_member(&self, task: &TaskId) -> Option<Arc<Member>> {
         self.lock().members.get(task).cloned()
     }
 
     /// Puts a message into every member's bounded inbox. Returns the number of members.
-    pub(crate) fn broadcast(&self, text: &str) -> usize {
+    pub(crate) fn broadcast_text(&self, text: &str) -> usize {
         let mut inner = self.lock();
         let names: Vec<String> = inner
             .coord
@@ -490,15 +490,15 @@ impl SwarmTeam {
     }
 
     /// Returns the messages to a member since its last task.
-    pub(crate) fn inbox(&self, member: &str) -> Vec<String> {
+    pub(crate) fn take_inbox(&self, member: &str) -> Vec<String> {
         self.lock().inboxes.remove(member).unwrap_or_default().into()
     }
 
     /// Applies a fact of the journal, in its order.
-    pub(crate) fn restore(&self, fact: &clawk_swarm::SwarmFact) {
+    pub(crate) fn restore_fact(&self, fact: &clawk_swarm::SwarmFact) {
         let mut inner = self.lock();
         let SwarmTeamState { coord, book, .. } = &mut *inner;
-        book.see(coord.plan(), fact);
-        coord.apply(fact);
+        book.apply_fact(coord.plan(), fact);
+        coord.apply_fact(fact);
     }
 }

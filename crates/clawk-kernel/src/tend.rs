@@ -50,7 +50,7 @@ pub(crate) struct RetentionWorker {
 
 impl RetentionWorker {
     /// Records that an entry was stored in this scope.
-    pub(crate) fn nudge(&self, store: &Store, place: &Scope) {
+    pub(crate) fn mark_due(&self, store: &Store, place: &Scope) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() < MAX_PLACES {
             places.insert((store.name.clone(), place.identity.clone(), place.channel.clone()));
@@ -58,14 +58,14 @@ impl RetentionWorker {
         self.wake.notify_one();
     }
 
-    fn take(&self) -> BTreeSet<(String, String, String)> {
+    fn take_due(&self) -> BTreeSet<(String, String, String)> {
         std::mem::take(&mut *self.places.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Starts the maintenance of the stores, which runs until the agent stops.
-pub(crate) fn start(memories: &Arc<MemoryServices>) {
-    if memories.backend.is_none() || stores(memories).next().is_none() {
+pub(crate) fn spawn_retention(memories: &Arc<MemoryServices>) {
+    if memories.backend.is_none() || memory_stores(memories).next().is_none() {
         return;
     }
     let own = Arc::clone(memories);
@@ -78,7 +78,7 @@ pub(crate) fn start(memories: &Arc<MemoryServices>) {
     });
 }
 
-fn stores(memories: &MemoryServices) -> impl Iterator<Item = &Store> {
+fn memory_stores(memories: &MemoryServices) -> impl Iterator<Item = &Store> {
     memories.manifest.memory.iter().flat_map(|memory| &memory.stores)
 }
 
@@ -89,11 +89,11 @@ async fn run(memories: &MemoryServices) {
     loop {
         if tokio::time::Instant::now() >= next {
             next = tokio::time::Instant::now() + EVERY;
-            retain(memories).await;
+            apply_retention(memories).await;
         }
-        summarise(memories).await;
+        summarise_stores(memories).await;
         if !whole {
-            whole = fill(memories).await;
+            whole = fill_vectors(memories).await;
         }
         let again = if whole { EVERY } else { AGAIN };
         let wait = again.min(next.saturating_duration_since(tokio::time::Instant::now()));
@@ -108,20 +108,20 @@ async fn run(memories: &MemoryServices) {
 }
 
 /// Removes entries that are too old or too many, in every scope.
-async fn retain(memories: &MemoryServices) {
+async fn apply_retention(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
     };
-    for store in stores(memories) {
-        match backend.retain(store, memories.scribe.now()).await {
+    for store in memory_stores(memories) {
+        match backend.apply_retention(store, memories.scribe.now()).await {
             Ok(0) => {}
             Ok(entries) => {
                 let payload = MemoryExpired {
                     entries,
                     store: store.name.to_string(),
                 };
-                let draft = memories.scribe.entry(&thread(memories), &payload);
-                if let Err(error) = memories.scribe.submit(vec![draft]) {
+                let draft = memories.scribe.draft_event(&memory_thread(memories), &payload);
+                if let Err(error) = memories.scribe.submit_drafts(vec![draft]) {
                     tracing::warn!(%error, "what retention removed could not be recorded");
                 }
             }
@@ -130,16 +130,16 @@ async fn retain(memories: &MemoryServices) {
     }
 }
 
-fn thread(memories: &MemoryServices) -> Thread {
-    memories.life.root.child(memories.scribe.clock().uuid())
+fn memory_thread(memories: &MemoryServices) -> Thread {
+    memories.life.root.child(memories.scribe.clock().new_uuid())
 }
 
 /// Makes missing vectors. Returns whether every entry now has its vector.
-async fn fill(memories: &MemoryServices) -> bool {
+async fn fill_vectors(memories: &MemoryServices) -> bool {
     let cancel = memories.life.stop.child_token();
     let mut whole = true;
-    for store in stores(memories) {
-        match vectors::fill(memories, store, &cancel).await {
+    for store in memory_stores(memories) {
+        match vectors::fill_vectors(memories, store, &cancel).await {
             Ok(done) => whole &= done,
             Err(error) => {
                 tracing::warn!(
@@ -155,16 +155,16 @@ async fn fill(memories: &MemoryServices) -> bool {
 }
 
 /// Summarises scopes with new entries whose store is nearly full.
-async fn summarise(memories: &MemoryServices) {
+async fn summarise_stores(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
     };
-    for (name, identity, channel) in memories.tender.take() {
-        let Some(store) = stores(memories).find(|store| store.name == name) else {
+    for (name, identity, channel) in memories.tender.take_due() {
+        let Some(store) = memory_stores(memories).find(|store| store.name == name) else {
             continue;
         };
         let place = Scope { identity, channel };
-        let due = match backend.count(store, &place).await {
+        let due = match backend.count_entries(store, &place).await {
             Ok(count) => compact::wants_summary(store, count),
             Err(error) => {
                 tracing::warn!(store = name, %error, "it could not be counted");
@@ -172,12 +172,12 @@ async fn summarise(memories: &MemoryServices) {
             }
         };
         if due
-            && let Err(error) = compacted(
+            && let Err(error) = compact_store(
                 memories,
                 backend,
                 (store, &place),
-                &thread(memories),
-                memories.classifier.models.purses.root(),
+                &memory_thread(memories),
+                memories.classifier.models.purses.root_account(),
             )
             .await
         {
@@ -190,34 +190,39 @@ async fn summarise(memories: &MemoryServices) {
 ///
 /// # Errors
 /// The reason for people.
-pub(crate) async fn compacted(
+pub(crate) async fn compact_store(
     memories: &MemoryServices,
     backend: &dyn Memory,
     (store, place): (&Store, &Scope),
     thread: &Thread,
     purse: &BudgetAccount,
 ) -> Result<(u64, u64), crate::error::KernelError> {
-    let summary = match compact::strategy(store) {
+    let summary = match compact::compaction_strategy(store) {
         Some(clawk_manifest::model::CompactionStrategy::Summarize) => {
-            summary(memories, &backend.old(store, place).await?, purse).await
+            summarise_entries(
+                memories,
+                &backend.compaction_candidates(store, place).await?,
+                purse,
+            )
+            .await
         }
         Some(_) | None => None,
     };
     let (entries_before, entries_after) = backend
-        .compact(store, place, memories.scribe.now(), summary)
+        .compact_store(store, place, memories.scribe.now(), summary)
         .await?;
     let payload = MemoryCompacted {
         entries_after,
         entries_before,
         store: store.name.to_string(),
     };
-    let draft = memories.scribe.entry(thread, &payload);
+    let draft = memories.scribe.draft_event(thread, &payload);
     memories.scribe.write(vec![draft]).await?;
     Ok((entries_before, entries_after))
 }
 
 /// Returns a model's summary of exactly these entries; `None` if no model gives one.
-async fn summary(
+async fn summarise_entries(
     memories: &MemoryServices,
     old: &[EntryHit],
     purse: &BudgetAccount,
@@ -226,10 +231,13 @@ async fn summary(
         return None;
     }
     let models = &memories.classifier.models;
-    let name = models.primary().to_owned();
+    let name = models.primary_provider().to_owned();
     let provider = models.providers.get(&name)?;
     // No caller waits for a server's retries here.
-    if !matches!(tokio::time::timeout(REACH, provider.reach()).await, Ok(Ok(()))) {
+    if !matches!(
+        tokio::time::timeout(REACH, provider.check_reachable()).await,
+        Ok(Ok(()))
+    ) {
         return None;
     }
     let room = (TOLD_BYTES / old.len()).max(80);
@@ -238,7 +246,7 @@ async fn summary(
         format!(
             "{}: {}\n",
             hit.mark.kind(),
-            compaction::clipped(text.trim(), room)
+            compaction::clip_text(text.trim(), room)
         )
     });
     let mut told: String = lines.collect();
@@ -249,7 +257,7 @@ async fn summary(
             text: told,
             images: Vec::new(),
             frame: String::new(),
-            author: TextAuthor::runtime(),
+            author: TextAuthor::from_runtime(),
         }],
         tools: Vec::new(),
         max_output_tokens: 0,
@@ -258,15 +266,15 @@ async fn summary(
     let quiet = NoticeSender::default();
     let place = InferenceContext {
         // Not a session's chain, because a session's replay does not have this answer.
-        thread: thread(memories),
+        thread: memory_thread(memories),
         // Uses an own turn id, so that no conversation is rebuilt with this request.
-        turn: memories.scribe.clock().uuid(),
+        turn: memories.scribe.clock().new_uuid(),
         notices: &quiet,
         purse,
         member: None,
     };
     let cancel: CancellationToken = memories.life.stop.child_token();
-    match infer::infer(models, place, &name, request, &cancel).await {
+    match infer::infer_with_fallback(models, place, &name, request, &cancel).await {
         Ok(completion) if !completion.text.trim().is_empty() => Some(CompactionSummary {
             of: old.iter().map(|hit| hit.entry.id.clone()).collect(),
             text: completion.text,

@@ -36,14 +36,14 @@ pub struct UndoTotals<'a> {
 ///
 /// # Errors
 /// The journal can't be written. Then nothing may be undone.
-pub async fn begin(
+pub async fn begin_undo(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     session: SessionId,
     sums: UndoTotals<'_>,
     list: Vec<u8>,
 ) -> Result<UndoRun, JournalError> {
     let scribe = JournalWriter::new(journal, clock);
-    let id = scribe.clock().uuid();
+    let id = scribe.clock().new_uuid();
     let thread = Thread {
         session,
         span: id,
@@ -57,8 +57,10 @@ pub async fn begin(
         undo: id,
         without: count_of(sums.without),
     };
-    let draft = scribe.entry(&thread, &payload);
-    scribe.write(vec![draft.content(payload.list_hash, list)]).await?;
+    let draft = scribe.draft_event(&thread, &payload);
+    scribe
+        .write(vec![draft.with_content(payload.list_hash, list)])
+        .await?;
     Ok(UndoRun { scribe, thread, id })
 }
 
@@ -67,13 +69,13 @@ impl UndoRun {
     ///
     /// # Errors
     /// The journal can't be written.
-    pub async fn end(self, done: usize, failed: usize) -> Result<(), JournalError> {
+    pub async fn record_end(self, done: usize, failed: usize) -> Result<(), JournalError> {
         let payload = UndoEnded {
             done: count_of(done),
             failed: count_of(failed),
             undo: self.id,
         };
-        let draft = self.scribe.entry(&self.thread, &payload);
+        let draft = self.scribe.draft_event(&self.thread, &payload);
         self.scribe.write(vec![draft]).await
     }
 }

@@ -9,7 +9,7 @@ use clawk_recall::entry::Vector;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::digest;
-use crate::infer::embed::{Embedder, embed};
+use crate::infer::embed::{Embedder, embed_texts};
 use crate::infer::{InferenceContext, NoAnswer};
 use crate::memory::MemoryServices;
 use crate::ports::{Memory, MemoryError, UnembeddedEntry};
@@ -26,7 +26,7 @@ const BATCH: usize = 64;
 const PASS: usize = 4096;
 
 /// Returns the store's embedding model, if it searches with one.
-fn embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
+fn store_embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
     let embedding = store.embedding.as_ref()?;
     let name = model_of(store)?;
     let embedder = Embedder {
@@ -46,10 +46,10 @@ pub(crate) async fn of_question(
     purse: &BudgetAccount,
     cancel: &CancellationToken,
 ) -> Option<Vector> {
-    let (embedder, model) = embedder(store)?;
+    let (embedder, model) = store_embedder(store)?;
     let backend = memories.backend.as_deref()?;
     let texts = vec![text.to_owned()];
-    let made = made(memories, backend, (embedder, &model), &texts, purse, cancel);
+    let made = make_vectors(memories, backend, (embedder, &model), &texts, purse, cancel);
     match tokio::time::timeout(QUESTION, made).await {
         Ok(Ok(vectors)) => vectors.into_iter().next().map(|values| Vector { model, values }),
         Ok(Err(error)) => {
@@ -74,23 +74,26 @@ pub(crate) async fn of_question(
 ///
 /// # Errors
 /// The reason for people.
-pub(crate) async fn fill(
+pub(crate) async fn fill_vectors(
     memories: &MemoryServices,
     store: &Store,
     cancel: &CancellationToken,
 ) -> Result<bool, String> {
-    let Some((embedder, model)) = embedder(store) else {
+    let Some((embedder, model)) = store_embedder(store) else {
         return Ok(true);
     };
     let Some(backend) = memories.backend.as_deref() else {
         return Ok(true);
     };
     let text = |error: MemoryError| error.to_string();
-    let lacking = backend.lacking(store, &model, PASS).await.map_err(text)?;
-    let purse = memories.classifier.models.purses.root().clone();
+    let lacking = backend
+        .unembedded_entries(store, &model, PASS)
+        .await
+        .map_err(text)?;
+    let purse = memories.classifier.models.purses.root_account().clone();
     for batch in lacking.chunks(BATCH) {
         let texts: Vec<String> = batch.iter().map(|one| one.text.clone()).collect();
-        let vectors = made(memories, backend, (embedder, &model), &texts, &purse, cancel).await?;
+        let vectors = make_vectors(memories, backend, (embedder, &model), &texts, &purse, cancel).await?;
         let handles = batch.iter().map(|UnembeddedEntry { handle, .. }| handle.clone());
         let named = handles.zip(vectors).collect();
         backend.add_vectors(store, &model, named).await.map_err(text)?;
@@ -99,7 +102,7 @@ pub(crate) async fn fill(
 }
 
 /// Returns vectors of texts: cached ones, and the others from the provider.
-async fn made(
+async fn make_vectors(
     memories: &MemoryServices,
     backend: &dyn Memory,
     (embedder, name): (Embedder<'_>, &str),
@@ -123,14 +126,14 @@ async fn made(
         let quiet = NoticeSender::default();
         let place = InferenceContext {
             // Not a session's chain, because a replay uses recorded results and requests no vector.
-            thread: memories.life.root.child(memories.scribe.clock().uuid()),
-            turn: memories.scribe.clock().uuid(),
+            thread: memories.life.root.child(memories.scribe.clock().new_uuid()),
+            turn: memories.scribe.clock().new_uuid(),
             notices: &quiet,
             purse,
             member: None,
         };
         let models = &memories.classifier.models;
-        let vectors = match embed(models, place, embedder, &asked, cancel).await {
+        let vectors = match embed_texts(models, place, embedder, &asked, cancel).await {
             Ok(vectors) => vectors,
             Err(NoAnswer::Cancelled) => return Err("the agent is being stopped".to_owned()),
             Err(NoAnswer::Failed(why) | NoAnswer::Quota(why)) => return Err(why),

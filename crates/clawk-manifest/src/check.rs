@@ -2,11 +2,11 @@
 
 use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 
-use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quote_text};
 use crate::model::{ManifestDuration, McpUri, McpUriError};
 use crate::shape::{Field, FieldType, HINTS, METADATA, MapShape};
 use crate::texts;
-use crate::tree::{Location, MapEntry, Node, Tree, join};
+use crate::tree::{Location, MapEntry, Node, Tree, join_pointer};
 
 /// The only word that 0.3.0 added to a closed set.
 const NEWER_WORD: &str = "checkpoint";
@@ -40,21 +40,27 @@ impl<'f> DocumentChecker<'f> {
     }
 
     /// Checks `node` as a closed map. Members in `besides` are checked elsewhere.
-    pub(crate) fn map(&mut self, node: &Node, shape: &'static MapShape, pointer: &str, besides: &[&str]) {
+    pub(crate) fn check_map(
+        &mut self,
+        node: &Node,
+        shape: &'static MapShape,
+        pointer: &str,
+        besides: &[&str],
+    ) {
         let Some(entries) = node.entries() else {
             let message = format!("{} is a map, not {}", shape.title, node.describe());
             self.findings.push(
                 Diagnostic::error("wrong-type", pointer, message)
-                    .on(node)
-                    .help(members_of(shape)),
+                    .at_node(node)
+                    .with_help(members_of(shape)),
             );
             return;
         };
         for entry in entries {
             match shape.field(&entry.key) {
-                Some(field) => self.member(entry, field, &join(pointer, &entry.key)),
+                Some(field) => self.check_member(entry, field, &join_pointer(pointer, &entry.key)),
                 None if besides.contains(&entry.key.as_str()) => {}
-                None => self.unknown(entry, shape, pointer, besides),
+                None => self.report_unknown(entry, shape, pointer, besides),
             }
         }
         for field in shape
@@ -63,21 +69,25 @@ impl<'f> DocumentChecker<'f> {
             .filter(|field| field.required && node.entry(field.name).is_none())
         {
             let message = format!("{} needs `{}`", shape.title, field.name);
-            let missing = Diagnostic::error("missing-field", join(pointer, field.name), message);
+            let missing = Diagnostic::error("missing-field", join_pointer(pointer, field.name), message);
             let help = did_you_mean_here(field, entries, shape).unwrap_or_else(|| field.doc.to_owned());
-            self.findings.push(missing.at(first_line(node)).help(help));
+            self.findings
+                .push(missing.with_location(first_line(node)).with_help(help));
         }
     }
 
-    fn member(&mut self, entry: &MapEntry, field: &Field, pointer: &str) {
+    fn check_member(&mut self, entry: &MapEntry, field: &Field, pointer: &str) {
         if field.newer && self.older {
             let message = format!(
                 "`{}` is new in protocol 0.3.0, and this document says 0.2",
                 entry.key
             );
             let warning = Diagnostic::warning("newer-field", pointer, message);
-            self.findings
-                .push(warning.at(entry.key_place).help("write `claw: \"0.3.0\"`"));
+            self.findings.push(
+                warning
+                    .with_location(entry.key_place)
+                    .with_help("write `claw: \"0.3.0\"`"),
+            );
         }
         if matches!(entry.value.value, Tree::Null) {
             let message = format!("`{}` is given without a value", entry.key);
@@ -88,16 +98,16 @@ impl<'f> DocumentChecker<'f> {
             };
             self.findings.push(
                 Diagnostic::error("no-value", pointer, message)
-                    .at(entry.key_place)
-                    .help(help),
+                    .with_location(entry.key_place)
+                    .with_help(help),
             );
             return;
         }
-        self.value(&entry.value, &field.ty, pointer);
+        self.check_value(&entry.value, &field.ty, pointer);
     }
 
-    fn unknown(&mut self, entry: &MapEntry, shape: &MapShape, pointer: &str, besides: &[&str]) {
-        let message = format!("{} has no member {}", shape.title, quoted(&entry.key));
+    fn report_unknown(&mut self, entry: &MapEntry, shape: &MapShape, pointer: &str, besides: &[&str]) {
+        let message = format!("{} has no member {}", shape.title, quote_text(&entry.key));
         let known = shape
             .fields
             .iter()
@@ -108,72 +118,73 @@ impl<'f> DocumentChecker<'f> {
             Some(near) => format!("did you mean `{near}`?"),
             None => members_of(shape),
         };
-        let unknown = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
-        self.findings.push(unknown.at(entry.key_place).help(help));
+        let unknown = Diagnostic::error("unknown-field", join_pointer(pointer, &entry.key), message);
+        self.findings
+            .push(unknown.with_location(entry.key_place).with_help(help));
     }
 
-    pub(crate) fn value(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
+    pub(crate) fn check_value(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
         match ty {
             FieldType::Item(_) => {}
             FieldType::Items(_) if node.items().is_some() => {
-                self.list(node, &FieldType::Item(Kind::Sandbox), 1, pointer)
+                self.check_list(node, &FieldType::Item(Kind::Sandbox), 1, pointer)
             }
             FieldType::Items(_) => {}
-            FieldType::Bool => self.bool(node, pointer),
-            FieldType::Count { min, max } => self.count(node, *min, *max, pointer),
-            FieldType::Real { min, max } => self.real(node, *min, *max, pointer),
-            FieldType::List { of, min } => self.list(node, of, *min, pointer),
-            FieldType::Map(shape) => self.map(node, shape, pointer, &[]),
+            FieldType::Bool => self.check_bool(node, pointer),
+            FieldType::Count { min, max } => self.check_count(node, *min, *max, pointer),
+            FieldType::Real { min, max } => self.check_real(node, *min, *max, pointer),
+            FieldType::List { of, min } => self.check_list(node, of, *min, pointer),
+            FieldType::Map(shape) => self.check_map(node, shape, pointer, &[]),
             FieldType::TextMap => self.text_map(node, pointer),
             FieldType::AnyMap => {
                 if node.entries().is_none() {
-                    self.wrong(node, "a map", pointer, None);
+                    self.report_wrong_type(node, "a map", pointer, None);
                 }
             }
-            FieldType::Hints => self.hints(node, pointer),
+            FieldType::Hints => self.check_hints(node, pointer),
             FieldType::Schema | FieldType::ObjectSchema => {
-                self.schema(node, matches!(ty, FieldType::ObjectSchema), pointer)
+                self.check_schema(node, matches!(ty, FieldType::ObjectSchema), pointer)
             }
-            _ => self.text(node, ty, pointer),
+            _ => self.check_text(node, ty, pointer),
         }
     }
 
     /// Checks an open map in which some members must be booleans.
-    fn hints(&mut self, node: &Node, pointer: &str) {
+    fn check_hints(&mut self, node: &Node, pointer: &str) {
         if node.entries().is_none() {
-            return self.wrong(node, "a map", pointer, None);
+            return self.report_wrong_type(node, "a map", pointer, None);
         }
         for hint in HINTS {
             if let Some(value) = node.get(hint) {
-                self.bool(value, &join(pointer, hint));
+                self.check_bool(value, &join_pointer(pointer, hint));
             }
         }
     }
 
-    fn wrong(&mut self, node: &Node, expected: &str, pointer: &str, help: Option<String>) {
+    fn report_wrong_type(&mut self, node: &Node, expected: &str, pointer: &str, help: Option<String>) {
         let message = format!("expected {expected}, found {}", node.describe());
-        let mut error = Diagnostic::error("wrong-type", pointer, message).on(node);
+        let mut error = Diagnostic::error("wrong-type", pointer, message).at_node(node);
         error.help = help;
         self.findings.push(error);
     }
 
-    fn bool(&mut self, node: &Node, pointer: &str) {
-        if node.bool().is_none() {
+    fn check_bool(&mut self, node: &Node, pointer: &str) {
+        if node.as_bool().is_none() {
             let spelled = node.text().map(str::to_lowercase);
             let help = match spelled.as_deref() {
                 Some("yes" | "on" | "true") => Some("write `true`".to_owned()),
                 Some("no" | "off" | "false") => Some("write `false`".to_owned()),
                 _ => Some("write `true` or `false`".to_owned()),
             };
-            self.wrong(node, "`true` or `false`", pointer, help);
+            self.report_wrong_type(node, "`true` or `false`", pointer, help);
         }
     }
 
-    fn count(&mut self, node: &Node, min: u64, max: u64, pointer: &str) {
+    fn check_count(&mut self, node: &Node, min: u64, max: u64, pointer: &str) {
         let Tree::Number(number) = &node.value else {
             let looks = node.text().is_some_and(|text| text.parse::<u64>().is_ok());
             let help = looks.then(|| "write the number without quotes and without leading zeros".to_owned());
-            return self.wrong(node, "a whole number", pointer, help);
+            return self.report_wrong_type(node, "a whole number", pointer, help);
         };
         match number.as_u64() {
             Some(value) if (min..=max).contains(&value) => {}
@@ -185,14 +196,14 @@ impl<'f> DocumentChecker<'f> {
                     _ => format!("`{number}` is not a whole number of at least {min}"),
                 };
                 self.findings
-                    .push(Diagnostic::error("out-of-range", pointer, message).on(node));
+                    .push(Diagnostic::error("out-of-range", pointer, message).at_node(node));
             }
         }
     }
 
-    fn real(&mut self, node: &Node, min: f64, max: Option<f64>, pointer: &str) {
+    fn check_real(&mut self, node: &Node, min: f64, max: Option<f64>, pointer: &str) {
         let Tree::Number(number) = &node.value else {
-            return self.wrong(node, "a number", pointer, None);
+            return self.report_wrong_type(node, "a number", pointer, None);
         };
         let inside = number
             .as_f64()
@@ -201,62 +212,62 @@ impl<'f> DocumentChecker<'f> {
             let range = max.map_or(format!("at least {min}"), |max| format!("from {min} to {max}"));
             let message = format!("`{number}` is outside the range: {range}");
             self.findings
-                .push(Diagnostic::error("out-of-range", pointer, message).on(node));
+                .push(Diagnostic::error("out-of-range", pointer, message).at_node(node));
         }
     }
 
-    fn list(&mut self, node: &Node, of: &FieldType, min: usize, pointer: &str) {
+    fn check_list(&mut self, node: &Node, of: &FieldType, min: usize, pointer: &str) {
         let Some(items) = node.items() else {
             let help = "each item stands on its own line after `- `, or all between `[` and `]`";
-            return self.wrong(node, "a list", pointer, Some(help.to_owned()));
+            return self.report_wrong_type(node, "a list", pointer, Some(help.to_owned()));
         };
         if items.len() < min {
             let error = Diagnostic::error("empty-list", pointer, "the list needs at least one entry");
-            self.findings.push(error.on(node));
+            self.findings.push(error.at_node(node));
         }
         for (index, item) in items.iter().enumerate() {
-            self.value(item, of, &join(pointer, &index.to_string()));
+            self.check_value(item, of, &join_pointer(pointer, &index.to_string()));
         }
     }
 
     fn text_map(&mut self, node: &Node, pointer: &str) {
         let Some(entries) = node.entries() else {
-            return self.wrong(node, "a map of text", pointer, None);
+            return self.report_wrong_type(node, "a map of text", pointer, None);
         };
         for entry in entries.iter().filter(|entry| entry.value.text().is_none()) {
             let help = Some("put the value in quotes".to_owned());
-            self.wrong(&entry.value, "text", &join(pointer, &entry.key), help);
+            self.report_wrong_type(&entry.value, "text", &join_pointer(pointer, &entry.key), help);
         }
     }
 
-    fn schema(&mut self, node: &Node, object: bool, pointer: &str) {
+    fn check_schema(&mut self, node: &Node, object: bool, pointer: &str) {
         let mut found = Vec::new();
         texts::json_schema(node, pointer, &mut found);
         for (path, node, message) in found {
             self.findings
-                .push(Diagnostic::error("bad-schema", path, message).on(node));
+                .push(Diagnostic::error("bad-schema", path, message).at_node(node));
         }
         if object && node.get("type").is_some_and(|word| word.text() != Some("object")) {
             let error = Diagnostic::error(
                 "bad-schema",
-                join(pointer, "type"),
+                join_pointer(pointer, "type"),
                 "an input schema has `type: object`",
             );
             let place = node.get("type").map_or(first_line(node), |node| node.place);
             self.findings.push(
                 error
-                    .at(place)
-                    .help("arguments come as one object; write `type: object`"),
+                    .with_location(place)
+                    .with_help("arguments come as one object; write `type: object`"),
             );
-        } else if object && node.entries().is_none() && node.bool().is_some() {
-            self.wrong(node, "a map with `type: object`", pointer, None);
+        } else if object && node.entries().is_none() && node.as_bool().is_some() {
+            self.report_wrong_type(node, "a map with `type: object`", pointer, None);
         }
     }
 
-    fn text(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
+    fn check_text(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
         let Some(text) = node.text() else {
             let scalar = matches!(node.value, Tree::Bool(_) | Tree::Number(_));
-            return self.wrong(
+            return self.report_wrong_type(
                 node,
                 "text",
                 pointer,
@@ -267,26 +278,29 @@ impl<'f> DocumentChecker<'f> {
             FieldType::FullText if text.trim().is_empty() => {
                 ("empty-text", Err("must not be empty".to_owned()))
             }
-            FieldType::Word(words) => return self.word(node, text, words, pointer),
-            FieldType::Ref(kind) => return self.reference(node, text, *kind, pointer),
+            FieldType::Word(words) => return self.check_word(node, text, words, pointer),
+            FieldType::Ref(kind) => return self.check_reference(node, text, *kind, pointer),
             FieldType::McpUri => return self.mcp_uri(node, text, pointer),
             FieldType::Name if !is_name(text) => {
                 let message = format!(
                     "{} is not a valid name: 1 to 63 letters, digits and hyphens",
-                    quoted(text)
+                    quote_text(text)
                 );
                 ("bad-name", Err(message))
             }
             FieldType::Semver if !is_version(text) => (
                 "bad-version",
-                Err(format!("{} is not a valid version such as `1.0.0`", quoted(text))),
+                Err(format!(
+                    "{} is not a valid version such as `1.0.0`",
+                    quote_text(text)
+                )),
             ),
             FieldType::Duration => (
                 "bad-duration",
                 ManifestDuration::parse(text).map(|_| ()).map_err(|error| {
                     format!(
                         "{} is not a valid duration (example: `30s`): {error}",
-                        quoted(text)
+                        quote_text(text)
                     )
                 }),
             ),
@@ -299,7 +313,7 @@ impl<'f> DocumentChecker<'f> {
             _ => return,
         };
         if let Err(message) = outcome {
-            let mut error = Diagnostic::error(code, pointer, message).on(node);
+            let mut error = Diagnostic::error(code, pointer, message).at_node(node);
             if matches!(ty, FieldType::SecretRef) {
                 // The message gives the line number but not the line's text, which may contain a key.
                 error.span = None;
@@ -308,7 +322,7 @@ impl<'f> DocumentChecker<'f> {
         }
     }
 
-    fn word(&mut self, node: &Node, text: &str, words: &'static [&'static str], pointer: &str) {
+    fn check_word(&mut self, node: &Node, text: &str, words: &'static [&'static str], pointer: &str) {
         if words.contains(&text) {
             if self.older && text == NEWER_WORD {
                 let warning = Diagnostic::warning(
@@ -317,7 +331,7 @@ impl<'f> DocumentChecker<'f> {
                     format!("`{text}` is new in protocol 0.3.0"),
                 );
                 self.findings
-                    .push(warning.on(node).help("write `claw: \"0.3.0\"`"));
+                    .push(warning.at_node(node).with_help("write `claw: \"0.3.0\"`"));
             }
             return;
         }
@@ -330,15 +344,15 @@ impl<'f> DocumentChecker<'f> {
             Some(near) => format!("did you mean `{near}`? (one of {all})"),
             None => format!("one of {all}"),
         };
-        let message = format!("{} is not a known value", quoted(text));
+        let message = format!("{} is not a known value", quote_text(text));
         self.findings.push(
             Diagnostic::error("unknown-value", pointer, message)
-                .on(node)
-                .help(help),
+                .at_node(node)
+                .with_help(help),
         );
     }
 
-    fn reference(&mut self, node: &Node, text: &str, kind: Kind, pointer: &str) {
+    fn check_reference(&mut self, node: &Node, text: &str, kind: Kind, pointer: &str) {
         match read_ref(text, kind) {
             Ok((name, version)) => {
                 self.refs.push(RefUse {
@@ -351,7 +365,7 @@ impl<'f> DocumentChecker<'f> {
             }
             Err(message) => self
                 .findings
-                .push(Diagnostic::error("bad-reference", pointer, message).on(node)),
+                .push(Diagnostic::error("bad-reference", pointer, message).at_node(node)),
         }
     }
 
@@ -365,8 +379,8 @@ impl<'f> DocumentChecker<'f> {
             let help = "write `stdio:///path/to/server?arg=VALUE` or `https://HOST/PATH`";
             self.findings.push(
                 Diagnostic::error(code, pointer, error.to_string())
-                    .on(node)
-                    .help(help),
+                    .at_node(node)
+                    .with_help(help),
             );
         }
     }
@@ -380,7 +394,7 @@ pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>
         } else {
             Err(format!(
                 "{} is not a valid name: 1 to 63 letters, digits and hyphens",
-                quoted(text)
+                quote_text(text)
             ))
         };
     }
@@ -391,7 +405,7 @@ pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>
             version,
         }) if given == kind => Ok((name, version)),
         Ok(ClawUri::Local { kind: given, .. }) => {
-            Err(format!("{} names a {given}, not a {kind}", quoted(text)))
+            Err(format!("{} names a {given}, not a {kind}", quote_text(text)))
         }
         Ok(ClawUri::Registry { .. }) => {
             Err("a reference names what this manifest declares; list the registry URI there".to_owned())
@@ -415,7 +429,8 @@ fn did_you_mean_here(field: &Field, entries: &[MapEntry], shape: &MapShape) -> O
         .iter()
         .map(|entry| entry.key.as_str())
         .filter(|key| shape.field(key).is_none());
-    did_you_mean(field.name, strangers).map(|near| format!("{} looks like a misspelling of it", quoted(near)))
+    did_you_mean(field.name, strangers)
+        .map(|near| format!("{} looks like a misspelling of it", quote_text(near)))
 }
 
 /// The first line of a node; a missing member is reported there.

@@ -71,12 +71,12 @@ impl Diagnostic {
 
     /// Adds advice how to fix it.
     #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    pub(crate) fn at(mut self, place: Option<Location>) -> Self {
+    pub(crate) fn with_location(mut self, place: Option<Location>) -> Self {
         if let Some(place) = place {
             self.line = Some(place.line);
             self.column = Some(place.column);
@@ -85,8 +85,8 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn on(self, node: &Node) -> Self {
-        self.at(node.place)
+    pub(crate) fn at_node(self, node: &Node) -> Self {
+        self.with_location(node.place)
     }
 }
 
@@ -121,7 +121,7 @@ impl SourceFiles {
         self.folders.push(folder);
     }
 
-    pub(crate) fn add(&mut self, path: PathBuf, text: Arc<str>) {
+    pub(crate) fn add_file(&mut self, path: PathBuf, text: Arc<str>) {
         self.files.push((path, text));
     }
 }
@@ -140,7 +140,7 @@ impl FileFindings {
     /// warnings can't hide an error.
     const MOST: usize = 500;
 
-    pub(crate) fn about(file: Option<PathBuf>) -> Self {
+    pub(crate) fn for_file(file: Option<PathBuf>) -> Self {
         Self {
             file,
             ..Self::default()
@@ -180,7 +180,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
         .take(MOST_CANDIDATES)
         .map(|candidate| {
             (
-                edits(&folded, &candidate.to_lowercase().replace('_', "-")),
+                edit_distance(&folded, &candidate.to_lowercase().replace('_', "-")),
                 candidate,
             )
         })
@@ -190,7 +190,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
 }
 
 /// The edit distance: insertions, deletions, replacements and swaps of neighbours.
-fn edits(left: &str, right: &str) -> usize {
+fn edit_distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -214,7 +214,7 @@ fn edits(left: &str, right: &str) -> usize {
 }
 
 /// Text from the manifest for a message: shortened and in backticks.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote_text(text: &str) -> String {
     let mut short: String = text
         .chars()
         .take(80)

@@ -4,9 +4,9 @@ use clawk_proto::uri::Kind;
 use semver::Version;
 
 use crate::check::{DocumentChecker, first_line};
-use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quote_text};
 use crate::shape::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA};
-use crate::tree::{Node, Tree, join};
+use crate::tree::{Node, Tree, join_pointer};
 
 /// The type of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Envelope<'n> {
 
 impl Envelope<'_> {
     /// Whether the document says 0.2.x.
-    pub(crate) fn older(&self) -> bool {
+    pub(crate) fn is_older_version(&self) -> bool {
         self.claw
             .as_ref()
             .is_some_and(|version| (version.major, version.minor) < (0, 3))
@@ -42,7 +42,7 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
             "a manifest is a map with `claw`, `kind`, `metadata` and `spec`, not {}",
             root.describe()
         );
-        findings.push(Diagnostic::error("not-a-manifest", "", message).on(root));
+        findings.push(Diagnostic::error("not-a-manifest", "", message).at_node(root));
         return None;
     };
     for entry in entries
@@ -57,9 +57,9 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
                 None => "a document has `claw`, `kind`, `metadata` and `spec`".to_owned(),
             }
         };
-        let message = format!("a document has no member {}", quoted(&entry.key));
-        let unknown = Diagnostic::error("unknown-field", join("", &entry.key), message);
-        findings.push(unknown.at(entry.key_place).help(help));
+        let message = format!("a document has no member {}", quote_text(&entry.key));
+        let unknown = Diagnostic::error("unknown-field", join_pointer("", &entry.key), message);
+        findings.push(unknown.with_location(entry.key_place).with_help(help));
     }
     let claw = read_version(root, wire, findings);
     let kind = read_kind(root, findings);
@@ -70,7 +70,7 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
     {
         let missing = Diagnostic::error(
             "missing-field",
-            join("", name),
+            join_pointer("", name),
             format!("the document needs `{name}`"),
         );
         let help = if name == "metadata" {
@@ -78,7 +78,7 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
         } else {
             "write what it is under `spec:`"
         };
-        findings.push(missing.at(first_line(root)).help(help));
+        findings.push(missing.with_location(first_line(root)).with_help(help));
     }
     let envelope = Envelope {
         claw,
@@ -87,7 +87,12 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
         spec: part("spec"),
     };
     if let Some(metadata) = envelope.metadata {
-        DocumentChecker::new(findings, envelope.older()).map(metadata, &METADATA, "/metadata", &[]);
+        DocumentChecker::new(findings, envelope.is_older_version()).check_map(
+            metadata,
+            &METADATA,
+            "/metadata",
+            &[],
+        );
     }
     Some(envelope)
 }
@@ -100,7 +105,11 @@ fn read_version(root: &Node, wire: bool, findings: &mut FileFindings) -> Option<
                 "/claw",
                 "the document needs `claw`, the protocol version",
             );
-            findings.push(missing.at(first_line(root)).help("write `claw: \"0.3.0\"`"));
+            findings.push(
+                missing
+                    .with_location(first_line(root))
+                    .with_help("write `claw: \"0.3.0\"`"),
+            );
         }
         return None;
     };
@@ -108,24 +117,24 @@ fn read_version(root: &Node, wire: bool, findings: &mut FileFindings) -> Option<
         let message = format!("`claw` is text such as `\"0.3.0\"`, not {}", node.describe());
         findings.push(
             Diagnostic::error("wrong-type", "/claw", message)
-                .on(node)
-                .help("put the version in quotes"),
+                .at_node(node)
+                .with_help("put the version in quotes"),
         );
         return None;
     };
     let Ok(version) = Version::parse(text) else {
-        let message = format!("{} is not a valid protocol version", quoted(text));
+        let message = format!("{} is not a valid protocol version", quote_text(text));
         findings.push(
             Diagnostic::error("bad-version", "/claw", message)
-                .on(node)
-                .help("write `claw: \"0.3.0\"`"),
+                .at_node(node)
+                .with_help("write `claw: \"0.3.0\"`"),
         );
         return None;
     };
     if version.major != 0 || !(2..=3).contains(&version.minor) {
         let message = format!("protocol version {text} is not supported");
-        let error = Diagnostic::error("unsupported-version", "/claw", message).on(node);
-        findings.push(error.help("0.2.x and 0.3.x are"));
+        let error = Diagnostic::error("unsupported-version", "/claw", message).at_node(node);
+        findings.push(error.with_help("0.2.x and 0.3.x are"));
         return None;
     }
     Some(version)
@@ -134,9 +143,9 @@ fn read_version(root: &Node, wire: bool, findings: &mut FileFindings) -> Option<
 fn read_kind(root: &Node, findings: &mut FileFindings) -> Option<DocumentKind> {
     let all = || Kind::ALL.iter().map(|kind| kind.title()).chain(["Claw"]);
     let Some(node) = root.get("kind") else {
-        let missing =
-            Diagnostic::error("missing-field", "/kind", "the document needs `kind`").at(first_line(root));
-        findings.push(missing.help(format!("one of {}", all().collect::<Vec<_>>().join(", "))));
+        let missing = Diagnostic::error("missing-field", "/kind", "the document needs `kind`")
+            .with_location(first_line(root));
+        findings.push(missing.with_help(format!("one of {}", all().collect::<Vec<_>>().join(", "))));
         return None;
     };
     let text = node.text().unwrap_or_default();
@@ -146,7 +155,7 @@ fn read_kind(root: &Node, findings: &mut FileFindings) -> Option<DocumentKind> {
     let kind = Kind::from_title(text).map(DocumentKind::Primitive);
     if kind.is_none() {
         let message = match node.text() {
-            Some(text) => format!("{} is not a kind of document", quoted(text)),
+            Some(text) => format!("{} is not a kind of document", quote_text(text)),
             None => format!("`kind` is text, not {}", node.describe()),
         };
         let help = match did_you_mean(text, all()) {
@@ -155,8 +164,8 @@ fn read_kind(root: &Node, findings: &mut FileFindings) -> Option<DocumentKind> {
         };
         findings.push(
             Diagnostic::error("unknown-kind", "/kind", message)
-                .on(node)
-                .help(help),
+                .at_node(node)
+                .with_help(help),
         );
     }
     kind

@@ -49,7 +49,13 @@ pub struct LeafRemark {
 pub type LeafCheckFn = fn(&ManifestLeaf<'_>) -> Option<LeafRemark>;
 
 /// Passes every leaf of a primitive to `judge`. Its remarks become findings at the leaf's position.
-pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: LeafCheckFn, findings: &mut FileFindings) {
+pub(crate) fn judge_leaves(
+    kind: Kind,
+    spec: &Node,
+    pointer: &str,
+    judge: LeafCheckFn,
+    findings: &mut FileFindings,
+) {
     let mut walk = LeafWalk {
         kind,
         judge,
@@ -57,7 +63,7 @@ pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: LeafCheckFn, 
         pointer: pointer.to_owned(),
         findings,
     };
-    walk.map(spec, spec_of(kind));
+    walk.walk_map(spec, spec_of(kind));
 }
 
 struct LeafWalk<'f> {
@@ -69,7 +75,7 @@ struct LeafWalk<'f> {
 }
 
 impl LeafWalk<'_> {
-    fn map(&mut self, node: &Node, shape: &'static MapShape) {
+    fn walk_map(&mut self, node: &Node, shape: &'static MapShape) {
         for entry in node.entries().unwrap_or_default() {
             let Some(field) = shape.field(&entry.key) else {
                 continue;
@@ -81,38 +87,38 @@ impl LeafWalk<'_> {
             self.path.push_str(field.name);
             self.pointer.push('/');
             self.pointer.push_str(field.name);
-            self.value(&entry.value, &field.ty);
+            self.walk_value(&entry.value, &field.ty);
             self.path.truncate(path);
             self.pointer.truncate(pointer);
         }
     }
 
-    fn value(&mut self, node: &Node, ty: &FieldType) {
+    fn walk_value(&mut self, node: &Node, ty: &FieldType) {
         match (ty, &node.value) {
             (_, Tree::Null) | (FieldType::Item(_), _) => {}
-            (FieldType::Map(shape), _) => self.map(node, shape),
+            (FieldType::Map(shape), _) => self.walk_map(node, shape),
             (FieldType::List { of, .. }, _) => {
                 let (path, pointer) = (self.path.len(), self.pointer.len());
                 self.path.push_str("[]");
                 for (index, item) in node.items().unwrap_or_default().iter().enumerate() {
                     self.pointer.push('/');
                     self.pointer.push_str(&index.to_string());
-                    self.value(item, of);
+                    self.walk_value(item, of);
                     self.pointer.truncate(pointer);
                 }
                 self.path.truncate(path);
             }
             (FieldType::Word(words), Tree::Text(text)) if words.contains(&text.as_str()) => {
-                self.leaf(node, LeafValue::Word(text));
+                self.judge_leaf(node, LeafValue::Word(text));
             }
             (FieldType::Word(_), _) => {}
-            (_, Tree::Text(text)) => self.leaf(node, LeafValue::Text(text)),
-            (_, Tree::Bool(flag)) => self.leaf(node, LeafValue::Bool(*flag)),
-            (_, Tree::Number(_) | Tree::List(_) | Tree::Map(_)) => self.leaf(node, LeafValue::Other),
+            (_, Tree::Text(text)) => self.judge_leaf(node, LeafValue::Text(text)),
+            (_, Tree::Bool(flag)) => self.judge_leaf(node, LeafValue::Bool(*flag)),
+            (_, Tree::Number(_) | Tree::List(_) | Tree::Map(_)) => self.judge_leaf(node, LeafValue::Other),
         }
     }
 
-    fn leaf(&mut self, node: &Node, value: LeafValue<'_>) {
+    fn judge_leaf(&mut self, node: &Node, value: LeafValue<'_>) {
         let leaf = ManifestLeaf {
             kind: self.kind,
             path: &self.path,
@@ -121,7 +127,7 @@ impl LeafWalk<'_> {
         let Some(remark) = (self.judge)(&leaf) else {
             return;
         };
-        let mut finding = Diagnostic::error(remark.code, self.pointer.clone(), remark.message).on(node);
+        let mut finding = Diagnostic::error(remark.code, self.pointer.clone(), remark.message).at_node(node);
         finding.severity = remark.severity;
         finding.help = remark.help;
         self.findings.push(finding);

@@ -35,10 +35,10 @@ mod yaml;
 pub use diagnostic::{Diagnostic, Severity, SourceFiles};
 pub use leaf::{LeafCheckFn, LeafRemark, LeafValue, ManifestLeaf};
 pub use load::{
-    LoadOptions, LoadedDocument, WireOptions, from_value, identity, load, policy, sandbox, validate,
-    validate_primitive,
+    LoadOptions, LoadedDocument, WireOptions, from_value, load_identity, load_manifest, load_policy,
+    load_sandbox, validate_file, validate_primitive,
 };
 pub use model::{ConformanceLevel, Manifest};
-pub use render::render;
+pub use render::render_diagnostics;
 pub use report::{DocumentDescription, ValidationReport};
-pub use schema::{SCHEMA_KINDS, schema, schema_file};
+pub use schema::{SCHEMA_KINDS, schema_file, schema_for_kind};

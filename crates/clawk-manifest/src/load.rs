@@ -18,7 +18,7 @@ use crate::read::{ManifestReader, PrimitiveMetadata};
 use crate::report::DocumentDescription;
 use crate::rules::whole::CrossPrimitiveCheck;
 use crate::shape::spec_of;
-use crate::tree::{Node, members};
+use crate::tree::{Node, members_to_json};
 
 /// Options for finding the files of a manifest.
 #[derive(Debug, Clone, Default)]
@@ -78,7 +78,7 @@ impl LoadedDocument {
 /// use clawk_manifest::{LoadOptions, load};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let file = folder.path().join("claw.yaml");
+/// let file = folder.path().join_pointer("claw.yaml");
 /// std::fs::write(&file, "claw: \"0.3.0\"\nkind: Claw\nmetadata: { name: my agent }\n")?;
 /// let loaded = load(&file, &LoadOptions::default());
 /// assert!(loaded.manifest.is_none());
@@ -86,13 +86,13 @@ impl LoadedDocument {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use]
-pub fn load(path: &Path, options: &LoadOptions) -> LoadedDocument {
+pub fn load_manifest(path: &Path, options: &LoadOptions) -> LoadedDocument {
     read_file(path, options, ExpectedDocument::Claw)
 }
 
 /// Reads a file of any kind: a whole manifest, or one primitive whose references stay unresolved.
 #[must_use]
-pub fn validate(path: &Path, options: &LoadOptions) -> LoadedDocument {
+pub fn validate_file(path: &Path, options: &LoadOptions) -> LoadedDocument {
     read_file(path, options, ExpectedDocument::Any)
 }
 
@@ -104,27 +104,33 @@ pub fn validate_primitive(path: &Path, options: &LoadOptions) -> LoadedDocument 
 
 /// Reads the file of a Policy. The policy is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind of any file.
 #[must_use]
-pub fn policy(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Policy>) {
-    one(path, options, Kind::Policy)
+pub fn load_policy(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Policy>) {
+    load_primitive(path, options, Kind::Policy)
 }
 
 /// Reads the file of a Sandbox. The sandbox is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind of any file.
 #[must_use]
-pub fn sandbox(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Sandbox>) {
-    one(path, options, Kind::Sandbox)
+pub fn load_sandbox(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Sandbox>) {
+    load_primitive(path, options, Kind::Sandbox)
 }
 
 /// Reads the file of an Identity. The identity is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind
 /// of any file.
 #[must_use]
-pub fn identity(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Identity>) {
-    one(path, options, Kind::Identity)
+pub fn load_identity(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Identity>) {
+    load_primitive(path, options, Kind::Identity)
 }
 
-fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (LoadedDocument, Option<P>) {
+fn load_primitive<P: DeserializeOwned>(
+    path: &Path,
+    options: &LoadOptions,
+    kind: Kind,
+) -> (LoadedDocument, Option<P>) {
     let mut found = None;
     let loaded = read_file_with(path, options, ExpectedDocument::Primitive, |reader| {
-        found = reader.typed::<P>(kind).and_then(|all| all.into_iter().next());
+        found = reader
+            .typed_primitives::<P>(kind)
+            .and_then(|all| all.into_iter().next());
     });
     let found = found.filter(|_| loaded.is_valid());
     (loaded, found)
@@ -140,7 +146,7 @@ pub fn from_value(value: &Value, options: &WireOptions) -> LoadedDocument {
     );
     let mut reader = match loader {
         Ok(loader) => ManifestReader::new(loader, options.judge),
-        Err(refusal) => return refused(refusal, None),
+        Err(refusal) => return refused_document(refusal, None),
     };
     if let Value::String(text) = value {
         return from_uri(text, options, reader);
@@ -156,7 +162,7 @@ pub fn from_value(value: &Value, options: &WireOptions) -> LoadedDocument {
             about: DocumentDescription::default(),
         };
     };
-    document(reader, &root, true, ExpectedDocument::Claw, |_| {})
+    load_document(reader, &root, true, ExpectedDocument::Claw, |_| {})
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,19 +191,19 @@ fn from_uri(text: &str, options: &WireOptions, reader: ManifestReader) -> Loaded
         }),
     };
     match found {
-        Err(refusal) => refused(refusal, None),
+        Err(refusal) => refused_document(refusal, None),
         Ok(found) => {
             let options = LoadOptions {
                 allow_outside: false,
                 registries: options.registries.clone(),
                 judge: options.judge,
             };
-            load(&found.path, &options)
+            load_manifest(&found.path, &options)
         }
     }
 }
 
-fn refused(refusal: FileRefusal, file: Option<&Path>) -> LoadedDocument {
+fn refused_document(refusal: FileRefusal, file: Option<&Path>) -> LoadedDocument {
     let mut error = Diagnostic::error(refusal.code, "", refusal.message);
     error.help = refusal.help;
     error.file = file.map(Path::to_owned);
@@ -234,7 +240,7 @@ fn read_file_with(
             } else {
                 "unreadable"
             };
-            return refused(
+            return refused_document(
                 FileRefusal {
                     code,
                     message,
@@ -247,19 +253,19 @@ fn read_file_with(
     let loader = ManifestFileLoader::new(Some(dir), options.allow_outside, options.registries.clone());
     let mut reader = match loader {
         Ok(loader) => ManifestReader::new(loader, options.judge),
-        Err(refusal) => return refused(refusal, Some(path)),
+        Err(refusal) => return refused_document(refusal, Some(path)),
     };
-    match reader.open(&ResolvedFile {
+    match reader.open_file(&ResolvedFile {
         path: canonical,
         shown: path.to_owned(),
     }) {
-        Err(refusal) => refused(refusal, Some(path)),
-        Ok(Some(root)) => document(reader, &root, false, wanted, last),
-        Ok(None) => finish(reader, None, None),
+        Err(refusal) => refused_document(refusal, Some(path)),
+        Ok(Some(root)) => load_document(reader, &root, false, wanted, last),
+        Ok(None) => finish_document(reader, None, None),
     }
 }
 
-fn document(
+fn load_document(
     mut reader: ManifestReader,
     root: &Node,
     wire: bool,
@@ -267,40 +273,44 @@ fn document(
     last: impl FnOnce(&mut ManifestReader),
 ) -> LoadedDocument {
     let Some(findings) = reader.files.first_mut() else {
-        return finish(reader, None, None);
+        return finish_document(reader, None, None);
     };
     let Some(envelope) = envelope::read(root, wire, findings) else {
-        return finish(reader, None, None);
+        return finish_document(reader, None, None);
     };
-    reader.about = DocumentDescription::of(envelope.metadata);
+    reader.about = DocumentDescription::from_metadata(envelope.metadata);
     match (envelope.kind, wanted) {
-        (Some(DocumentKind::Claw), ExpectedDocument::Claw | ExpectedDocument::Any) => claw(reader, &envelope),
+        (Some(DocumentKind::Claw), ExpectedDocument::Claw | ExpectedDocument::Any) => {
+            read_claw(reader, &envelope)
+        }
         (Some(DocumentKind::Primitive(kind)), ExpectedDocument::Primitive | ExpectedDocument::Any) => {
             if let Some(spec) = envelope.spec {
-                primitive(&mut reader, kind, spec, &envelope);
+                read_primitive(&mut reader, kind, spec, &envelope);
                 last(&mut reader);
             }
-            finish(reader, None, Some(kind.title()))
+            finish_document(reader, None, Some(kind.title()))
         }
         (Some(DocumentKind::Primitive(kind)), ExpectedDocument::Claw) => {
             let message = format!("this is a {kind}, and a whole manifest (`kind: Claw`) belongs here");
             findings.push(
-                Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
+                Diagnostic::error("kind-mismatch", "/kind", message)
+                    .at_node(root.get("kind").unwrap_or(root)),
             );
-            finish(reader, None, Some(kind.title()))
+            finish_document(reader, None, Some(kind.title()))
         }
         (Some(DocumentKind::Claw), ExpectedDocument::Primitive) => {
             let message = "this is a whole manifest, and a primitive belongs here";
             findings.push(
-                Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
+                Diagnostic::error("kind-mismatch", "/kind", message)
+                    .at_node(root.get("kind").unwrap_or(root)),
             );
-            finish(reader, None, Some("Claw"))
+            finish_document(reader, None, Some("Claw"))
         }
-        (None, _) => finish(reader, None, None),
+        (None, _) => finish_document(reader, None, None),
     }
 }
 
-fn primitive(reader: &mut ManifestReader, kind: Kind, spec: &Node, envelope: &Envelope<'_>) {
+fn read_primitive(reader: &mut ManifestReader, kind: Kind, spec: &Node, envelope: &Envelope<'_>) {
     let name = envelope
         .metadata
         .and_then(|metadata| metadata.get("name"))
@@ -312,22 +322,22 @@ fn primitive(reader: &mut ManifestReader, kind: Kind, spec: &Node, envelope: &En
         labels: serde_json::Map::new(),
         place: None,
     };
-    reader.primitive(kind, spec.clone(), "/spec", 0, envelope.older(), given);
+    reader.add_primitive(kind, spec.clone(), "/spec", 0, envelope.is_older_version(), given);
     reader.try_build();
 }
 
-fn claw(mut reader: ManifestReader, envelope: &Envelope<'_>) -> LoadedDocument {
+fn read_claw(mut reader: ManifestReader, envelope: &Envelope<'_>) -> LoadedDocument {
     let Some(spec) = envelope.spec else {
-        return finish(reader, None, Some("Claw"));
+        return finish_document(reader, None, Some("Claw"));
     };
-    reader.claw(envelope.metadata, spec, envelope.older());
+    reader.read_claw(envelope.metadata, spec, envelope.is_older_version());
     CrossPrimitiveCheck {
         primitives: &reader.primitives,
         files: &mut reader.files,
     }
-    .check(&reader.pending);
+    .check_all(&reader.pending);
     let claw = envelope.claw.clone().unwrap_or(Version::new(0, 3, 0));
-    let metadata = metadata(envelope.metadata, &mut reader);
+    let metadata = read_metadata(envelope.metadata, &mut reader);
     let broken = reader
         .files
         .iter()
@@ -336,12 +346,12 @@ fn claw(mut reader: ManifestReader, envelope: &Envelope<'_>) -> LoadedDocument {
     let manifest = if broken {
         None
     } else {
-        build(&mut reader, claw, metadata)
+        build_manifest(&mut reader, claw, metadata)
     };
-    finish(reader, manifest, Some("Claw"))
+    finish_document(reader, manifest, Some("Claw"))
 }
 
-fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
+fn read_metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
     let text = |key: &str| {
         node.and_then(|node| node.get(key))
             .and_then(Node::text)
@@ -350,7 +360,7 @@ fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
     let map = |key: &str| {
         node.and_then(|node| node.get(key))
             .and_then(Node::entries)
-            .map(members)
+            .map(members_to_json)
             .unwrap_or_default()
     };
     let annotations = map("annotations");
@@ -365,7 +375,7 @@ fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
             "no whole number above 0; the default of 30 seconds holds",
         );
         if let Some(findings) = reader.files.first_mut() {
-            findings.push(warning.at(place));
+            findings.push(warning.with_location(place));
         }
     }
     let labels = map("labels")
@@ -382,29 +392,29 @@ fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
 }
 
 /// Builds the typed manifest from primitives without errors.
-fn build(reader: &mut ManifestReader, claw: Version, metadata: Metadata) -> Option<Manifest> {
+fn build_manifest(reader: &mut ManifestReader, claw: Version, metadata: Metadata) -> Option<Manifest> {
     let dir = reader.loader.dir().map(Path::to_owned).unwrap_or_default();
-    let mut sandboxes = reader.typed(Kind::Sandbox)?.into_iter();
+    let mut sandboxes = reader.typed_primitives(Kind::Sandbox)?.into_iter();
     Some(Manifest {
         claw,
         metadata,
-        identity: reader.typed(Kind::Identity)?.into_iter().next()?,
-        providers: reader.typed(Kind::Provider)?,
-        channels: reader.typed(Kind::Channel)?,
-        tools: reader.typed(Kind::Tool)?,
-        skills: reader.typed(Kind::Skill)?,
-        memory: reader.typed(Kind::Memory)?.into_iter().next(),
-        world_models: reader.typed(Kind::WorldModel)?,
+        identity: reader.typed_primitives(Kind::Identity)?.into_iter().next()?,
+        providers: reader.typed_primitives(Kind::Provider)?,
+        channels: reader.typed_primitives(Kind::Channel)?,
+        tools: reader.typed_primitives(Kind::Tool)?,
+        skills: reader.typed_primitives(Kind::Skill)?,
+        memory: reader.typed_primitives(Kind::Memory)?.into_iter().next(),
+        world_models: reader.typed_primitives(Kind::WorldModel)?,
         sandbox: sandboxes.next(),
         further_sandboxes: sandboxes.collect(),
-        policies: reader.typed(Kind::Policy)?,
-        swarm: reader.typed(Kind::Swarm)?.into_iter().next(),
-        telemetry: reader.typed(Kind::Telemetry)?.into_iter().next(),
+        policies: reader.typed_primitives(Kind::Policy)?,
+        swarm: reader.typed_primitives(Kind::Swarm)?.into_iter().next(),
+        telemetry: reader.typed_primitives(Kind::Telemetry)?.into_iter().next(),
         dir,
     })
 }
 
-fn typed<T: DeserializeOwned>(primitive: &UntypedPrimitive) -> Result<T, Box<Diagnostic>> {
+fn typed_primitive<T: DeserializeOwned>(primitive: &UntypedPrimitive) -> Result<T, Box<Diagnostic>> {
     let members: Vec<&str> = spec_of(primitive.kind)
         .fields
         .iter()
@@ -413,17 +423,18 @@ fn typed<T: DeserializeOwned>(primitive: &UntypedPrimitive) -> Result<T, Box<Dia
     serde_json::from_value(primitive.to_json(&members)).map_err(|error| {
         let message = format!("this {} cannot be read: {error}", primitive.kind);
         Box::new(
-            Diagnostic::error("unreadable-primitive", primitive.pointer.clone(), message).at(primitive.place),
+            Diagnostic::error("unreadable-primitive", primitive.pointer.clone(), message)
+                .with_location(primitive.place),
         )
     })
 }
 
 impl ManifestReader {
     /// All primitives of a kind as typed values. `None`, with findings, if deserialization finds an error that the checks missed.
-    fn typed<T: DeserializeOwned>(&mut self, kind: Kind) -> Option<Vec<T>> {
+    fn typed_primitives<T: DeserializeOwned>(&mut self, kind: Kind) -> Option<Vec<T>> {
         let mut out = Vec::new();
         for primitive in self.primitives.iter().filter(|primitive| primitive.kind == kind) {
-            match typed(primitive) {
+            match typed_primitive(primitive) {
                 Ok(value) => out.push(value),
                 Err(error) => {
                     if let Some(findings) = self.files.get_mut(primitive.file) {
@@ -452,22 +463,26 @@ impl ManifestReader {
             return;
         };
         let _ = match kind {
-            Kind::Identity => self.typed::<m::Identity>(kind).is_some(),
-            Kind::Provider => self.typed::<m::Provider>(kind).is_some(),
-            Kind::Channel => self.typed::<m::Channel>(kind).is_some(),
-            Kind::Tool => self.typed::<m::Tool>(kind).is_some(),
-            Kind::Skill => self.typed::<m::Skill>(kind).is_some(),
-            Kind::Memory => self.typed::<m::Memory>(kind).is_some(),
-            Kind::Sandbox => self.typed::<m::Sandbox>(kind).is_some(),
-            Kind::Policy => self.typed::<m::Policy>(kind).is_some(),
-            Kind::Swarm => self.typed::<m::Swarm>(kind).is_some(),
-            Kind::Telemetry => self.typed::<m::Telemetry>(kind).is_some(),
-            Kind::WorldModel => self.typed::<m::WorldModel>(kind).is_some(),
+            Kind::Identity => self.typed_primitives::<m::Identity>(kind).is_some(),
+            Kind::Provider => self.typed_primitives::<m::Provider>(kind).is_some(),
+            Kind::Channel => self.typed_primitives::<m::Channel>(kind).is_some(),
+            Kind::Tool => self.typed_primitives::<m::Tool>(kind).is_some(),
+            Kind::Skill => self.typed_primitives::<m::Skill>(kind).is_some(),
+            Kind::Memory => self.typed_primitives::<m::Memory>(kind).is_some(),
+            Kind::Sandbox => self.typed_primitives::<m::Sandbox>(kind).is_some(),
+            Kind::Policy => self.typed_primitives::<m::Policy>(kind).is_some(),
+            Kind::Swarm => self.typed_primitives::<m::Swarm>(kind).is_some(),
+            Kind::Telemetry => self.typed_primitives::<m::Telemetry>(kind).is_some(),
+            Kind::WorldModel => self.typed_primitives::<m::WorldModel>(kind).is_some(),
         };
     }
 }
 
-fn finish(reader: ManifestReader, manifest: Option<Manifest>, kind: Option<&'static str>) -> LoadedDocument {
+fn finish_document(
+    reader: ManifestReader,
+    manifest: Option<Manifest>,
+    kind: Option<&'static str>,
+) -> LoadedDocument {
     let mut diagnostics = Vec::new();
     for FileFindings { mut list, .. } in reader.files {
         list.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));

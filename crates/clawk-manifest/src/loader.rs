@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use globset::{Glob, GlobMatcher};
 
-use crate::diagnostic::quoted;
+use crate::diagnostic::quote_text;
 
 /// The largest file, bytes.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -23,7 +23,7 @@ pub(crate) struct FileRefusal {
     pub(crate) help: Option<String>,
 }
 
-fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Result<T, FileRefusal> {
+fn refuse_file<T>(code: &'static str, message: impl Into<String>, help: &str) -> Result<T, FileRefusal> {
     let help = (!help.is_empty()).then(|| help.to_owned());
     Err(FileRefusal {
         code,
@@ -60,7 +60,7 @@ impl ManifestFileLoader {
         let base = match dir {
             None => None,
             Some(dir) => {
-                let canonical = std::fs::canonicalize(dir).or_else(|error| unreadable(dir, &error))?;
+                let canonical = std::fs::canonicalize(dir).or_else(|error| refuse_unreadable(dir, &error))?;
                 Some((canonical, dir.to_owned()))
             }
         };
@@ -78,23 +78,30 @@ impl ManifestFileLoader {
     }
 
     /// The files that a path or glob names, sorted.
-    pub(crate) fn find(&self, reference: &str) -> Result<Vec<ResolvedFile>, FileRefusal> {
+    pub(crate) fn find_files(&self, reference: &str) -> Result<Vec<ResolvedFile>, FileRefusal> {
         let Some((base, shown)) = &self.base else {
             let help = "send the primitive `inline`, or start the agent with `--manifest-root DIR`";
-            return refuse(
+            return refuse_file(
                 "file-refused",
-                format!("file references such as {} are refused here", quoted(reference)),
+                format!(
+                    "file references such as {} are refused here",
+                    quote_text(reference)
+                ),
                 help,
             );
         };
         if reference.trim().is_empty() || reference.contains('\0') {
-            return refuse("bad-reference", "an empty file reference", "");
+            return refuse_file("bad-reference", "an empty file reference", "");
         }
         self.check_lexically(reference)?;
         let relative = Path::new(reference);
         if !reference.contains(['*', '?', '[', '{']) {
             return self
-                .one(&base.join(relative), tidy(&shown.join(relative)), reference)
+                .resolve_file(
+                    &base.join(relative),
+                    normalize_path(&shown.join(relative)),
+                    reference,
+                )
                 .map(|found| vec![found]);
         }
         let mut matches = Vec::new();
@@ -108,12 +115,12 @@ impl ManifestFileLoader {
         } else {
             PathBuf::new()
         };
-        expand(base, &start, &parts, &mut matches, &mut budget)?;
+        expand_pattern(base, &start, &parts, &mut matches, &mut budget)?;
         matches.sort();
         matches.dedup();
         if matches.is_empty() {
-            let message = format!("{} matches no file", quoted(reference));
-            return refuse(
+            let message = format!("{} matches no file", quote_text(reference));
+            return refuse_file(
                 "empty-glob",
                 message,
                 "the glob is relative to the manifest's directory",
@@ -121,7 +128,13 @@ impl ManifestFileLoader {
         }
         matches
             .iter()
-            .map(|path| self.one(&base.join(path), tidy(&shown.join(path)), &path.to_string_lossy()))
+            .map(|path| {
+                self.resolve_file(
+                    &base.join(path),
+                    normalize_path(&shown.join(path)),
+                    &path.to_string_lossy(),
+                )
+            })
             .collect()
     }
 
@@ -130,7 +143,7 @@ impl ManifestFileLoader {
         let (_, shown) = self.base.as_ref()?;
         let plain = |part: &&str| !part.contains(['*', '?', '[', '{']);
         let fixed: PathBuf = reference.split_inclusive('/').take_while(plain).collect();
-        (fixed != Path::new(reference)).then(|| tidy(&shown.join(fixed)))
+        (fixed != Path::new(reference)).then(|| normalize_path(&shown.join(fixed)))
     }
 
     /// Refuses a reference whose text leaves the tree, so that nothing outside is even searched.
@@ -138,7 +151,7 @@ impl ManifestFileLoader {
         if self.allow_outside || stays_inside(reference) {
             Ok(())
         } else {
-            self.outside(reference)
+            self.refuse_outside(reference)
         }
     }
 
@@ -146,11 +159,11 @@ impl ManifestFileLoader {
     /// not apply here: the agent reads and writes context files only in the tree.
     pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), FileRefusal> {
         if reference.trim().is_empty() || reference.contains('\0') {
-            return refuse("bad-reference", "an empty file name", "");
+            return refuse_file("bad-reference", "an empty file name", "");
         }
         let outside = || {
-            let message = format!("{} leads outside the manifest's directory", quoted(reference));
-            refuse(
+            let message = format!("{} leads outside the manifest's directory", quote_text(reference));
+            refuse_file(
                 "outside-tree",
                 message,
                 "an agent keeps its context files in its directory",
@@ -168,24 +181,29 @@ impl ManifestFileLoader {
         }
     }
 
-    fn outside<T>(&self, reference: &str) -> Result<T, FileRefusal> {
-        let message = format!("{} leads outside the manifest's directory", quoted(reference));
-        refuse(
+    fn refuse_outside<T>(&self, reference: &str) -> Result<T, FileRefusal> {
+        let message = format!("{} leads outside the manifest's directory", quote_text(reference));
+        refuse_file(
             "outside-tree",
             message,
             "move the file into the directory, or pass `--allow-outside`",
         )
     }
 
-    fn one(&self, path: &Path, shown: PathBuf, reference: &str) -> Result<ResolvedFile, FileRefusal> {
+    fn resolve_file(
+        &self,
+        path: &Path,
+        shown: PathBuf,
+        reference: &str,
+    ) -> Result<ResolvedFile, FileRefusal> {
         let canonical =
-            std::fs::canonicalize(path).or_else(|error| unreadable(Path::new(reference), &error))?;
+            std::fs::canonicalize(path).or_else(|error| refuse_unreadable(Path::new(reference), &error))?;
         let inside = self
             .base
             .as_ref()
             .is_some_and(|(base, _)| canonical.starts_with(base));
         if !inside && !self.allow_outside {
-            return self.outside(reference); // through a symbolic link
+            return self.refuse_outside(reference); // through a symbolic link
         }
         Ok(ResolvedFile {
             path: canonical,
@@ -204,7 +222,7 @@ impl ManifestFileLoader {
         let uri = format!("`claw://registry/{namespace}/{name}@{version}`");
         if self.registries.is_empty() {
             let message = format!("{uri} cannot be resolved: no registry is configured");
-            return refuse(
+            return refuse_file(
                 "no-registry",
                 message,
                 "add one to `clawk.toml`: `[registries]` then `default = \"DIR\"`",
@@ -236,12 +254,12 @@ impl ManifestFileLoader {
                 }
             }
         }
-        let names: Vec<String> = self.registries.keys().map(|name| quoted(name)).collect();
+        let names: Vec<String> = self.registries.keys().map(|name| quote_text(name)).collect();
         let help = format!(
             "looked in {} for `{namespace}/{name}@{version}.yaml` and `{namespace}/{name}/{version}.yaml`",
             names.join(", ")
         );
-        refuse(
+        refuse_file(
             "not-in-registry",
             format!("{uri} is in no configured registry"),
             &help,
@@ -251,28 +269,28 @@ impl ManifestFileLoader {
     /// Reads a file's text up to the size limit, without a byte-order mark.
     pub(crate) fn read(&mut self, found: &ResolvedFile) -> Result<String, FileRefusal> {
         let shown = &found.shown;
-        let metadata = std::fs::metadata(&found.path).or_else(|error| unreadable(shown, &error))?;
+        let metadata = std::fs::metadata(&found.path).or_else(|error| refuse_unreadable(shown, &error))?;
         if !metadata.is_file() {
-            return refuse(
+            return refuse_file(
                 "not-a-file",
-                format!("{} is not a regular file", quoted(&shown.to_string_lossy())),
+                format!("{} is not a regular file", quote_text(&shown.to_string_lossy())),
                 "",
             );
         }
         let limit = MAX_FILE_BYTES.min(self.bytes_left);
-        let file = std::fs::File::open(&found.path).or_else(|error| unreadable(shown, &error))?;
+        let file = std::fs::File::open(&found.path).or_else(|error| refuse_unreadable(shown, &error))?;
         let mut bytes = Vec::new();
         file.take(limit + 1)
             .read_to_end(&mut bytes)
-            .or_else(|error| unreadable(shown, &error))?;
+            .or_else(|error| refuse_unreadable(shown, &error))?;
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if length > limit {
             let message = format!(
                 "{} is larger than {} MiB",
-                quoted(&shown.to_string_lossy()),
+                quote_text(&shown.to_string_lossy()),
                 MAX_FILE_BYTES >> 20
             );
-            return refuse(
+            return refuse_file(
                 "too-large",
                 message,
                 "a manifest describes an agent; keep its data elsewhere",
@@ -286,35 +304,35 @@ impl ManifestFileLoader {
                 let line = error.as_bytes().iter().take(at).filter(|b| **b == b'\n').count() + 1;
                 let message = format!(
                     "{} is not UTF-8 text (line {line})",
-                    quoted(&shown.to_string_lossy())
+                    quote_text(&shown.to_string_lossy())
                 );
-                refuse("not-utf8", message, "save the file as UTF-8")
+                refuse_file("not-utf8", message, "save the file as UTF-8")
             }
         }
     }
 }
 
-fn unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, FileRefusal> {
-    let shown = quoted(&path.to_string_lossy());
+fn refuse_unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, FileRefusal> {
+    let shown = quote_text(&path.to_string_lossy());
     if error.kind() == std::io::ErrorKind::NotFound {
-        return refuse(
+        return refuse_file(
             "file-not-found",
             format!("{shown} does not exist"),
             "paths are relative to the manifest's directory",
         );
     }
-    refuse("unreadable", format!("{shown} cannot be read: {error}"), "")
+    refuse_file("unreadable", format!("{shown} cannot be read: {error}"), "")
 }
 
 /// The path without `.` components.
-fn tidy(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     path.components()
         .filter(|component| *component != Component::CurDir)
         .collect()
 }
 
 /// The paths below `base` that match the rest of a pattern, relative to `base`.
-fn expand(
+fn expand_pattern(
     base: &Path,
     at: &Path,
     parts: &[&str],
@@ -328,13 +346,13 @@ fn expand(
         return Ok(());
     };
     if !part.contains(['*', '?', '[', '{']) {
-        return expand(base, &at.join(part), rest, out, budget);
+        return expand_pattern(base, &at.join(part), rest, out, budget);
     }
     let deep = *part == "**";
     if deep {
-        expand(base, at, rest, out, budget)?;
+        expand_pattern(base, at, rest, out, budget)?;
     }
-    let matcher = matcher(part)?;
+    let matcher = glob_matcher(part)?;
     let Ok(entries) = std::fs::read_dir(base.join(at)) else {
         return Ok(());
     };
@@ -342,7 +360,7 @@ fn expand(
         *budget = match budget.checked_sub(1) {
             Some(left) => left,
             None => {
-                return refuse(
+                return refuse_file(
                     "too-large",
                     "the glob looks at too many files",
                     "use a narrower pattern",
@@ -358,21 +376,21 @@ fn expand(
         match (deep, rest.is_empty()) {
             // Links to directories are not followed, so `**` terminates.
             (true, _) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
-                expand(base, &next, parts, out, budget)?
+                expand_pattern(base, &next, parts, out, budget)?
             }
-            (true, true) | (false, _) => expand(base, &next, rest, out, budget)?,
+            (true, true) | (false, _) => expand_pattern(base, &next, rest, out, budget)?,
             (true, false) => {}
         }
     }
     Ok(())
 }
 
-fn matcher(part: &str) -> Result<GlobMatcher, FileRefusal> {
+fn glob_matcher(part: &str) -> Result<GlobMatcher, FileRefusal> {
     match Glob::new(part) {
         Ok(glob) => Ok(glob.compile_matcher()),
-        Err(error) => refuse(
+        Err(error) => refuse_file(
             "bad-glob",
-            format!("{} is not a glob: {}", quoted(part), error.kind()),
+            format!("{} is not a glob: {}", quote_text(part), error.kind()),
             "",
         ),
     }

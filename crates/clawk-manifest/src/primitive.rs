@@ -4,7 +4,7 @@ use clawk_proto::uri::Kind;
 use serde_json::{Map, Value};
 
 use crate::check::RefUse;
-use crate::tree::{Location, Node, join};
+use crate::tree::{Location, Node, join_pointer};
 
 /// A primitive with its name, from any place in the manifest.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl UntypedPrimitive {
         if self.generated {
             self.pointer.clone()
         } else if self.pointer.ends_with("/inline") {
-            join(&self.pointer, "name")
+            join_pointer(&self.pointer, "name")
         } else {
             "/metadata/name".to_owned()
         }

@@ -6,7 +6,7 @@ use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 use serde_json::{Map, Value};
 
 use crate::check::{DocumentChecker, RefUse};
-use crate::diagnostic::{Diagnostic, FileFindings, SourceFiles, quoted};
+use crate::diagnostic::{Diagnostic, FileFindings, SourceFiles, quote_text};
 use crate::envelope::{self, DocumentKind, Envelope};
 use crate::leaf::{self, LeafCheckFn};
 use crate::loader::{FileRefusal, MAX_FILES, ManifestFileLoader, ResolvedFile};
@@ -14,7 +14,7 @@ use crate::primitive::UntypedPrimitive;
 use crate::report::DocumentDescription;
 use crate::rules;
 use crate::shape::{CLAW_SPEC, FieldType, slot_kind, spec_of};
-use crate::tree::{Location, Node, Tree, join, members};
+use crate::tree::{Location, Node, Tree, join_pointer, members_to_json};
 use crate::yaml;
 
 /// The members that an `inline` primitive may have besides its spec (R10a).
@@ -66,12 +66,12 @@ impl ManifestReader {
     }
 
     /// Reads a file into a tree. Its findings become the last of `files`.
-    pub(crate) fn open(&mut self, found: &ResolvedFile) -> Result<Option<Node>, FileRefusal> {
+    pub(crate) fn open_file(&mut self, found: &ResolvedFile) -> Result<Option<Node>, FileRefusal> {
         let text = self.loader.read(found)?;
-        let mut findings = FileFindings::about(Some(found.shown.clone()));
+        let mut findings = FileFindings::for_file(Some(found.shown.clone()));
         let (node, list) = yaml::parse(&text);
         list.into_iter().for_each(|diagnostic| findings.push(diagnostic));
-        self.sources.add(found.shown.clone(), text.into());
+        self.sources.add_file(found.shown.clone(), text.into());
         self.files.push(findings);
         self.root.get_or_insert_with(|| found.path.clone());
         Ok(node)
@@ -89,20 +89,20 @@ impl ManifestReader {
     }
 
     /// Reads the primitives in the root's `spec`.
-    pub(crate) fn claw(&mut self, metadata: Option<&Node>, spec: &Node, older: bool) {
+    pub(crate) fn read_claw(&mut self, metadata: Option<&Node>, spec: &Node, older: bool) {
         self.claw_name = metadata
             .and_then(|m| m.get("name")?.text())
             .unwrap_or("claw")
             .to_owned();
         self.claw_version = metadata.and_then(|m| m.get("version")?.text()).map(str::to_owned);
         if let Some(findings) = self.files.first_mut() {
-            DocumentChecker::new(findings, older).map(spec, &CLAW_SPEC, "/spec", &[]);
+            DocumentChecker::new(findings, older).check_map(spec, &CLAW_SPEC, "/spec", &[]);
         }
         for entry in spec.entries().unwrap_or_default() {
             let Some(slot) = slot_kind(&entry.key) else {
                 continue;
             };
-            let pointer = join("/spec", &entry.key);
+            let pointer = join_pointer("/spec", &entry.key);
             match (&entry.value.value, slot.many) {
                 (Tree::Null, _) => {}
                 (Tree::List(nodes), true) => {
@@ -113,11 +113,11 @@ impl ManifestReader {
                             index: Some(index),
                             older,
                         };
-                        self.item(item, &join(&pointer, &index.to_string()));
+                        self.read_item(item, &join_pointer(&pointer, &index.to_string()));
                     }
                 }
                 (_, true) if !slot.lone => {} // the shape says so
-                (_, _) => self.item(
+                (_, _) => self.read_item(
                     RootItem {
                         node: &entry.value,
                         kind: slot.kind,
@@ -130,34 +130,40 @@ impl ManifestReader {
         }
     }
 
-    fn item(&mut self, item: RootItem<'_>, pointer: &str) {
+    fn read_item(&mut self, item: RootItem<'_>, pointer: &str) {
         if self.primitives.len() >= MAX_FILES {
             let message = format!("more than {MAX_FILES} primitives");
-            return self.push(0, Diagnostic::error("too-large", pointer, message).on(item.node));
+            return self.push(
+                0,
+                Diagnostic::error("too-large", pointer, message).at_node(item.node),
+            );
         }
         match &item.node.value {
-            Tree::Text(text) => self.reference(text, item, pointer),
+            Tree::Text(text) => self.read_reference(text, item, pointer),
             Tree::Map(entries) => match item.node.get("inline") {
-                Some(inline) if entries.len() == 1 => self.inline(inline, item, &join(pointer, "inline")),
+                Some(inline) if entries.len() == 1 => {
+                    self.read_inline(inline, item, &join_pointer(pointer, "inline"))
+                }
                 Some(inline) => {
                     for entry in entries.iter().filter(|entry| entry.key != "inline") {
-                        let message = format!("{} stands beside `inline`", quoted(&entry.key));
-                        let error = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
+                        let message = format!("{} stands beside `inline`", quote_text(&entry.key));
+                        let error =
+                            Diagnostic::error("unknown-field", join_pointer(pointer, &entry.key), message);
                         self.push(
                             0,
                             error
-                                .at(entry.key_place)
-                                .help("indent it, so that it stands inside `inline`"),
+                                .with_location(entry.key_place)
+                                .with_help("indent it, so that it stands inside `inline`"),
                         );
                     }
-                    self.inline(inline, item, &join(pointer, "inline"));
+                    self.read_inline(inline, item, &join_pointer(pointer, "inline"));
                 }
                 None => {
-                    let error =
-                        Diagnostic::error("not-an-item", pointer, "a map here needs `inline:`").on(item.node);
+                    let error = Diagnostic::error("not-an-item", pointer, "a map here needs `inline:`")
+                        .at_node(item.node);
                     self.push(
                         0,
-                        error.help(
+                        error.with_help(
                             "write `inline:` and the primitive's spec below it, or the path of its file",
                         ),
                     );
@@ -170,20 +176,20 @@ impl ManifestReader {
                 );
                 self.push(
                     0,
-                    Diagnostic::error("not-an-item", pointer, message).on(item.node),
+                    Diagnostic::error("not-an-item", pointer, message).at_node(item.node),
                 );
             }
         }
     }
 
-    fn reference(&mut self, text: &str, item: RootItem<'_>, pointer: &str) {
+    fn read_reference(&mut self, text: &str, item: RootItem<'_>, pointer: &str) {
         if !text.contains("://")
             && let Some(folder) = self.loader.looks_into(text)
         {
             self.sources.looked_into(folder);
         }
         let found = match ClawUri::parse(text) {
-            _ if !text.contains("://") => self.loader.find(text),
+            _ if !text.contains("://") => self.loader.find_files(text),
             Ok(ClawUri::Registry {
                 namespace,
                 name,
@@ -191,8 +197,8 @@ impl ManifestReader {
             }) => {
                 let found = self.loader.find_registered(&namespace, &name, &version);
                 return match found {
-                    Ok(found) => self.file(&found, item, pointer, Some((&name, &version))),
-                    Err(refusal) => self.refused(refusal, item, pointer),
+                    Ok(found) => self.read_file(&found, item, pointer, Some((&name, &version))),
+                    Err(refusal) => self.report_refusal(refusal, item, pointer),
                 };
             }
             Ok(ClawUri::Local { kind, name, version }) if kind == item.kind => {
@@ -208,12 +214,12 @@ impl ManifestReader {
             Ok(ClawUri::Local { kind, .. }) => {
                 let message = format!(
                     "{} names a {kind}, and a {} belongs here",
-                    quoted(text),
+                    quote_text(text),
                     item.kind
                 );
                 return self.push(
                     0,
-                    Diagnostic::error("kind-mismatch", pointer, message).on(item.node),
+                    Diagnostic::error("kind-mismatch", pointer, message).at_node(item.node),
                 );
             }
             Err(_) if text.starts_with("mcp:") => {
@@ -223,45 +229,47 @@ impl ManifestReader {
                     "the `mcp://` scheme is reserved and must not be used",
                 );
                 let help = "write `inline:` with `mcp_source: {uri: \"stdio:///path/to/server\"}`";
-                return self.push(0, error.on(item.node).help(help));
+                return self.push(0, error.at_node(item.node).with_help(help));
             }
             Err(error) => {
-                let error = Diagnostic::error("bad-uri", pointer, format!("{}: {error}", quoted(text)));
-                return self.push(0, error.on(item.node));
+                let error = Diagnostic::error("bad-uri", pointer, format!("{}: {error}", quote_text(text)));
+                return self.push(0, error.at_node(item.node));
             }
         };
         match found {
             Ok(all) if item.index.is_none() && all.len() > 1 => {
                 let message = format!(
                     "{} matches {} files, and one belongs here",
-                    quoted(text),
+                    quote_text(text),
                     all.len()
                 );
                 self.push(
                     0,
-                    Diagnostic::error("several-files", pointer, message).on(item.node),
+                    Diagnostic::error("several-files", pointer, message).at_node(item.node),
                 );
             }
-            Ok(all) => all.iter().for_each(|found| self.file(found, item, pointer, None)),
-            Err(refusal) => self.refused(refusal, item, pointer),
+            Ok(all) => all
+                .iter()
+                .for_each(|found| self.read_file(found, item, pointer, None)),
+            Err(refusal) => self.report_refusal(refusal, item, pointer),
         }
     }
 
-    fn refused(&mut self, refusal: FileRefusal, item: RootItem<'_>, pointer: &str) {
-        let mut error = Diagnostic::error(refusal.code, pointer, refusal.message).on(item.node);
+    fn report_refusal(&mut self, refusal: FileRefusal, item: RootItem<'_>, pointer: &str) {
+        let mut error = Diagnostic::error(refusal.code, pointer, refusal.message).at_node(item.node);
         error.help = refusal.help;
         self.push(0, error);
     }
 
     /// Reads a primitive from its own file. `expected` is the name and version in a registry URI.
-    fn file(
+    fn read_file(
         &mut self,
         found: &ResolvedFile,
         item: RootItem<'_>,
         pointer: &str,
         expected: Option<(&str, &str)>,
     ) {
-        let shown = quoted(&found.shown.to_string_lossy());
+        let shown = quote_text(&found.shown.to_string_lossy());
         if self.root.as_ref() == Some(&found.path) {
             let error = Diagnostic::error(
                 "reference-cycle",
@@ -271,17 +279,20 @@ impl ManifestReader {
             return self.push(
                 0,
                 error
-                    .on(item.node)
-                    .help("name the primitive's own file, or narrow the glob"),
+                    .at_node(item.node)
+                    .with_help("name the primitive's own file, or narrow the glob"),
             );
         }
         if self.files.len() >= MAX_FILES || self.primitives.len() >= MAX_FILES {
             let message = format!("more than {MAX_FILES} files");
-            return self.push(0, Diagnostic::error("too-large", pointer, message).on(item.node));
+            return self.push(
+                0,
+                Diagnostic::error("too-large", pointer, message).at_node(item.node),
+            );
         }
-        let root = match self.open(found) {
+        let root = match self.open_file(found) {
             Ok(root) => root,
-            Err(refusal) => return self.refused(refusal, item, pointer),
+            Err(refusal) => return self.report_refusal(refusal, item, pointer),
         };
         let file = self.files.len() - 1;
         let Some((root, findings)) = root.as_ref().zip(self.files.last_mut()) else {
@@ -302,11 +313,11 @@ impl ManifestReader {
                 let message = format!("{shown} is a {what}, and a {} belongs here", item.kind);
                 return self.push(
                     0,
-                    Diagnostic::error("kind-mismatch", pointer, message).on(item.node),
+                    Diagnostic::error("kind-mismatch", pointer, message).at_node(item.node),
                 );
             }
         }
-        self.keep(
+        self.accept_primitive(
             &envelope,
             file,
             item,
@@ -316,7 +327,7 @@ impl ManifestReader {
     }
 
     /// Adds the primitive of a file with the right kind. `promised`: the name and version in the registry URI, and the file's name.
-    fn keep(
+    fn accept_primitive(
         &mut self,
         envelope: &Envelope<'_>,
         file: usize,
@@ -324,7 +335,7 @@ impl ManifestReader {
         pointer: &str,
         promised: Option<((&str, &str), String)>,
     ) {
-        let (older, metadata, spec) = (envelope.older(), envelope.metadata, envelope.spec);
+        let (older, metadata, spec) = (envelope.is_older_version(), envelope.metadata, envelope.spec);
         let name = metadata.and_then(|m| m.get("name")).and_then(Node::text);
         let version = metadata
             .and_then(|m| m.get("version"))
@@ -339,7 +350,7 @@ impl ManifestReader {
             let message = format!("{shown} is not the `{wanted}@{wanted_version}` that the URI names");
             self.push(
                 0,
-                Diagnostic::error("registry-mismatch", pointer, message).on(item.node),
+                Diagnostic::error("registry-mismatch", pointer, message).at_node(item.node),
             );
         }
         let Some((spec, name)) = spec.zip(name) else {
@@ -348,7 +359,7 @@ impl ManifestReader {
         let labels = metadata
             .and_then(|m| m.get("labels"))
             .and_then(Node::entries)
-            .map(members)
+            .map(members_to_json)
             .unwrap_or_default();
         let place = metadata.and_then(|m| m.get("name")).and_then(|name| name.place);
         let version = version.or_else(|| self.claw_version.clone());
@@ -359,17 +370,20 @@ impl ManifestReader {
             labels,
             place,
         };
-        self.primitive(item.kind, spec.clone(), "/spec", file, older, given);
+        self.add_primitive(item.kind, spec.clone(), "/spec", file, older, given);
     }
 
-    fn inline(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) {
+    fn read_inline(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) {
         let Some(entries) = inline.entries() else {
             let message = format!(
                 "`inline` holds the spec of a {}, not {}",
                 item.kind,
                 inline.describe()
             );
-            return self.push(0, Diagnostic::error("wrong-type", pointer, message).on(inline));
+            return self.push(
+                0,
+                Diagnostic::error("wrong-type", pointer, message).at_node(inline),
+            );
         };
         let mut wrapped = false;
         for entry in entries {
@@ -380,16 +394,16 @@ impl ManifestReader {
                 _ => continue,
             };
             wrapped = true;
-            let message = format!("{} does not belong inside `inline`", quoted(&entry.key));
-            let error = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
-            self.push(0, error.at(entry.key_place).help(help));
+            let message = format!("{} does not belong inside `inline`", quote_text(&entry.key));
+            let error = Diagnostic::error("unknown-field", join_pointer(pointer, &entry.key), message);
+            self.push(0, error.with_location(entry.key_place).with_help(help));
         }
-        let given = self.given(inline, item, pointer);
+        let given = self.inline_metadata(inline, item, pointer);
         let own =
             |key: &str| INLINE_METADATA.contains(&key) || ["metadata", "spec", "kind", "claw"].contains(&key);
         let spec = Tree::Map(entries.iter().filter(|entry| !own(&entry.key)).cloned().collect());
         if !wrapped {
-            self.primitive(
+            self.add_primitive(
                 item.kind,
                 Node {
                     value: spec,
@@ -404,7 +418,7 @@ impl ManifestReader {
     }
 
     /// The name, version and labels of an inline primitive (R7, R10a).
-    fn given(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) -> PrimitiveMetadata {
+    fn inline_metadata(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) -> PrimitiveMetadata {
         if let Some(findings) = self.files.first_mut() {
             let mut checker = DocumentChecker::new(findings, item.older);
             for (key, ty) in [
@@ -413,7 +427,7 @@ impl ManifestReader {
                 ("labels", FieldType::TextMap),
             ] {
                 if let Some(node) = inline.get(key) {
-                    checker.value(node, &ty, &join(pointer, key));
+                    checker.check_value(node, &ty, &join_pointer(pointer, key));
                 }
             }
         }
@@ -434,14 +448,14 @@ impl ManifestReader {
             labels: inline
                 .get("labels")
                 .and_then(Node::entries)
-                .map(members)
+                .map(members_to_json)
                 .unwrap_or_default(),
             place: inline.entry("name").map_or(inline.place, |entry| entry.key_place),
         }
     }
 
     /// Checks one primitive and adds it.
-    pub(crate) fn primitive(
+    pub(crate) fn add_primitive(
         &mut self,
         kind: Kind,
         spec: Node,
@@ -459,18 +473,18 @@ impl ManifestReader {
                 Diagnostic::warning("newer-field", "/kind", "`WorldModel` is new in protocol 0.3.0");
             checker
                 .findings
-                .push(warning.on(&spec).help("write `claw: \"0.3.0\"`"));
+                .push(warning.at_node(&spec).with_help("write `claw: \"0.3.0\"`"));
         }
         let besides: &[&str] = if pointer.ends_with("/inline") {
             &INLINE_METADATA
         } else {
             &[]
         };
-        checker.map(&spec, spec_of(kind), pointer, besides);
-        rules::check(kind, &spec, pointer, &mut checker);
+        checker.check_map(&spec, spec_of(kind), pointer, besides);
+        rules::check_rules(kind, &spec, pointer, &mut checker);
         let refs = std::mem::take(&mut checker.refs);
         if let Some(judge) = self.judge {
-            leaf::judge(kind, &spec, pointer, judge, findings);
+            leaf::judge_leaves(kind, &spec, pointer, judge, findings);
         }
         let PrimitiveMetadata {
             name,
@@ -481,7 +495,7 @@ impl ManifestReader {
         } = given;
         let version = version.filter(|version| is_version(version));
         if kind == Kind::Identity {
-            self.about.able(&spec);
+            self.about.add_abilities(&spec);
         }
         let pointer = pointer.to_owned();
         self.context_files(kind, &spec, &pointer, file);
@@ -513,8 +527,8 @@ impl ManifestReader {
             let Err(refusal) = self.loader.check_context_file(text) else {
                 continue;
             };
-            let at = join(&join(pointer, "context_files"), &entry.key);
-            let mut error = Diagnostic::error(refusal.code, at, refusal.message).on(&entry.value);
+            let at = join_pointer(&join_pointer(pointer, "context_files"), &entry.key);
+            let mut error = Diagnostic::error(refusal.code, at, refusal.message).at_node(&entry.value);
             error.help = refusal.help;
             self.push(file, error);
         }

@@ -9,10 +9,10 @@ const WIDTH: usize = 120;
 
 /// Renders findings with their source lines. `colour` adds terminal colours.
 #[must_use]
-pub fn render(diagnostics: &[Diagnostic], sources: &SourceFiles, colour: bool) -> String {
+pub fn render_diagnostics(diagnostics: &[Diagnostic], sources: &SourceFiles, colour: bool) -> String {
     let mut out = String::new();
     for diagnostic in diagnostics {
-        one(diagnostic, sources, &DiagnosticPainter { on: colour }, &mut out);
+        render_one(diagnostic, sources, &DiagnosticPainter { on: colour }, &mut out);
         out.push('\n');
     }
     let count = |severity| {
@@ -41,7 +41,7 @@ struct DiagnosticPainter {
 }
 
 impl DiagnosticPainter {
-    fn wrap(&self, code: &str, text: &str) -> String {
+    fn wrap_code(&self, code: &str, text: &str) -> String {
         if self.on {
             format!("\u{1b}[{code}m{text}\u{1b}[0m")
         } else {
@@ -49,56 +49,65 @@ impl DiagnosticPainter {
         }
     }
 
-    fn strong(&self, severity: Severity, text: &str) -> String {
+    fn strong_text(&self, severity: Severity, text: &str) -> String {
         match severity {
-            Severity::Error => self.wrap("1;31", text),
-            Severity::Warning => self.wrap("1;33", text),
+            Severity::Error => self.wrap_code("1;31", text),
+            Severity::Warning => self.wrap_code("1;33", text),
         }
     }
 
-    fn frame(&self, text: &str) -> String {
-        self.wrap("1;34", text)
+    fn frame_text(&self, text: &str) -> String {
+        self.wrap_code("1;34", text)
     }
 }
 
-fn one(diagnostic: &Diagnostic, sources: &SourceFiles, paint: &DiagnosticPainter, out: &mut String) {
+fn render_one(diagnostic: &Diagnostic, sources: &SourceFiles, paint: &DiagnosticPainter, out: &mut String) {
     let word = match diagnostic.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
     };
-    let head = paint.strong(diagnostic.severity, &format!("{word}[{}]", diagnostic.code));
-    let _ = writeln!(out, "{head}: {}", paint.wrap("1", &visible(&diagnostic.message)));
+    let head = paint.strong_text(diagnostic.severity, &format!("{word}[{}]", diagnostic.code));
+    let _ = writeln!(
+        out,
+        "{head}: {}",
+        paint.wrap_code("1", &sanitize_line(&diagnostic.message))
+    );
     let number = diagnostic.line.map(|line| line.to_string()).unwrap_or_default();
     let margin = " ".repeat(number.len());
     if let Some(file) = &diagnostic.file {
-        let mut place = visible(&file.to_string_lossy());
+        let mut place = sanitize_line(&file.to_string_lossy());
         if let (Some(line), Some(column)) = (diagnostic.line, diagnostic.column) {
             let _ = write!(place, ":{line}:{column}");
         }
-        let _ = writeln!(out, "{margin}{} {place}", paint.frame("-->"));
+        let _ = writeln!(out, "{margin}{} {place}", paint.frame_text("-->"));
     }
-    if let Some((line, before, width)) = excerpt(diagnostic, sources) {
-        let bar = paint.frame("|");
+    if let Some((line, before, width)) = source_excerpt(diagnostic, sources) {
+        let bar = paint.frame_text("|");
         let _ = writeln!(out, "{margin} {bar}");
-        let _ = writeln!(out, "{} {bar} {line}", paint.frame(&number));
-        let marks = paint.strong(diagnostic.severity, &"^".repeat(width));
+        let _ = writeln!(out, "{} {bar} {line}", paint.frame_text(&number));
+        let marks = paint.strong_text(diagnostic.severity, &"^".repeat(width));
         let _ = writeln!(out, "{margin} {bar} {}{marks}", " ".repeat(before));
     }
     if !diagnostic.path.is_empty() {
         let _ = writeln!(
             out,
             "{margin} {} at {}",
-            paint.frame("="),
-            visible(&diagnostic.path)
+            paint.frame_text("="),
+            sanitize_line(&diagnostic.path)
         );
     }
     if let Some(help) = &diagnostic.help {
-        let _ = writeln!(out, "{margin} {} help: {}", paint.frame("="), visible(help));
+        let _ = writeln!(
+            out,
+            "{margin} {} help: {}",
+            paint.frame_text("="),
+            sanitize_line(help)
+        );
     }
 }
 
 /// The source line, the number of characters before the marker, and the marker's width.
-fn excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, usize, usize)> {
+fn source_excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, usize, usize)> {
     let text = sources.text(diagnostic.file.as_ref()?)?;
     let span = diagnostic.span.clone()?;
     let line = text
@@ -124,11 +133,11 @@ fn excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, us
     let room = (shown.chars().count() + lead.chars().count())
         .saturating_sub(left)
         .max(1);
-    Some((format!("{lead}{}", visible(&shown)), left, marked.min(room)))
+    Some((format!("{lead}{}", sanitize_line(&shown)), left, marked.min(room)))
 }
 
 /// Replaces characters that could control a terminal. Each character keeps one column.
-fn visible(text: &str) -> String {
+fn sanitize_line(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c) || ('\u{2066}'..='\u{2069}').contains(&c)
     };

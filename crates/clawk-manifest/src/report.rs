@@ -25,7 +25,7 @@ pub struct DocumentDescription {
 }
 
 impl DocumentDescription {
-    pub(crate) fn of(metadata: Option<&Node>) -> Self {
+    pub(crate) fn from_metadata(metadata: Option<&Node>) -> Self {
         let text = |key| metadata?.get(key)?.text().map(str::to_owned);
         Self {
             name: text("name"),
@@ -36,7 +36,7 @@ impl DocumentDescription {
     }
 
     /// Adds the capabilities that an Identity declares.
-    pub(crate) fn able(&mut self, identity: &Node) {
+    pub(crate) fn add_abilities(&mut self, identity: &Node) {
         let items = identity
             .get("capabilities")
             .and_then(Node::items)

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::shape::{CLAW_SPEC, FieldType, HINTS, METADATA, MapShape, spec_of};
 
-/// The kinds that [`schema`] accepts: the root and every primitive.
+/// The kinds that [`schema_for_kind`] accepts: the root and every primitive.
 pub const SCHEMA_KINDS: [&str; 12] = [
     "Claw",
     "Identity",
@@ -32,13 +32,13 @@ const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// # Ok::<(), &str>(())
 /// ```
 #[must_use]
-pub fn schema(kind: &str) -> Option<Value> {
+pub fn schema_for_kind(kind: &str) -> Option<Value> {
     if kind.eq_ignore_ascii_case("Claw") {
-        return Some(claw());
+        return Some(claw_schema());
     }
     let same =
         |known: &Kind| known.title().eq_ignore_ascii_case(kind) || known.segment().eq_ignore_ascii_case(kind);
-    Kind::ALL.into_iter().find(same).map(primitive)
+    Kind::ALL.into_iter().find(same).map(primitive_schema)
 }
 
 /// The name of the committed file, under `schema/`, with the schema of a kind.
@@ -49,16 +49,16 @@ pub fn schema_file(kind: &str) -> String {
 }
 
 /// One schema for all files of an agent: `kind` decides the content of `spec`.
-fn claw() -> Value {
+fn claw_schema() -> Value {
     let mut definitions = Map::new();
-    let mut cases = vec![case("Claw", "ClawSpec")];
-    definitions.insert("ClawSpec".to_owned(), map(&CLAW_SPEC, &Map::new()));
+    let mut cases = vec![kind_case("Claw", "ClawSpec")];
+    definitions.insert("ClawSpec".to_owned(), map_schema(&CLAW_SPEC, &Map::new()));
     for kind in Kind::ALL {
-        definitions.insert(format!("{kind}Spec"), map(spec_of(kind), &Map::new()));
-        definitions.insert(format!("{kind}Item"), item(kind));
-        cases.push(case(kind.title(), &format!("{kind}Spec")));
+        definitions.insert(format!("{kind}Spec"), map_schema(spec_of(kind), &Map::new()));
+        definitions.insert(format!("{kind}Item"), item_schema(kind));
+        cases.push(kind_case(kind.title(), &format!("{kind}Spec")));
     }
-    let mut schema = document(
+    let mut schema = document_schema(
         "Claw",
         "A file of an agent: the root `claw.yaml` (CKP 6), or one primitive.",
         json!({"type": "object"}),
@@ -76,19 +76,19 @@ fn claw() -> Value {
     schema
 }
 
-fn case(kind: &str, definition: &str) -> Value {
+fn kind_case(kind: &str, definition: &str) -> Value {
     json!({
         "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
         "then": {"properties": {"spec": {"$ref": format!("#/$defs/{definition}")}}},
     })
 }
 
-fn primitive(kind: Kind) -> Value {
+fn primitive_schema(kind: Kind) -> Value {
     let shape = spec_of(kind);
-    document(kind.title(), shape.doc, map(shape, &Map::new()))
+    document_schema(kind.title(), shape.doc, map_schema(shape, &Map::new()))
 }
 
-fn document(kind: &str, doc: &str, spec: Value) -> Value {
+fn document_schema(kind: &str, doc: &str, spec: Value) -> Value {
     json!({
         "$schema": DIALECT,
         "title": kind,
@@ -97,7 +97,7 @@ fn document(kind: &str, doc: &str, spec: Value) -> Value {
         "properties": {
             "claw": {"type": "string", "pattern": "^0\\.[23]\\.[0-9]+", "description": "Protocol version.", "examples": ["0.3.0"]},
             "kind": {"const": kind, "description": "What this document is."},
-            "metadata": map(&METADATA, &Map::new()),
+            "metadata": map_schema(&METADATA, &Map::new()),
             "spec": spec,
         },
         "required": ["claw", "kind", "metadata", "spec"],
@@ -106,31 +106,34 @@ fn document(kind: &str, doc: &str, spec: Value) -> Value {
 }
 
 /// A primitive in the root: a path, a glob, a URI, or `inline`.
-fn item(kind: Kind) -> Value {
+fn item_schema(kind: Kind) -> Value {
     let mut extra = Map::new();
     extra.insert(
         "name".to_owned(),
-        described(name(), "Its name; made up when absent."),
+        with_description(name(), "Its name; made up when absent."),
     );
     extra.insert(
         "version".to_owned(),
-        described(semver(), "Its version; the Claw's own when absent."),
+        with_description(semver_schema(), "Its version; the Claw's own when absent."),
     );
     extra.insert(
         "labels".to_owned(),
         json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "Text labels."}),
     );
-    let inline = map(spec_of(kind), &extra);
+    let inline = map_schema(spec_of(kind), &extra);
     json!({"anyOf": [
         {"type": "string", "minLength": 1, "description": "A file path, a glob, or a `claw://` URI."},
         {"type": "object", "properties": {"inline": inline}, "required": ["inline"], "additionalProperties": false},
     ]})
 }
 
-fn map(shape: &MapShape, extra: &Map<String, Value>) -> Value {
+fn map_schema(shape: &MapShape, extra: &Map<String, Value>) -> Value {
     let mut properties = extra.clone();
     for field in shape.fields {
-        properties.insert(field.name.to_owned(), described(value(&field.ty), field.doc));
+        properties.insert(
+            field.name.to_owned(),
+            with_description(value_schema(&field.ty), field.doc),
+        );
     }
     let required: Vec<&str> = shape
         .fields
@@ -147,7 +150,7 @@ fn map(shape: &MapShape, extra: &Map<String, Value>) -> Value {
     schema
 }
 
-fn described(mut schema: Value, doc: &str) -> Value {
+fn with_description(mut schema: Value, doc: &str) -> Value {
     if let Value::Object(schema) = &mut schema {
         schema.insert("description".to_owned(), json!(doc));
     }
@@ -158,11 +161,11 @@ fn name() -> Value {
     json!({"type": "string", "pattern": format!("^[A-Za-z0-9-]{{1,{MAX_NAME}}}$")})
 }
 
-fn semver() -> Value {
+fn semver_schema() -> Value {
     json!({"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+(-[A-Za-z0-9.-]+)?$"})
 }
 
-fn value(ty: &FieldType) -> Value {
+fn value_schema(ty: &FieldType) -> Value {
     match ty {
         FieldType::Text => json!({"type": "string"}),
         FieldType::FullText | FieldType::Glob | FieldType::Host => json!({"type": "string", "minLength": 1}),
@@ -179,7 +182,7 @@ fn value(ty: &FieldType) -> Value {
             );
             json!({"type": "string", "pattern": format!("^([A-Za-z0-9-]{{1,{MAX_NAME}}}|{uri})$")})
         }
-        FieldType::Semver => semver(),
+        FieldType::Semver => semver_schema(),
         FieldType::Duration => json!({"type": "string", "pattern": "^[0-9]+[smhd]$", "examples": ["30d"]}),
         FieldType::SecretRef => json!({"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"}),
         FieldType::Regex => json!({"type": "string", "format": "regex"}),
@@ -190,9 +193,9 @@ fn value(ty: &FieldType) -> Value {
             "type": "object", "properties": {"type": {"const": "object"}},
         }),
         FieldType::Schema => json!({"type": ["object", "boolean"]}),
-        FieldType::List { of, min: 0 } => json!({"type": "array", "items": value(of)}),
-        FieldType::List { of, min } => json!({"type": "array", "items": value(of), "minItems": min}),
-        FieldType::Map(shape) => map(shape, &Map::new()),
+        FieldType::List { of, min: 0 } => json!({"type": "array", "items": value_schema(of)}),
+        FieldType::List { of, min } => json!({"type": "array", "items": value_schema(of), "minItems": min}),
+        FieldType::Map(shape) => map_schema(shape, &Map::new()),
         FieldType::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         FieldType::AnyMap => json!({"type": "object"}),
         FieldType::Hints => {
@@ -201,7 +204,7 @@ fn value(ty: &FieldType) -> Value {
         }
         FieldType::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
         FieldType::Items(kind) => {
-            let item = value(&FieldType::Item(*kind));
+            let item = value_schema(&FieldType::Item(*kind));
             json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
         }
     }

@@ -2,7 +2,7 @@
 //! of a sentence.
 
 use crate::model::host_of;
-use crate::tree::{Node, Tree, join};
+use crate::tree::{Node, Tree, join_pointer};
 
 #[cfg(test)]
 mod tests;
@@ -163,7 +163,7 @@ pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(Stri
         "object", "array", "string", "number", "integer", "boolean", "null",
     ];
     let Some(entries) = node.entries() else {
-        if node.bool().is_none() {
+        if node.as_bool().is_none() {
             out.push((
                 pointer.to_owned(),
                 node,
@@ -173,7 +173,7 @@ pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(Stri
         return;
     };
     for entry in entries {
-        let at = join(pointer, &entry.key);
+        let at = join_pointer(pointer, &entry.key);
         let value = &entry.value;
         match (entry.key.as_str(), &value.value) {
             ("type", Tree::Text(word)) if !TYPES.contains(&word.as_str()) => {
@@ -199,7 +199,7 @@ pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(Stri
             ("type", _) => out.push((at, value, "`type` is a word or a list of words".to_owned())),
             ("properties" | "patternProperties" | "$defs" | "definitions", Tree::Map(members)) => {
                 for member in members {
-                    json_schema(&member.value, &join(&at, &member.key), out);
+                    json_schema(&member.value, &join_pointer(&at, &member.key), out);
                 }
             }
             ("properties" | "patternProperties" | "$defs" | "definitions", _) => {
@@ -221,7 +221,7 @@ pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(Stri
             }
             ("anyOf" | "allOf" | "oneOf", Tree::List(schemas)) => {
                 for (index, schema) in schemas.iter().enumerate() {
-                    json_schema(schema, &join(&at, &index.to_string()), out);
+                    json_schema(schema, &join_pointer(&at, &index.to_string()), out);
                 }
             }
             _ => {}

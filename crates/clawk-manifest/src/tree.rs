@@ -54,7 +54,7 @@ impl Node {
             Tree::Number(number) => Value::Number(number.clone()),
             Tree::Text(text) => Value::String(text.clone()),
             Tree::List(items) => Value::Array(items.iter().map(Self::to_json).collect()),
-            Tree::Map(entries) => Value::Object(members(entries)),
+            Tree::Map(entries) => Value::Object(members_to_json(entries)),
         }
     }
 
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn bool(&self) -> Option<bool> {
+    pub(crate) fn as_bool(&self) -> Option<bool> {
         if let Tree::Bool(flag) = &self.value {
             Some(*flag)
         } else {
@@ -112,7 +112,7 @@ impl Node {
 }
 
 /// The members as a JSON object.
-pub(crate) fn members(entries: &[MapEntry]) -> Map<String, Value> {
+pub(crate) fn members_to_json(entries: &[MapEntry]) -> Map<String, Value> {
     entries
         .iter()
         .map(|entry| (entry.key.clone(), entry.value.to_json()))
@@ -150,6 +150,6 @@ fn from_json(value: &Value, depth: usize) -> Option<Node> {
 }
 
 /// The JSON pointer of a member below `pointer` (RFC 6901).
-pub(crate) fn join(pointer: &str, segment: &str) -> String {
+pub(crate) fn join_pointer(pointer: &str, segment: &str) -> String {
     format!("{pointer}/{}", segment.replace('~', "~0").replace('/', "~1"))
 }

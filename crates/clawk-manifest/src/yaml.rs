@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 use serde_json::Number;
 
-use crate::diagnostic::{Diagnostic, quoted};
-use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join};
+use crate::diagnostic::{Diagnostic, quote_text};
+use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join_pointer};
 
 #[cfg(test)]
 mod tests;
@@ -69,11 +69,11 @@ fn syntax_error(error: &granit_parser::ScanError, text: &str) -> Box<Diagnostic>
             format!("nested more than {MAX_DEPTH} levels deep"),
         );
     } else if message.contains("alias") || message.contains("anchor") {
-        diagnostic = diagnostic.help("an anchor (`&name`) must come before its alias (`*name`)");
+        diagnostic = diagnostic.with_help("an anchor (`&name`) must come before its alias (`*name`)");
     } else if tab {
-        diagnostic = diagnostic.help("YAML is indented with spaces, never with tabs");
+        diagnostic = diagnostic.with_help("YAML is indented with spaces, never with tabs");
     }
-    Box::new(diagnostic.at(Some(place)))
+    Box::new(diagnostic.with_location(Some(place)))
 }
 
 fn lower_first(message: &str) -> String {
@@ -132,8 +132,8 @@ impl Builder {
                         Diagnostic::error("several-documents", "", "a file holds one document, not several");
                     return Err(Box::new(
                         error
-                            .at(Some(place))
-                            .help("split it into files, one primitive in each"),
+                            .with_location(Some(place))
+                            .with_help("split it into files, one primitive in each"),
                     ));
                 }
                 Ok(())
@@ -173,7 +173,7 @@ impl Builder {
                 "",
                 format!("nested more than {MAX_DEPTH} levels deep"),
             );
-            return Err(Box::new(error.at(Some(place))));
+            return Err(Box::new(error.with_location(Some(place))));
         }
         if let Some(OpenCollection {
             kind: OpenKind::Map { key: None, .. },
@@ -186,7 +186,7 @@ impl Builder {
                 pointer.clone(),
                 "a key must be text, not a list or a map",
             );
-            return Err(Box::new(error.at(Some(place))));
+            return Err(Box::new(error.with_location(Some(place))));
         }
         let pointer = self.pointer();
         self.open.push(OpenCollection {
@@ -206,12 +206,12 @@ impl Builder {
                 pointer,
                 kind: OpenKind::List(items),
                 ..
-            }) => join(pointer, &items.len().to_string()),
+            }) => join_pointer(pointer, &items.len().to_string()),
             Some(OpenCollection {
                 pointer,
                 kind: OpenKind::Map { key, .. },
                 ..
-            }) => join(
+            }) => join_pointer(
                 pointer,
                 key.as_ref().map(|key| key.shown.as_str()).unwrap_or_default(),
             ),
@@ -244,7 +244,7 @@ impl Builder {
                 self.pointer(),
                 "an alias stands inside its own anchor",
             );
-            return Err(Box::new(error.at(Some(place))));
+            return Err(Box::new(error.with_location(Some(place))));
         };
         let weight = *weight;
         if self.nodes.saturating_add(weight) > MAX_NODES {
@@ -259,8 +259,8 @@ impl Builder {
         let error = Diagnostic::error("too-large", self.pointer(), message);
         Box::new(
             error
-                .at(Some(place))
-                .help("aliases (`*name`) repeat what they name; use fewer of them"),
+                .with_location(Some(place))
+                .with_help("aliases (`*name`) repeat what they name; use fewer of them"),
         )
     }
 
@@ -327,8 +327,11 @@ impl Builder {
                     self.pointer(),
                     "custom tags mean nothing in a manifest",
                 );
-                self.findings
-                    .push(error.at(Some(place)).help("write the plain value"));
+                self.findings.push(
+                    error
+                        .with_location(Some(place))
+                        .with_help("write the plain value"),
+                );
             }
         }
         if style == ScalarStyle::Plain {
@@ -358,7 +361,7 @@ fn read_key(
         Tree::Number(number) => number.to_string(),
         Tree::Null | Tree::List(_) | Tree::Map(_) => {
             let error = Diagnostic::error("key-not-text", pointer, "a key must be text");
-            return Err(Box::new(error.at(Some(place))));
+            return Err(Box::new(error.with_location(Some(place))));
         }
     };
     if plain && text == "<<" {
@@ -370,8 +373,14 @@ fn read_key(
         });
     }
     if let Some(line) = seen.get(&text) {
-        let message = format!("{} is given twice; the first is on line {line}", quoted(&text));
-        findings.push(Diagnostic::error("duplicate-key", join(pointer, &text), message).at(Some(place)));
+        let message = format!(
+            "{} is given twice; the first is on line {line}",
+            quote_text(&text)
+        );
+        findings.push(
+            Diagnostic::error("duplicate-key", join_pointer(pointer, &text), message)
+                .with_location(Some(place)),
+        );
         return Ok(PendingMapKey {
             text: None,
             shown: text,

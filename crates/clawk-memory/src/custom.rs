@@ -15,7 +15,7 @@ use clawk_core::ports::{
 use clawk_core::time::Timestamp;
 use clawk_manifest::model::{Retention, Store, StoreBackend, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{self, CompactionSummary, replaces};
+use clawk_recall::compact::{self, CompactionSummary, has_unique_keys};
 use clawk_recall::entry::{
     ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod,
 };
@@ -100,11 +100,11 @@ impl CustomMemory {
         Self { keepers, vault }
     }
 
-    fn keeper(&self, store: &Store) -> Result<&dyn CustomStoreServer, MemoryError> {
+    fn store_server(&self, store: &Store) -> Result<&dyn CustomStoreServer, MemoryError> {
         match self.keepers.get(&store.name) {
             Some(Ok(keeper)) => Ok(&**keeper),
-            Some(Err(why)) => Err(fault(store, why)),
-            None => Err(fault(
+            Some(Err(why)) => Err(store_error(store, why)),
+            None => Err(store_error(
                 store,
                 &format!(
                     "`backend: custom` is an MCP server that offers `store`, `query` and `forget`: name it by `[memory.{}] server = \
@@ -121,17 +121,17 @@ impl CustomMemory {
         tool: &'static str,
         arguments: Map<String, Value>,
     ) -> Result<Value, MemoryError> {
-        let answer = self.keeper(store)?.call(tool, arguments).await;
-        answer.map_err(|why| fault(store, &why))
+        let answer = self.store_server(store)?.call(tool, arguments).await;
+        answer.map_err(|why| store_error(store, &why))
     }
 
-    async fn query(
+    async fn query_server(
         &self,
         store: &Store,
         place: &Scope,
         what: Vec<(&str, Value)>,
     ) -> Result<CustomStoreResponse, MemoryError> {
-        self.query_part(store, &place.part(store), what).await
+        self.query_part(store, &place.part_name(store), what).await
     }
 
     async fn query_part(
@@ -145,7 +145,7 @@ impl CustomMemory {
         let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).collect();
         let answer = self.call(store, "query", arguments).await?;
         serde_json::from_value(answer).map_err(|error| {
-            fault(
+            store_error(
                 store,
                 &format!("its server's `query` answered something else: {error}"),
             )
@@ -153,7 +153,7 @@ impl CustomMemory {
     }
 
     /// Converts a returned entry. Its provenance is taken from the mark if the mark is valid.
-    fn hit(&self, store: &Store, part: &str, given: CustomStoreEntry) -> EntryHit {
+    fn entry_hit(&self, store: &Store, part: &str, given: CustomStoreEntry) -> EntryHit {
         let CustomStoreEntry {
             id,
             content,
@@ -175,29 +175,29 @@ impl CustomMemory {
                 key,
                 metadata,
             },
-            mark: mark.unwrap_or_else(unknown),
+            mark: mark.unwrap_or_else(unknown_provenance),
         }
     }
 
     /// The returned entries that `whose` admits, at most `limit`.
-    fn hits(
+    fn matching_hits(
         &self,
         (store, part): (&Store, &str),
         answer: Vec<CustomStoreEntry>,
         whose: &ConversationFilter,
         limit: usize,
     ) -> Vec<EntryHit> {
-        let hits = answer.into_iter().map(|given| self.hit(store, part, given));
+        let hits = answer.into_iter().map(|given| self.entry_hit(store, part, given));
         let counts = |hit: &EntryHit| match whose {
             ConversationFilter::All => true,
             // An entry without a valid mark may belong to another conversation.
-            ConversationFilter::Of(_) => hit.mark.origin != UNKNOWN && whose.holds(&hit.mark.whose),
+            ConversationFilter::Of(_) => hit.mark.origin != UNKNOWN && whose.includes_owner(&hit.mark.whose),
         };
         hits.filter(counts).take(limit).collect()
     }
 }
 
-fn unknown() -> EntryProvenance {
+fn unknown_provenance() -> EntryProvenance {
     EntryProvenance {
         origin: UNKNOWN.to_owned(),
         untrusted: true,
@@ -205,11 +205,11 @@ fn unknown() -> EntryProvenance {
     }
 }
 
-fn fault(store: &Store, why: &str) -> MemoryError {
+fn store_error(store: &Store, why: &str) -> MemoryError {
     MemoryError::Backend(format!("store `{}`: {why}", store.name))
 }
 
-fn object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
+fn json_object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
     members
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
@@ -217,7 +217,7 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
 }
 
 /// The conversations that the server should search; `None`: all.
-fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
+fn owner_names(whose: &ConversationFilter) -> Option<Vec<&str>> {
     match whose {
         ConversationFilter::All => None,
         ConversationFilter::Of(known) => {
@@ -229,7 +229,7 @@ fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
 
 impl MemoryInspector for CustomMemory {
     /// The three tools can't list scopes. So the scopes that the manifest names are queried one by one.
-    fn parts<'a>(
+    fn list_parts<'a>(
         &'a self,
         store: &'a Store,
         known: &'a [String],
@@ -243,7 +243,7 @@ impl MemoryInspector for CustomMemory {
                     Some(total) => total,
                     // The server does not have to return a total.
                     None => {
-                        let all = self.page(store, part, WHOLE).await?;
+                        let all = self.list_entries(store, part, WHOLE).await?;
                         u64::try_from(all.len()).unwrap_or(u64::MAX)
                     }
                 };
@@ -253,7 +253,7 @@ impl MemoryInspector for CustomMemory {
         })
     }
 
-    fn page<'a>(
+    fn list_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
@@ -270,7 +270,7 @@ impl MemoryInspector for CustomMemory {
                 ("limit", json!(MAX_LISTED + 1)),
             ];
             let answer = self.query_part(store, part, all).await?;
-            let mut hits = self.hits(
+            let mut hits = self.matching_hits(
                 (store, part),
                 answer.entries,
                 &ConversationFilter::All,
@@ -280,7 +280,7 @@ impl MemoryInspector for CustomMemory {
                 let why = format!(
                     "it holds more than {MAX_LISTED} entries, and its server lists no pages; search it instead"
                 );
-                return Err(fault(store, &why));
+                return Err(store_error(store, &why));
             }
             hits.sort_by(|a, b| a.entry.timestamp.cmp(&b.entry.timestamp));
             let before = page.before.unwrap_or(i64::MAX);
@@ -292,7 +292,7 @@ impl MemoryInspector for CustomMemory {
         })
     }
 
-    fn named<'a>(
+    fn find_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
@@ -313,7 +313,7 @@ impl MemoryInspector for CustomMemory {
                     .is_some_and(|is| is == name)
                 };
                 let meant = answer.entries.into_iter().filter(is_meant).collect();
-                for hit in self.hits((store, part), meant, &ConversationFilter::All, MAX_LISTED) {
+                for hit in self.matching_hits((store, part), meant, &ConversationFilter::All, MAX_LISTED) {
                     if !hits.iter().any(|known| known.entry.id == hit.entry.id) {
                         hits.push(hit);
                     }
@@ -330,7 +330,7 @@ impl MemoryInspector for CustomMemory {
         _id: Option<&'a str>,
     ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let why = "its server sets nothing aside, so there is nothing to restore";
-        Box::pin(std::future::ready(Err(fault(store, why))))
+        Box::pin(std::future::ready(Err(store_error(store, why))))
     }
 }
 
@@ -342,12 +342,12 @@ const WHOLE: Page = Page {
 };
 
 impl Memory for CustomMemory {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| {
             let why = format!(
                 "{what}: an MCP server with `store`, `query` and `forget` can't be told so; leave it out, or write `backend: sqlite`"
             );
-            Err(fault(store, &why))
+            Err(store_error(store, &why))
         };
         if matches!(store.kind, StoreType::Checkpoint | StoreType::Workspace) {
             return refuse(&format!("`type: {}`", store.kind.as_str()));
@@ -364,13 +364,13 @@ impl Memory for CustomMemory {
         if store.embedding.is_some() {
             return refuse("`embedding`");
         }
-        if compact::strategy(store).is_some() || compact::merges(store) {
+        if compact::compaction_strategy(store).is_some() || compact::merges_duplicates(store) {
             return refuse("compaction");
         }
-        self.keeper(store).map(drop)
+        self.store_server(store).map(drop)
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -391,15 +391,15 @@ impl Memory for CustomMemory {
                 }
             };
             what.push(("limit", json!(limit)));
-            what.extend(owners(&whose).map(|owners| ("owners", json!(owners))));
-            let answer = self.query(store, place, what).await?;
+            what.extend(owner_names(&whose).map(|owners| ("owners", json!(owners))));
+            let answer = self.query_server(store, place, what).await?;
             let used = answer.used;
             let mut given = answer.entries;
             if let StoreQuery::Key(key) = &query {
                 // Ignore entries that were not asked for: the server is not trusted.
                 given.retain(|given| given.key.as_ref() == Some(key) || given.id == *key);
             }
-            let mut hits = self.hits((store, &place.part(store)), given, &whose, limit);
+            let mut hits = self.matching_hits((store, &place.part_name(store)), given, &whose, limit);
             match query {
                 StoreQuery::Text(_) => {
                     for (rank, hit) in (1_u32..).zip(&mut hits) {
@@ -426,7 +426,7 @@ impl Memory for CustomMemory {
         })
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -436,24 +436,25 @@ impl Memory for CustomMemory {
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             if !record.entries.is_empty() {
-                return Err(fault(store, "its server keeps no journal"));
+                return Err(store_error(store, "its server keeps no journal"));
             }
             let mut given = Vec::with_capacity(entries.len());
             let mut ids = Vec::with_capacity(entries.len());
             for (index, new) in entries.into_iter().enumerate() {
-                new.fits(store)
+                new.checked_size(store)
                     .map_err(|reason| MemoryError::Entry { index, reason })?;
                 let EntryInsertion { id, entry, mark } = new;
                 let sealed_for = place_of(
-                    (&store.name, &place.part(store)),
+                    (&store.name, &place.part_name(store)),
                     &id,
                     entry.key.as_deref(),
                     &entry.content,
                 );
-                let text = serde_json::to_string(&mark).map_err(|error| fault(store, &error.to_string()))?;
+                let text =
+                    serde_json::to_string(&mark).map_err(|error| store_error(store, &error.to_string()))?;
                 let sealed = self.vault.seal_text(&sealed_for, &text);
-                let sealed = sealed.map_err(|error| fault(store, &error.to_string()))?;
-                let mut one = object([
+                let sealed = sealed.map_err(|error| store_error(store, &error.to_string()))?;
+                let mut one = json_object([
                     ("id", json!(id)),
                     ("content", entry.content),
                     ("timestamp", json!(at.to_string())),
@@ -465,22 +466,22 @@ impl Memory for CustomMemory {
                 given.push(one);
                 ids.push(id);
             }
-            let arguments = object([
+            let arguments = json_object([
                 ("store", json!(store.name)),
-                ("scope", json!(place.part(store))),
-                ("replace", json!(replaces(store.kind))),
+                ("scope", json!(place.part_name(store))),
+                ("replace", json!(has_unique_keys(store.kind))),
                 ("entries", json!(given)),
             ]);
             let answer = self.call(store, "store", arguments).await?;
             if answer.get("ids") != Some(&json!(ids)) {
                 let why = "its server's `store` did not answer `ids`, those of the entries in their order; nothing counts as kept";
-                return Err(fault(store, why));
+                return Err(store_error(store, why));
             }
             Ok(ids)
         })
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
@@ -488,7 +489,7 @@ impl Memory for CustomMemory {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         _place: &'a Scope,
@@ -496,10 +497,14 @@ impl Memory for CustomMemory {
         _summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         let why = "its server can't be told to compact; forget entries one by one";
-        Box::pin(std::future::ready(Err(fault(store, why))))
+        Box::pin(std::future::ready(Err(store_error(store, why))))
     }
 
-    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(
+        &'a self,
+        _store: &'a Store,
+        _at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
@@ -511,7 +516,7 @@ impl Memory for CustomMemory {
         id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
-            let look = || self.query(store, place, vec![("id", json!(id)), ("limit", json!(1))]);
+            let look = || self.query_server(store, place, vec![("id", json!(id)), ("limit", json!(1))]);
             let named = |answer: CustomStoreResponse| -> Vec<CustomStoreEntry> {
                 answer
                     .entries
@@ -519,34 +524,41 @@ impl Memory for CustomMemory {
                     .filter(|given| given.id == id)
                     .collect()
             };
-            let found = self.hits((store, &place.part(store)), named(look().await?), &whose, 1);
+            let found = self.matching_hits((store, &place.part_name(store)), named(look().await?), &whose, 1);
             let Some(hit) = found.into_iter().next() else {
                 return Ok(None);
             };
-            let arguments = object([
+            let arguments = json_object([
                 ("store", json!(store.name)),
-                ("scope", json!(place.part(store))),
+                ("scope", json!(place.part_name(store))),
                 ("ids", json!([id])),
             ]);
             let _told = self.call(store, "forget", arguments).await?;
             // Check again, because the server is not trusted.
             if !named(look().await?).is_empty() {
-                return Err(fault(store, "its server's `forget` left the entry where it was"));
+                return Err(store_error(
+                    store,
+                    "its server's `forget` left the entry where it was",
+                ));
             }
             Ok(Some(hit))
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let answer = self
-                .query(store, place, vec![("text", json!("")), ("limit", json!(0))])
+                .query_server(store, place, vec![("text", json!("")), ("limit", json!(0))])
                 .await?;
             Ok(answer.total.unwrap_or(0))
         })
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         _store: &'a Store,
         _model: &'a str,

@@ -68,7 +68,7 @@ impl MemoryStores {
     }
 
     /// Whether this store is outside the state and read-only.
-    fn stays(&self, store: &Store) -> bool {
+    fn is_read_only(&self, store: &Store) -> bool {
         self.untouched && (self.server(store).is_some() || (is_in_files(store) && store.path.is_some()))
     }
 
@@ -83,7 +83,7 @@ impl MemoryStores {
         is_on_qdrant(store).then_some(&self.qdrant)
     }
 
-    fn of(&self, store: &Store) -> &dyn Memory {
+    fn backend_for(&self, store: &Store) -> &dyn Memory {
         match self.server(store) {
             Some(Ok(server)) => &**server,
             _ if is_in_files(store) => &self.files,
@@ -93,7 +93,7 @@ impl MemoryStores {
     }
 }
 
-fn done<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, MemoryError>> {
+fn ready_result<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, MemoryError>> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
@@ -116,7 +116,7 @@ fn is_in_files(store: &Store) -> bool {
 }
 
 impl Memory for MemoryStores {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
         if store.path.is_some() && !is_in_files(store) {
             return Err(MemoryError::Backend(
                 "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out"
@@ -126,23 +126,23 @@ impl Memory for MemoryStores {
         if let Some(Err(why)) = self.server(store) {
             return Err(MemoryError::Backend(format!("store `{}`: {why}", store.name)));
         }
-        self.of(store).check(store)
+        self.backend_for(store).check_store(store)
     }
 
-    fn joins(&self, store: &Store) -> bool {
-        self.of(store).joins(store)
+    fn joins_journal(&self, store: &Store) -> bool {
+        self.backend_for(store).joins_journal(store)
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         ask: MemorySearch,
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
-        self.of(store).ask(store, place, ask)
+        self.backend_for(store).search_entries(store, place, ask)
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -150,41 +150,46 @@ impl Memory for MemoryStores {
         at: Timestamp,
         record: Batch,
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
-        if self.stays(store) {
-            return done(entries.into_iter().map(|entry| entry.id).collect());
+        if self.is_read_only(store) {
+            return ready_result(entries.into_iter().map(|entry| entry.id).collect());
         }
-        self.of(store).keep(store, place, entries, at, record)
+        self.backend_for(store)
+            .store_entries(store, place, entries, at, record)
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
-        self.of(store).old(store, place)
+        self.backend_for(store).compaction_candidates(store, place)
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
         summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
-        if self.stays(store) {
+        if self.is_read_only(store) {
             return Box::pin(async move {
-                let count = self.of(store).count(store, place).await?;
+                let count = self.backend_for(store).count_entries(store, place).await?;
                 Ok((count, count))
             });
         }
-        self.of(store).compact(store, place, at, summary)
+        self.backend_for(store).compact_store(store, place, at, summary)
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
-        if self.stays(store) {
-            return done(0);
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
+        if self.is_read_only(store) {
+            return ready_result(0);
         }
-        self.of(store).retain(store, at)
+        self.backend_for(store).apply_retention(store, at)
     }
 
     fn remove<'a>(
@@ -194,26 +199,30 @@ impl Memory for MemoryStores {
         whose: ConversationFilter,
         id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
-        if self.stays(store) {
-            return done(None);
+        if self.is_read_only(store) {
+            return ready_result(None);
         }
-        self.of(store).remove(store, place, whose, id)
+        self.backend_for(store).remove(store, place, whose, id)
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
-        self.of(store).count(store, place)
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
+        self.backend_for(store).count_entries(store, place)
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
-        if self.stays(store) {
-            return done(Vec::new()); // no vector would be kept
+        if self.is_read_only(store) {
+            return ready_result(Vec::new()); // no vector would be kept
         }
-        self.of(store).lacking(store, model, limit)
+        self.backend_for(store).unembedded_entries(store, model, limit)
     }
 
     fn add_vectors<'a>(
@@ -222,10 +231,10 @@ impl Memory for MemoryStores {
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
     ) -> BoxFuture<'a, Result<(), MemoryError>> {
-        if self.stays(store) {
-            return done(());
+        if self.is_read_only(store) {
+            return ready_result(());
         }
-        self.of(store).add_vectors(store, model, vectors)
+        self.backend_for(store).add_vectors(store, model, vectors)
     }
 
     fn paid_for<'a>(

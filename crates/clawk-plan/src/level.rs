@@ -77,22 +77,22 @@ impl ObtainedEnforcement {
     pub fn in_process(mechanism: &str) -> Self {
         Self {
             place: CodeOrigin::BuiltIn,
-            ..Self::open(mechanism)
+            ..Self::for_unsandboxed(mechanism)
         }
     }
 
     /// For work that a declared remote endpoint did.
     #[must_use]
-    pub fn remote(mechanism: &str) -> Self {
+    pub fn for_remote(mechanism: &str) -> Self {
         Self {
             place: CodeOrigin::Remote,
-            ..Self::open(mechanism)
+            ..Self::for_unsandboxed(mechanism)
         }
     }
 
     /// For level `none`, if the manifest asked for it: the tool runs inside the agent, under its own checks only.
     #[must_use]
-    pub fn open(mechanism: &str) -> Self {
+    pub fn for_unsandboxed(mechanism: &str) -> Self {
         Self {
             level: Level::None,
             place: CodeOrigin::Local,
@@ -151,7 +151,7 @@ pub enum SandboxRefusal {
 impl SandboxRefusal {
     /// The `data` member of the wire error.
     #[must_use]
-    pub fn data(&self) -> Value {
+    pub fn error_data(&self) -> Value {
         match self {
             Self::Unavailable {
                 level,

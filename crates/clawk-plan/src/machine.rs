@@ -13,16 +13,16 @@ const LARGEST_MB: u64 = 2047;
 ///
 /// # Errors
 /// Names what the machine can't do, and how to fix it.
-pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
+pub fn check_servable(plan: &Plan) -> Result<(), SandboxRefusal> {
     if plan.network().mode != NetworkMode::Deny {
-        return Err(refusal(
+        return Err(machine_refusal(
             "network",
             "a machine has no network card, and the plan allows network",
             "set `network.mode: deny`, or run this tool at level `container` or `process`",
         ));
     }
     if plan.limits().memory_mb.saturating_add(KERNEL_MB) > LARGEST_MB {
-        return Err(refusal(
+        return Err(machine_refusal(
             "memory_mb",
             format!(
                 "a machine has at most {} MiB for its tool",
@@ -32,7 +32,7 @@ pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
         ));
     }
     match plan.runtime.as_deref() {
-        Some(name @ ("apple-container" | "gvisor")) => Err(refusal(
+        Some(name @ ("apple-container" | "gvisor")) => Err(machine_refusal(
             name,
             format!("`{name}` makes no machines"),
             "leave `runtime` out of the Sandbox",
@@ -43,7 +43,7 @@ pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
 
 /// Builds the refusal of level `vm`: the mechanism that would enforce it, what is missing, and how to fix it.
 #[must_use]
-pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
+pub fn machine_refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
     SandboxRefusal::Unavailable {
         level: Level::Vm,
         mechanism: mechanism.to_owned(),
@@ -58,7 +58,7 @@ mod tests {
     use crate::plan::{Limits, Network, PlanDefaults};
 
     fn plan() -> Plan {
-        Plan::undeclared(&PlanDefaults::default()).at_level(Level::Vm)
+        Plan::for_undeclared(&PlanDefaults::default()).at_level(Level::Vm)
     }
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
                 mode,
                 ..Network::default()
             };
-            let refused = servable(&plan).unwrap_err();
+            let refused = check_servable(&plan).unwrap_err();
             let SandboxRefusal::Unavailable {
                 level: Level::Vm,
                 mechanism,
@@ -92,12 +92,12 @@ mod tests {
             memory_mb: 4096,
             ..Limits::default()
         };
-        let refused = servable(&plan).unwrap_err();
+        let refused = check_servable(&plan).unwrap_err();
         assert!(
             matches!(&refused, SandboxRefusal::Unavailable { mechanism, .. } if mechanism == "memory_mb"),
             "{refused}"
         );
         plan.limits.memory_mb = 1024;
-        servable(&plan).unwrap();
+        check_servable(&plan).unwrap();
     }
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::level::SandboxRefusal;
-use crate::place::trail;
+use crate::place::trace_path;
 use crate::plan::{Filesystem, FsMode};
-use crate::preflight::path::lexical;
+use crate::preflight::path::lexical_path;
 
 /// How many entries of own folders are checked for files with more than one hard link.
 const MAX_ENTRIES: usize = 50_000;
@@ -31,7 +31,7 @@ pub struct RuntimeFiles {
 impl RuntimeFiles {
     /// No files.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 }
@@ -40,17 +40,17 @@ impl Filesystem {
     /// Protects those of `files` that a writable mount shows, under every name that they have in the mount. If a path goes through
     /// a link, the link is protected, but not the other files behind it. A mount inside one of the agent's own folders, and a mount
     /// that is one of the agent's own files, become read-only.
-    pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
+    pub(crate) fn protect_files(&mut self, files: &[PathBuf], base: &Path) {
         let all = files.iter().map(|file| {
             let given = base.join(file);
-            let way = trail(&given);
+            let way = trace_path(&given);
             // Keep the path as given: it names the folders that it passes through.
             let given = if way.left.is_empty() {
-                lexical(base, file)
+                lexical_path(base, file)
             } else {
                 given
             };
-            let names = [way.names, vec![lexical(base, file), given, way.place]].concat();
+            let names = [way.names, vec![lexical_path(base, file), given, way.place]].concat();
             (names, [way.links, way.left].concat())
         });
         let all: Vec<(Vec<PathBuf>, Vec<PathBuf>)> = all.collect();
@@ -60,7 +60,7 @@ impl Filesystem {
             FsMode::Full => own.extend(all.into_iter().flat_map(|(names, _)| names)),
             FsMode::Scoped => {
                 for mount in self.mounts.iter_mut().filter(|mount| mount.writable) {
-                    let root = lexical(base, &mount.path);
+                    let root = lexical_path(base, &mount.path);
                     let real = root.canonicalize().unwrap_or_else(|_| root.clone()); // silent-ok: refused when it is mounted
                     let within = |name: &PathBuf| real.starts_with(name) || root.starts_with(name);
                     if all.iter().any(|(names, _)| names.iter().any(within)) {
@@ -84,20 +84,24 @@ impl Filesystem {
 
     /// Whether this path is one of the agent's own files or is inside one of the agent's own folders. Compares names only.
     #[must_use]
-    pub fn keeps(&self, absolute: &Path) -> bool {
+    pub fn is_protected(&self, absolute: &Path) -> bool {
         self.own.iter().any(|own| absolute.starts_with(own))
     }
 
     /// Finds a writable mount that is inside one of the agent's own folders. Nothing in such a mount can be written, so the
     /// manifest should not say `rw`. Returns the mount and the own folder.
     #[must_use]
-    pub fn contradicts(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
+    pub fn find_contradiction(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
         let mounts = self.shown_mounts().into_iter();
         let mut writable = mounts.filter(|(_, writable)| *writable);
         writable.find_map(|(path, _)| {
-            let root = lexical(base, &path);
+            let root = lexical_path(base, &path);
             let real = root.canonicalize().unwrap_or(root); // silent-ok: refused when it is mounted
-            let holds = |own: &&PathBuf| trail(&base.join(own)).all().any(|name| real.starts_with(name));
+            let holds = |own: &&PathBuf| {
+                trace_path(&base.join(own))
+                    .into_paths()
+                    .any(|name| real.starts_with(name))
+            };
             own.files.iter().find(holds).map(|own| (path, own.clone()))
         })
     }
@@ -106,7 +110,7 @@ impl Filesystem {
     pub(crate) fn kept_refusal(&self, subject: String, absolute: &Path, base: &Path) -> SandboxRefusal {
         let roots = self.shown_mounts().into_iter();
         let holder = roots
-            .filter(|(root, writable)| *writable && absolute.starts_with(lexical(base, root)))
+            .filter(|(root, writable)| *writable && absolute.starts_with(lexical_path(base, root)))
             .max_by_key(|(root, _)| root.components().count());
         let shows = match holder {
             Some((root, _)) => format!("the mount `{}` (rw) shows it", root.display()),
@@ -139,13 +143,13 @@ pub struct RuntimeFileGuard {
 
 impl RuntimeFileGuard {
     /// Reads the current state of these paths.
-    pub fn of(own: &[PathBuf]) -> Self {
+    pub fn from_paths(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
-        for mut way in own.iter().map(|path| trail(path)) {
+        for mut way in own.iter().map(|path| trace_path(path)) {
             for folder in std::mem::take(&mut way.left) {
-                kept.lead(&folder);
+                kept.add_leading_folder(&folder);
             }
-            way.all().for_each(|name| kept.name(name));
+            way.into_paths().for_each(|name| kept.name(name));
         }
         kept.names
             .sort_by_key(|name| (name.components().count(), name.clone()));
@@ -154,7 +158,7 @@ impl RuntimeFileGuard {
     }
 
     /// Adds a folder on the path to one of the agent's own files, and all its parents.
-    fn lead(&mut self, folder: &Path) {
+    fn add_leading_folder(&mut self, folder: &Path) {
         for folder in folder.ancestors() {
             if !self.above.insert(folder.to_path_buf()) {
                 continue;
@@ -167,16 +171,16 @@ impl RuntimeFileGuard {
 
     fn name(&mut self, name: PathBuf) {
         if let Some(folder) = name.parent() {
-            self.lead(folder);
+            self.add_leading_folder(folder);
         }
         if let (Some(Ok(folder)), Some(last)) = (name.parent().map(Path::metadata), name.file_name()) {
             self.entries.insert((folder.dev(), folder.ino(), last.to_owned()));
         }
-        self.remember(&name);
+        self.remember_file_ids(&name);
         self.names.push(name);
     }
 
-    fn remember(&mut self, name: &Path) {
+    fn remember_file_ids(&mut self, name: &Path) {
         let mut open = vec![(name.to_path_buf(), true)];
         let mut left = MAX_ENTRIES;
         while let (Some((path, itself)), Some(rest)) = (open.pop(), left.checked_sub(1)) {
@@ -221,7 +225,7 @@ impl RuntimeFileGuard {
     }
 
     /// Device and inode of the known files.
-    pub fn files(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn file_ids(&self) -> impl Iterator<Item = (u64, u64)> {
         self.files.iter().copied()
     }
 
@@ -231,17 +235,17 @@ impl RuntimeFileGuard {
     }
 
     /// Whether this name is one of the agent's own files or is inside one of the agent's own folders.
-    pub fn holds(&self, real: &Path) -> bool {
+    pub fn contains_path(&self, real: &Path) -> bool {
         self.names.iter().any(|name| lies_in(real, name))
     }
 
     /// Whether this name is a folder above one of the agent's own files.
-    pub fn leads(&self, real: &Path) -> bool {
+    pub fn leads_to_own(&self, real: &Path) -> bool {
         self.above.contains(real)
     }
 
     /// Whether this device and inode belong to one of the agent's own files, perhaps under another name.
-    pub fn is(&self, dev: u64, ino: u64) -> bool {
+    pub fn is_same_file(&self, dev: u64, ino: u64) -> bool {
         self.files.contains(&(dev, ino))
     }
 

@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use crate::plan::Filesystem;
-use crate::preflight::path::lexical;
+use crate::preflight::path::lexical_path;
 
 /// The maximum number of links in one path; the kernel has the same limit.
 const MAX_LINKS: usize = 40;
 
 /// The real paths of a plan's writable mounts.
-pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
+pub fn writable_places(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
     let mounts = filesystem.shown_mounts().into_iter();
     mounts
         .filter(|(_, writable)| *writable)
-        .filter_map(|(path, _)| lexical(base, &path).canonicalize().ok()) // silent-ok: what is not there is refused when it is mounted
+        .filter_map(|(path, _)| lexical_path(base, &path).canonicalize().ok()) // silent-ok: what is not there is refused when it is mounted
         .collect()
 }
 
@@ -27,9 +27,9 @@ pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// The file does not exist, or the path goes through a link that a tool could have created.
-pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
+pub fn resolve_path(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     let mut links = 0;
-    walk(path, |folder, next, _| {
+    walk_path(path, |folder, next, _| {
         if !next.symlink_metadata()?.is_symlink() {
             return Ok(None);
         }
@@ -63,15 +63,15 @@ pub struct PathTrail {
 
 impl PathTrail {
     /// All links, then the real path.
-    pub fn all(self) -> impl Iterator<Item = PathBuf> {
+    pub fn into_paths(self) -> impl Iterator<Item = PathBuf> {
         self.links.into_iter().chain(self.names).chain([self.place])
     }
 }
 
 /// Finds the links and the real path of `path`, which must be absolute.
-pub fn trail(path: &Path) -> PathTrail {
+pub fn trace_path(path: &Path) -> PathTrail {
     let (mut links, mut names) = (Vec::new(), Vec::new());
-    let Ok((place, left)) = walk::<Infallible>(path, |_, next, last| {
+    let Ok((place, left)) = walk_path::<Infallible>(path, |_, next, last| {
         let few = links.len() + names.len() < MAX_LINKS;
         let target = next.read_link().ok().filter(|_| few); // silent-ok: no link
         if target.is_some() {
@@ -91,13 +91,13 @@ pub fn trail(path: &Path) -> PathTrail {
 /// Walks from the root to `path`, one name at a time. `target` gets the current folder, the next path, and whether this is the last
 /// name; it returns the link's target if the next path is a link to follow. Returns the real path, and the folders that were left
 /// by `..`.
-fn walk<E>(
+fn walk_path<E>(
     path: &Path,
     mut target: impl FnMut(&Path, &Path, bool) -> Result<Option<PathBuf>, E>,
 ) -> Result<(PathBuf, Vec<PathBuf>), E> {
     let mut left = Vec::new();
     let mut done = PathBuf::from("/");
-    let mut ahead: VecDeque<OsString> = parts(path);
+    let mut ahead: VecDeque<OsString> = path_parts(path);
     while let Some(name) = ahead.pop_front() {
         if name == ".." {
             left.push(done.clone());
@@ -112,14 +112,14 @@ fn walk<E>(
         if target.is_absolute() {
             done = PathBuf::from("/");
         }
-        for part in parts(&target).into_iter().rev() {
+        for part in path_parts(&target).into_iter().rev() {
             ahead.push_front(part);
         }
     }
     Ok((done, left))
 }
 
-fn parts(path: &Path) -> VecDeque<OsString> {
+fn path_parts(path: &Path) -> VecDeque<OsString> {
     let named = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
@@ -146,7 +146,7 @@ mod tests {
         symlink("/etc", root.join("work/a/gone")).unwrap();
         symlink("a", root.join("work/b")).unwrap();
         let writable = vec![root.join("work")];
-        let at = |name: &str| resolve(&root.join(name), &writable).map_err(|error| error.to_string());
+        let at = |name: &str| resolve_path(&root.join(name), &writable).map_err(|error| error.to_string());
         assert_eq!(at("work/a/sub"), Ok(root.join("work/a/sub")));
         assert_eq!(at("other/link"), Ok(root.join("real")));
         assert_eq!(at("alias/a/sub"), Ok(root.join("work/a/sub")));
@@ -156,7 +156,7 @@ mod tests {
         }
         assert!(at("work/missing").is_err());
         symlink("link", root.join("other/second")).unwrap();
-        let way = |name: &str| trail(&root.join(name));
+        let way = |name: &str| trace_path(&root.join(name));
         let at = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
         assert_eq!(
             way("other/second"),

@@ -79,7 +79,7 @@ impl Default for Limits {
 
 /// Adds to `all` every path at or below `place` that does not lead to a path in `open`. Returns false if a folder can't be read or
 /// has more than [`MAX_AROUND`] entries.
-fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> bool {
+fn collect_closed_places(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> bool {
     if open.contains(place) {
         return true;
     }
@@ -96,7 +96,7 @@ fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> boo
             return false;
         };
         left = rest;
-        if !entry.is_ok_and(|entry| around(&entry.path(), open, all)) {
+        if !entry.is_ok_and(|entry| collect_closed_places(&entry.path(), open, all)) {
             return false;
         }
     }
@@ -132,7 +132,7 @@ pub struct Network {
 impl Network {
     /// The allow-list as parsed rules. Every component that checks a host uses them. An entry that can't be parsed admits no host.
     #[must_use]
-    pub fn rules(&self) -> HostAllowList {
+    pub fn host_rules(&self) -> HostAllowList {
         let read = |text: &String| HostPattern::try_from(text.clone()).ok(); // silent-ok: it admits nothing
         let hosts = match self.mode {
             NetworkMode::Deny => Vec::new(),
@@ -193,7 +193,7 @@ pub struct Filesystem {
     /// Denied paths. They override mounts at any depth.
     pub denied: Vec<Denied>,
     /// The agent's own files and folders that a writable mount shows. Tools may read them, but never change them. Set by
-    /// [`Plan::keeping`], not by the manifest.
+    /// [`Plan::with_runtime_files`], not by the manifest.
     #[serde(default)]
     pub own: Vec<PathBuf>,
 }
@@ -264,7 +264,7 @@ pub struct Plan {
 impl Plan {
     /// The plan for an agent that declares no sandbox: the most restrictive one (CKP §3).
     #[must_use]
-    pub fn undeclared(defaults: &PlanDefaults) -> Self {
+    pub fn for_undeclared(defaults: &PlanDefaults) -> Self {
         Self {
             name: None,
             level: if defaults.allow_none {
@@ -368,16 +368,16 @@ impl Plan {
     /// # Errors
     /// The level has no back end on this host (a weaker level is never used instead, R32), or a pattern of the Sandbox can't be
     /// compiled.
-    pub fn available(&self) -> Result<(), SandboxRefusal> {
+    pub fn check_available(&self) -> Result<(), SandboxRefusal> {
         if let Some(defect) = &self.defect {
             return Err(defect.clone());
         }
         if self.level == Level::Vm {
-            crate::machine::servable(self)?;
+            crate::machine::check_servable(self)?;
         }
-        // Only a probe of the host decides this (R32, `Launcher::probe`). Without a probe, the run itself finds out.
+        // Only a probe of the host decides this (R32, `Launcher::probe_level`). Without a probe, the run itself finds out.
         if self.level == Level::Process
-            && let Some(Err(refusal)) = crate::probed::found()
+            && let Some(Err(refusal)) = crate::probed::probe_result()
         {
             return Err(refusal.clone());
         }
@@ -417,19 +417,19 @@ impl Plan {
     /// Returns this plan with the runtime's files protected: the state directory is denied in every mount, and the agent's own
     /// files are read-only in every writable mount. `base` is the agent's working directory.
     #[must_use]
-    pub fn keeping(mut self, own: &RuntimeFiles, base: &Path) -> Self {
-        self.filesystem.keep(&own.files, base);
+    pub fn with_runtime_files(mut self, own: &RuntimeFiles, base: &Path) -> Self {
+        self.filesystem.protect_files(&own.files, base);
         let plan = match &own.state {
-            Some(state) => self.hiding(state, base),
+            Some(state) => self.with_hidden(state, base),
             None => self,
         };
-        plan.resolved(base)
+        plan.with_resolved_denials(base)
     }
 
     /// Returns this plan with the real paths of `denied_paths` added: links are followed. If an entry can't be resolved, the plan
-    /// refuses every call ([`Plan::available`] names the entry). `base` is the agent's working directory.
+    /// refuses every call ([`Plan::check_available`] names the entry). `base` is the agent's working directory.
     #[must_use]
-    pub fn resolved(mut self, base: &Path) -> Self {
+    pub fn with_resolved_denials(mut self, base: &Path) -> Self {
         if let Err(missing) = self.filesystem.resolve_denied(base) {
             self.defect.get_or_insert(SandboxRefusal::Unavailable {
                 level: self.level,
@@ -441,35 +441,35 @@ impl Plan {
         self
     }
 
-    /// As [`Plan::resolved`], but returns `None` if nothing changes: no rule is added, and no entry fails to resolve.
+    /// As [`Plan::with_resolved_denials`], but returns `None` if nothing changes: no rule is added, and no entry fails to resolve.
     #[must_use]
     pub fn resolved_anew(&self, base: &Path) -> Option<Self> {
         let mut filesystem = self.filesystem.clone();
         let same = filesystem.resolve_denied(base).is_ok()
             && filesystem.denied.len() == self.filesystem.denied.len();
-        (!same).then(|| self.clone().resolved(base))
+        (!same).then(|| self.clone().with_resolved_denials(base))
     }
 
     /// Returns this plan without the places that a policy denies: `denied` (absolute paths, with everything below), except `open`.
     /// Inside a denied folder, every existing entry that does not lead to an open place is denied by name. Entries that are created
     /// there later are not denied.
     #[must_use]
-    pub fn denying(mut self, denied: &BTreeSet<PathBuf>, open: &BTreeSet<PathBuf>) -> Self {
+    pub fn with_denied(mut self, denied: &BTreeSet<PathBuf>, open: &BTreeSet<PathBuf>) -> Self {
         let mut rules = Vec::new();
         for place in denied {
             let mut all = Vec::new();
             // If the entries can't be listed, the whole folder is denied.
-            if !around(place, open, &mut all) {
+            if !collect_closed_places(place, open, &mut all) {
                 all = vec![place.clone()];
             }
             rules.append(&mut all);
         }
-        self.filesystem.denied.extend(rules.iter().map(Denied::place));
+        self.filesystem.denied.extend(rules.iter().map(Denied::from_path));
         self
     }
 
     /// Returns this plan with `hidden` denied in every mount.
-    fn hiding(mut self, hidden: &Path, base: &Path) -> Self {
+    fn with_hidden(mut self, hidden: &Path, base: &Path) -> Self {
         let hidden = hidden.canonicalize().unwrap_or_else(|_| hidden.to_owned()); // silent-ok: not made yet
         let filesystem = &mut self.filesystem;
         let mut rules = Vec::new();
@@ -477,7 +477,7 @@ impl Plan {
             rules.push(hidden.clone());
         }
         for (path, _) in filesystem.shown_mounts() {
-            let named = crate::preflight::path::lexical(base, &path);
+            let named = crate::preflight::path::lexical_path(base, &path);
             for place in [named.canonicalize().unwrap_or_else(|_| named.clone()), named] {
                 if hidden.starts_with(&place) && hidden != place {
                     rules.push(hidden.clone());
@@ -489,7 +489,7 @@ impl Plan {
         }
         rules.sort();
         rules.dedup();
-        filesystem.denied.extend(rules.iter().map(Denied::place));
+        filesystem.denied.extend(rules.iter().map(Denied::from_path));
         self
     }
 
@@ -497,20 +497,21 @@ impl Plan {
     ///
     /// # Errors
     /// [`SandboxRefusal::Blocked`] names the rule and what would be allowed; [`SandboxRefusal::Unavailable`] as
-    /// [`Self::available`].
+    /// [`Self::check_available`].
     pub fn preflight(&self, request: &Request<'_>) -> Result<(), SandboxRefusal> {
-        self.available()?;
-        preflight::check(self, request)
+        self.check_available()?;
+        preflight::check_request(self, request)
     }
 
     /// Whether a program under this plan finds the host's file `absolute` under the same name. Checks names only: R33's system view
     /// and the mounts, minus `denied_paths`. In a container or a virtual machine, only the mounts are surely the host's files.
     /// `base` is the agent's working directory.
     #[must_use]
-    pub fn shows(&self, absolute: &Path, base: &Path) -> bool {
+    pub fn shows_path(&self, absolute: &Path, base: &Path) -> bool {
         let files = &self.filesystem;
         let mut mounts = files.shown_mounts().into_iter();
-        let mounted = mounts.any(|(root, _)| absolute.starts_with(preflight::path::lexical(base, &root)));
+        let mounted =
+            mounts.any(|(root, _)| absolute.starts_with(preflight::path::lexical_path(base, &root)));
         let seen = match self.level {
             Level::None => return true,
             Level::Wasm | Level::Container => mounted,
@@ -518,7 +519,7 @@ impl Plan {
                 mounted || files.mode == FsMode::Full || SYSTEM.iter().any(|root| absolute.starts_with(root))
             }
         };
-        seen && !files.denies(absolute, base)
+        seen && !files.denies_path(absolute, base)
     }
 }
 
@@ -555,8 +556,10 @@ impl Filesystem {
 
     /// Whether `denied_paths` deny this absolute path.
     #[must_use]
-    pub fn denies(&self, absolute: &Path, base: &Path) -> bool {
-        self.denied.iter().any(|denied| denied.covers(absolute, base))
+    pub fn denies_path(&self, absolute: &Path, base: &Path) -> bool {
+        self.denied
+            .iter()
+            .any(|denied| denied.covers_path(absolute, base))
     }
 }
 

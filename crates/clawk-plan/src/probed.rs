@@ -11,11 +11,11 @@ static FOUND: OnceLock<ProbeResult> = OnceLock::new();
 
 /// The probe's result; `None` if no probe has run yet.
 #[must_use]
-pub fn found() -> Option<&'static ProbeResult> {
+pub fn probe_result() -> Option<&'static ProbeResult> {
     FOUND.get()
 }
 
 /// Stores the result of the first probe. Later results are ignored.
-pub fn remember(found: ProbeResult) -> &'static ProbeResult {
+pub fn remember_result(found: ProbeResult) -> &'static ProbeResult {
     FOUND.get_or_init(|| found)
 }

@@ -47,7 +47,7 @@ impl VerdictOutcome {
         }
     }
 
-    const fn action(self) -> RuleAction {
+    const fn rule_action(self) -> RuleAction {
         match self {
             Self::Allow => RuleAction::Allow,
             Self::Ask => RuleAction::RequireApproval,
@@ -155,7 +155,7 @@ impl VerdictEdit {
             Self::Argument { .. } => 0,
             Self::Action { policy, rule_id, .. } => {
                 let named = situation
-                    .rule(policy, rule_id)
+                    .find_rule(policy, rule_id)
                     .and_then(|rule| rule.matcher.name.as_deref());
                 if named == Some(tool) { 1 } else { 3 }
             }
@@ -201,18 +201,18 @@ impl fmt::Display for VerdictEdit {
 }
 
 impl EditableInputs {
-    fn rule(&self, policy: &str, rule_id: &str) -> Option<&model::Rule> {
+    fn find_rule(&self, policy: &str, rule_id: &str) -> Option<&model::Rule> {
         let policy = self.policies.iter().find(|one| one.name == policy)?;
         policy.rules.iter().find(|rule| rule.id == rule_id)
     }
 
     /// The call's verdict with these inputs. The subject's arguments are ignored. `None`: the policies don't compile.
     #[must_use]
-    pub fn decide(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
-        self.account(subject, |account| account.verdict.clone())
+    pub fn decide_call(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
+        self.with_decision(subject, |account| account.verdict.clone())
     }
 
-    fn account<T>(
+    fn with_decision<T>(
         &self,
         subject: &PolicySubject<'_>,
         take: impl FnOnce(&LayeredDecision<'_>) -> T,
@@ -234,14 +234,14 @@ impl EditableInputs {
 
     /// The inputs after the edits. An edit of something that does not exist has no effect.
     #[must_use]
-    pub fn after(mut self, edits: &[VerdictEdit]) -> Self {
+    pub fn with_edits(mut self, edits: &[VerdictEdit]) -> Self {
         for edit in edits {
-            self.apply(edit);
+            self.apply_edit(edit);
         }
         self
     }
 
-    fn apply(&mut self, edit: &VerdictEdit) {
+    fn apply_edit(&mut self, edit: &VerdictEdit) {
         match edit {
             VerdictEdit::Argument { pointer, to, .. } => {
                 let mut arguments = Value::Object(std::mem::take(&mut self.arguments));
@@ -261,7 +261,7 @@ impl EditableInputs {
                     .filter(|one| one.name == *policy)
                     .flat_map(|one| &mut one.rules);
                 if let Some(rule) = rules.into_iter().find(|rule| rule.id == *rule_id) {
-                    rule.action = to.action();
+                    rule.action = to.rule_action();
                 }
             }
             VerdictEdit::FirstRule {
@@ -272,7 +272,7 @@ impl EditableInputs {
             } => {
                 let rule = model::Rule {
                     id: rule_id.clone(),
-                    action: action.action(),
+                    action: action.rule_action(),
                     scope: RuleScope::Tool,
                     matcher: model::RuleMatch {
                         name: Some(tool.clone()),
@@ -295,8 +295,8 @@ impl EditableInputs {
 
     /// The smallest changes that lead to each other outcome. Each change is verified; the smallest one is first.
     #[must_use]
-    pub fn changes(&self, subject: &PolicySubject<'_>) -> Vec<VerdictChange> {
-        let Some(now) = self.decide(subject) else {
+    pub fn smallest_changes(&self, subject: &PolicySubject<'_>) -> Vec<VerdictChange> {
+        let Some(now) = self.decide_call(subject) else {
             return Vec::new();
         };
         VerdictOutcome::ALL
@@ -316,20 +316,20 @@ impl EditableInputs {
             if depth >= MAX_EDITS || depth >= steps {
                 break;
             }
-            for candidate in situation.candidates(subject, wanted) {
+            for candidate in situation.candidate_edits(subject, wanted) {
                 tries += 1;
                 if tries > MAX_TRIES {
                     open.clear();
                     break;
                 }
-                let next = situation.clone().after(&candidate);
+                let next = situation.clone().with_edits(&candidate);
                 let mut all: Vec<VerdictEdit> = edits.clone();
                 all.extend(candidate);
-                match next.decide(subject) {
+                match next.decide_call(subject) {
                     Some(verdict) if VerdictOutcome::from(verdict.effect) == wanted => {
                         steps = depth + 1;
-                        let all = self.shrunk(subject, all, wanted);
-                        if !found.iter().any(|known| same(known, &all)) {
+                        let all = self.shrink_edits(subject, all, wanted);
+                        if !found.iter().any(|known| same_edits(known, &all)) {
                             found.push(all);
                         }
                     }
@@ -357,7 +357,7 @@ impl EditableInputs {
     }
 
     /// Removes the edits that are not needed: if two paths were changed, one change may be enough.
-    fn shrunk(
+    fn shrink_edits(
         &self,
         subject: &PolicySubject<'_>,
         mut edits: Vec<VerdictEdit>,
@@ -367,7 +367,7 @@ impl EditableInputs {
         while edits.len() > 1 && at < edits.len() {
             let mut fewer = edits.clone();
             fewer.remove(at);
-            match self.clone().after(&fewer).decide(subject) {
+            match self.clone().with_edits(&fewer).decide_call(subject) {
                 Some(verdict) if VerdictOutcome::from(verdict.effect) == wanted => edits = fewer,
                 Some(_) | None => at += 1,
             }
@@ -377,8 +377,8 @@ impl EditableInputs {
 
     /// Possible single edits towards an outcome. For a milder outcome: at every layer that is too strict, since one edit may fix
     /// several layers. For a stricter one: at the rules, where one change is enough.
-    fn candidates(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<Vec<VerdictEdit>> {
-        let found = self.account(subject, |account| {
+    fn candidate_edits(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<Vec<VerdictEdit>> {
+        let found = self.with_decision(subject, |account| {
             let milder = wanted < account.verdict.effect.into();
             let mut all: Vec<Vec<VerdictEdit>> = Vec::new();
             for said in &account.layers {
@@ -410,7 +410,7 @@ impl EditableInputs {
         milder: bool,
     ) -> Vec<Vec<VerdictEdit>> {
         match said.layer {
-            PolicyLayer::Autonomy(now) => autonomies(now),
+            PolicyLayer::Autonomy(now) => autonomy_edits(now),
             PolicyLayer::Rules => {
                 let policy = self
                     .policies
@@ -443,7 +443,7 @@ impl EditableInputs {
     ) -> Vec<Vec<VerdictEdit>> {
         let mut all = Vec::new();
         if milder {
-            all.extend(self.moves(said, subject, wanted));
+            all.extend(self.path_moves(said, subject, wanted));
         }
         let deciding = said
             .verdict
@@ -470,7 +470,7 @@ impl EditableInputs {
     }
 
     fn free_id(&self, policy: &str, stem: &str) -> String {
-        let taken = |id: &str| self.rule(policy, id).is_some();
+        let taken = |id: &str| self.find_rule(policy, id).is_some();
         let numbered = (2..).map(|number| format!("{stem}-{number}"));
         std::iter::once(stem.to_owned())
             .chain(numbered)
@@ -479,7 +479,7 @@ impl EditableInputs {
     }
 
     /// Other paths: into the root of a rule that would give the wanted outcome, or out of the root of the rule that decided.
-    fn moves(
+    fn path_moves(
         &self,
         said: &LayerAnswer<'_>,
         subject: &PolicySubject<'_>,
@@ -491,7 +491,7 @@ impl EditableInputs {
             let into = step.why_not == Some(WhyNot::Path) && permissive && wanted == VerdictOutcome::Allow;
             let out_of = step.why_not.is_none() && !permissive;
             let Some(roots) = self
-                .rule(step.policy, step.rule_id)
+                .find_rule(step.policy, step.rule_id)
                 .and_then(|rule| rule.conditions.get("path_within"))
                 .and_then(path_roots)
             else {
@@ -500,8 +500,10 @@ impl EditableInputs {
             let lexical = |root: &PathBuf| subject.workdir.join(root).components().collect();
             let roots: Vec<PathBuf> = roots.iter().map(lexical).collect();
             let edits = match roots.first() {
-                Some(root) if into => self.moved(subject, |path| !within(path, &roots), root),
-                Some(_) if out_of => self.moved(subject, |path| within(path, &roots), subject.workdir),
+                Some(root) if into => self.move_paths(subject, |path| !is_within(path, &roots), root),
+                Some(_) if out_of => {
+                    self.move_paths(subject, |path| is_within(path, &roots), subject.workdir)
+                }
                 _ => Vec::new(),
             };
             if !edits.is_empty() {
@@ -512,15 +514,17 @@ impl EditableInputs {
     }
 
     /// Moves every wrong or refused path argument into `folder`, and keeps its file name.
-    fn moved(
+    fn move_paths(
         &self,
         subject: &PolicySubject<'_>,
         wrong: impl Fn(&Path) -> bool,
         folder: &Path,
     ) -> Vec<VerdictEdit> {
-        path::arguments(&self.arguments, subject.schema)
+        path::path_arguments(&self.arguments, subject.schema)
             .into_iter()
-            .filter(|(_, text)| path::resolve(text, subject.workdir).map_or(true, |path| wrong(&path)))
+            .filter(|(_, text)| {
+                path::resolve_lexically(text, subject.workdir).map_or(true, |path| wrong(&path))
+            })
             .map(|(pointer, from)| {
                 let last = from.rsplit('/').find(|part| is_name(part)).unwrap_or("file");
                 let to = folder.join(last);
@@ -538,11 +542,11 @@ impl EditableInputs {
 }
 
 /// Whether both contain the same edits, in any order.
-fn same(left: &[VerdictEdit], right: &[VerdictEdit]) -> bool {
+fn same_edits(left: &[VerdictEdit], right: &[VerdictEdit]) -> bool {
     left.len() == right.len() && left.iter().all(|edit| right.contains(edit))
 }
 
-fn autonomies(now: AutonomyLevel) -> Vec<Vec<VerdictEdit>> {
+fn autonomy_edits(now: AutonomyLevel) -> Vec<Vec<VerdictEdit>> {
     [AutonomyLevel::Supervised, AutonomyLevel::Autonomous]
         .into_iter()
         .filter(|to| *to != now)
@@ -550,7 +554,7 @@ fn autonomies(now: AutonomyLevel) -> Vec<Vec<VerdictEdit>> {
         .collect()
 }
 
-fn within(path: &Path, roots: &[PathBuf]) -> bool {
+fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::PolicySubject;
 use crate::glob::NamePattern;
-use crate::value::{MAX_VALUES, TARGETS_ANNOTATION, gather, texts};
+use crate::value::{MAX_VALUES, TARGETS_ANNOTATION, gather_texts, text_list};
 use crate::value_sources::{SourceText, ValueSource, ValueSources};
 
 /// A source of confidential texts, besides the tools whose annotations mark them as confidential.
@@ -48,7 +48,7 @@ impl ConfidentialCondition {
         {
             return None;
         }
-        let list = |name: &str| members.get(name).map_or(Some(Vec::new()), texts);
+        let list = |name: &str| members.get(name).map_or(Some(Vec::new()), text_list);
         Some(Self {
             places: list("places")?
                 .into_iter()
@@ -61,12 +61,12 @@ impl ConfidentialCondition {
 
     /// Whether the condition holds. For a restrictive rule: confidential text may leave. For a permissive rule: certainly no
     /// confidential text leaves.
-    pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
-        self.leaks(subject) != permissive
+    pub(crate) fn is_fulfilled(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
+        self.may_leak(subject) != permissive
     }
 
     /// Describes the first confidential text that may leave with this call.
-    pub(crate) fn leaking(&self, subject: &PolicySubject<'_>) -> Option<String> {
+    pub(crate) fn leaking_text(&self, subject: &PolicySubject<'_>) -> Option<String> {
         let values = subject.values?;
         let secret = values
             .texts()
@@ -82,7 +82,7 @@ impl ConfidentialCondition {
         })
     }
 
-    fn leaks(&self, subject: &PolicySubject<'_>) -> bool {
+    fn may_leak(&self, subject: &PolicySubject<'_>) -> bool {
         let Some(values) = subject.values else {
             // The sources are unknown, so text may leave, unless the context has no foreign text.
             return subject.taint.is_none_or(|taint| !taint.is_empty());
@@ -101,7 +101,7 @@ impl ConfidentialCondition {
         subject
             .arguments
             .values()
-            .for_each(|value| gather(value, &mut carried));
+            .for_each(|value| gather_texts(value, &mut carried));
         // More values than are checked: they may contain anything.
         carried.len() > MAX_VALUES
             || carried
@@ -121,13 +121,13 @@ impl ConfidentialCondition {
     }
 
     fn is_confidential(&self, text: &SourceText) -> bool {
-        text.readers.is_some() || self.places.iter().any(|place| place.gave(text))
+        text.readers.is_some() || self.places.iter().any(|place| place.may_be_source(text))
     }
 
     fn may_all_read(&self, text: &SourceText, subject: &PolicySubject<'_>) -> bool {
         let targets = subject.annotations.get(TARGETS_ANNOTATION);
         let names = match self.receivers.is_empty() {
-            true => targets.and_then(texts).unwrap_or_default(),
+            true => targets.and_then(text_list).unwrap_or_default(),
             false => self.receivers.iter().map(|name| &**name).collect(),
         };
         let mut receivers = Vec::new();
@@ -135,7 +135,7 @@ impl ConfidentialCondition {
             .arguments
             .iter()
             .filter(|(name, _)| names.contains(&name.as_str()));
-        named.for_each(|(_, value)| gather(value, &mut receivers));
+        named.for_each(|(_, value)| gather_texts(value, &mut receivers));
         let readers = || self.readers.iter().chain(text.readers.iter().flatten());
         let may_read = |receiver: &String| is_one(receiver) && readers().any(|name| name.matches(receiver));
         !receivers.is_empty() && receivers.len() <= MAX_VALUES && receivers.iter().all(may_read)
@@ -176,13 +176,13 @@ impl ConfidentialPlace {
             "tool" => Some(Self::Tool(NamePattern::new(name))),
             "store" => Some(Self::Store(NamePattern::new(name))),
             "channel" => Some(Self::Channel(NamePattern::new(name))),
-            "folder" => lexical(name).map(Self::Folder),
+            "folder" => lexical_path(name).map(Self::Folder),
             _ => None,
         }
     }
 
     /// Whether the text may come from this source.
-    fn gave(&self, text: &SourceText) -> bool {
+    fn may_be_source(&self, text: &SourceText) -> bool {
         if text.source == ValueSource::Summary {
             return true;
         }
@@ -208,7 +208,7 @@ impl ConfidentialPlace {
 }
 
 /// Normalizes a path by its text alone. `None`: it is unknown where the path leads.
-fn lexical(path: &str) -> Option<PathBuf> {
+fn lexical_path(path: &str) -> Option<PathBuf> {
     let known = |part: &Component<'_>| !matches!(part, Component::ParentDir | Component::Prefix(_));
     let parts: Vec<_> = Path::new(path).components().collect();
     (parts.iter().all(known) && !path.starts_with('~')).then(|| {
@@ -220,7 +220,7 @@ fn lexical(path: &str) -> Option<PathBuf> {
 /// Whether the path may be inside the folder, or the folder inside the path. If only one of them is absolute, the other's
 /// components may appear anywhere in it.
 fn may_meet(path: &str, folder: &Path) -> bool {
-    let Some(path) = lexical(path) else {
+    let Some(path) = lexical_path(path) else {
         return true;
     };
     if path.is_absolute() == folder.is_absolute() {

@@ -83,14 +83,14 @@ impl<'a> AnalyzedSubject<'a> {
 
     /// The same call without guessed paths. `None`: it has none.
     fn without_guesses(&self) -> Option<Self> {
-        self.paths.get()?.guesses().then(|| Self {
+        self.paths.get()?.has_guesses().then(|| Self {
             subject: self.subject,
             guesses: false,
             paths: self.paths.clone(),
         })
     }
 
-    pub(crate) fn roots(&self, roots: &[PathBuf]) -> RuleRoots {
+    pub(crate) fn rule_roots(&self, roots: &[PathBuf]) -> RuleRoots {
         RuleRoots::new(from_workdir(roots, self.subject.workdir), self.subject.places)
     }
 
@@ -103,7 +103,7 @@ impl<'a> AnalyzedSubject<'a> {
             ..
         } = *self.subject;
         self.paths
-            .get_or_init(|| CallPaths::of(arguments, schema, workdir, places))
+            .get_or_init(|| CallPaths::from_arguments(arguments, schema, workdir, places))
     }
 }
 
@@ -121,36 +121,36 @@ impl RuleSet {
     }
 
     /// The first rule that applies.
-    fn first(&self, call: &AnalyzedSubject<'_>) -> Option<&Arc<Rule>> {
+    fn first_rule(&self, call: &AnalyzedSubject<'_>) -> Option<&Arc<Rule>> {
         let applies = |at| {
             self.rules
                 .get(at)
-                .is_some_and(|rule: &Arc<Rule>| rule.applies(call).is_ok())
+                .is_some_and(|rule: &Arc<Rule>| rule.check_applies(call).is_ok())
         };
-        self.rules.get(self.index.first(call.subject, applies)?)
+        self.rules.get(self.index.first_match(call.subject, applies)?)
     }
 
-    fn answer(&self, call: &AnalyzedSubject<'_>) -> Verdict {
-        self.first(call)
+    fn call_verdict(&self, call: &AnalyzedSubject<'_>) -> Verdict {
+        self.first_rule(call)
             .map_or_else(|| self.no_rule(), |rule| rule.verdict(call.subject.usage))
     }
 
     fn decide(&self, subject: &PolicySubject<'_>) -> Verdict {
         let call = AnalyzedSubject::new(subject);
-        let verdict = self.answer(&call);
-        match again(&call, &verdict) {
-            Some(named) => verdict.stricter(self.answer(&named)),
+        let verdict = self.call_verdict(&call);
+        match subject_without_guesses(&call, &verdict) {
+            Some(named) => verdict.stricter(self.call_verdict(&named)),
             None => verdict,
         }
     }
 
     fn explain<'e>(&'e self, subject: &PolicySubject<'_>) -> DecisionExplanation<'e> {
         let call = AnalyzedSubject::new(subject);
-        let explained = self.account(&call);
-        let Some(named) = again(&call, &explained.verdict) else {
+        let explained = self.explain_call(&call);
+        let Some(named) = subject_without_guesses(&call, &explained.verdict) else {
             return explained;
         };
-        let further = self.account(&named);
+        let further = self.explain_call(&named);
         let verdict = explained.verdict.clone().stricter(further.verdict.clone());
         let steps = if verdict.rule_id == explained.verdict.rule_id {
             explained.steps
@@ -160,10 +160,10 @@ impl RuleSet {
         DecisionExplanation { verdict, steps }
     }
 
-    fn account<'e>(&'e self, call: &AnalyzedSubject<'_>) -> DecisionExplanation<'e> {
+    fn explain_call<'e>(&'e self, call: &AnalyzedSubject<'_>) -> DecisionExplanation<'e> {
         let mut steps = Vec::new();
         for rule in &self.rules {
-            let why_not = rule.applies(call).err();
+            let why_not = rule.check_applies(call).err();
             let decided = why_not.is_none();
             let detail = matches!(why_not, Some(WhyNot::Path))
                 .then(|| call.paths_detail(rule))
@@ -199,7 +199,7 @@ impl RuleSet {
 
 /// An `ask` verdict may depend on a guessed path and would then hide a later `deny`. Returns the call without guesses, to be
 /// decided again.
-fn again<'a>(call: &AnalyzedSubject<'a>, verdict: &Verdict) -> Option<AnalyzedSubject<'a>> {
+fn subject_without_guesses<'a>(call: &AnalyzedSubject<'a>, verdict: &Verdict) -> Option<AnalyzedSubject<'a>> {
     matches!(verdict.effect, Effect::Ask(_))
         .then(|| call.without_guesses())
         .flatten()
@@ -217,7 +217,7 @@ pub struct HiddenRoots {
 impl HiddenRoots {
     /// The places that are closed to both tools, for a process that serves several tools.
     #[must_use]
-    pub fn shared(mut self, other: &Self) -> Self {
+    pub fn shared_with(mut self, other: &Self) -> Self {
         self.denied.retain(|root| other.denied.contains(root));
         self.open.extend(other.open.iter().cloned());
         self
@@ -243,7 +243,7 @@ impl Engine {
     /// A value that the manifest's validation should have rejected: see [`CompileError`].
     pub fn compile(policies: &[model::Policy]) -> Result<Self, CompileError> {
         let mut warnings = Vec::new();
-        let rules = source::rules(policies, &mut warnings)?;
+        let rules = source::compile_rules(policies, &mut warnings)?;
         let names = policies
             .iter()
             .map(|policy| policy.name.as_str())
@@ -270,7 +270,7 @@ impl Engine {
             .cloned()
             .collect();
         let all = RuleSet::new(rules);
-        warnings.extend(all.index.unreachable(&all.rules));
+        warnings.extend(all.index.unreachable_rules(&all.rules));
         Self {
             all,
             named,
@@ -288,7 +288,7 @@ impl Engine {
     ///
     /// let engine = Engine::compile(&[])?;
     /// let (labels, facts) = Default::default();
-    /// let verdict = engine.decide(&PolicySubject {
+    /// let verdict = engine.decide_call(&PolicySubject {
     ///     tool: "file-read",
     ///     labels: &labels,
     ///     annotations: &facts,
@@ -373,7 +373,7 @@ impl Engine {
     #[must_use]
     pub fn denies_call_by_name(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
         let call = AnalyzedSubject::new(subject);
-        let decides = |rule: &&Arc<Rule>| rule.matcher.name.is_some() && rule.applies(&call).is_ok();
+        let decides = |rule: &&Arc<Rule>| rule.matcher.name.is_some() && rule.check_applies(&call).is_ok();
         self.all
             .rules
             .iter()
@@ -417,7 +417,7 @@ impl Engine {
             if rule.looks_at_arguments(subject) {
                 return true;
             }
-            if rule.applies(&call).is_ok() {
+            if rule.check_applies(&call).is_ok() {
                 return false;
             }
         }
@@ -427,12 +427,12 @@ impl Engine {
     /// The absolute roots of every `path_within` rule that matches the tool; a verdict may change at these. `true`: one of the
     /// rules denies or asks. Empty: no rule depends on the call's paths.
     #[must_use]
-    pub fn roots(&self, subject: &PolicySubject<'_>) -> BTreeMap<PathBuf, bool> {
+    pub fn path_rule_roots(&self, subject: &PolicySubject<'_>) -> BTreeMap<PathBuf, bool> {
         let mut roots = BTreeMap::new();
-        let _none = self.placed.index.first(subject, |at| {
+        let _none = self.placed.index.first_match(subject, |at| {
             let rule = self.placed.rules.get(at);
             for rule in rule.into_iter().filter(|rule| rule.looks_at_arguments(subject)) {
-                for root in rule.roots(subject.workdir) {
+                for root in rule.path_roots(subject.workdir) {
                     *roots.entry(root).or_default() |= !rule.is_permissive();
                 }
             }
@@ -445,17 +445,17 @@ impl Engine {
     #[must_use]
     pub fn all_roots(&self, workdir: &Path) -> BTreeSet<PathBuf> {
         let rules = self.placed.rules.iter();
-        rules.flat_map(|rule| rule.roots(workdir)).collect()
+        rules.flat_map(|rule| rule.path_roots(workdir)).collect()
     }
 
     /// The places that the tool's sandbox must hide: those denied to the tool itself, and those denied to tools that read files,
     /// unless a rule allows them for this tool. `named`: the policies that narrow it in addition.
     #[must_use]
-    pub fn closed(&self, subject: &PolicySubject<'_>, named: &[&str]) -> HiddenRoots {
+    pub fn hidden_roots(&self, subject: &PolicySubject<'_>, named: &[&str]) -> HiddenRoots {
         let mut closed = HiddenRoots::default();
         let reader = FileReaderSubject::new();
         let reader = reader.subject(subject.workdir);
-        let roots = [self.roots(subject), self.roots(&reader)];
+        let roots = [self.path_rule_roots(subject), self.path_rule_roots(&reader)];
         let roots: BTreeSet<PathBuf> = roots.into_iter().flat_map(BTreeMap::into_keys).collect();
         let narrowing: Vec<&RuleSet> = named.iter().filter_map(|name| self.named.get(*name)).collect();
         for root in roots {
@@ -468,7 +468,7 @@ impl Engine {
                     places: None,
                     ..*of
                 };
-                let rule = rules.first(&AnalyzedSubject::new(&subject))?;
+                let rule = rules.first_rule(&AnalyzedSubject::new(&subject))?;
                 rule.speaks_of_places().then_some(rule.effect == Effect::Deny)
             };
             let own = said(&self.all, subject);

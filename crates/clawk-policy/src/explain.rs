@@ -98,12 +98,12 @@ impl AnalyzedSubject<'_> {
     /// The path that makes `rule`'s `path_within` fail.
     pub(crate) fn paths_detail(&self, rule: &Rule) -> Option<String> {
         let paths = self.paths();
-        if let Some(refused) = paths.refused() {
+        if let Some(refused) = paths.refusal_reason() {
             return Some(refused.to_owned());
         }
         rule.conditions.iter().find_map(|condition| match condition {
             RuleCondition::PathWithin(roots) => paths
-                .outside(&self.roots(roots))
+                .first_outside(&self.rule_roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
             RuleCondition::Taint(_)
             | RuleCondition::From(_)

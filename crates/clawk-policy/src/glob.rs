@@ -37,14 +37,14 @@ impl NamePattern {
     }
 
     /// Whether every name that matches `other` also matches this (`None`: any name). `true` is certain; `false` may be wrong.
-    pub(crate) fn covers(&self, other: Option<&Self>) -> bool {
+    pub(crate) fn covers_pattern(&self, other: Option<&Self>) -> bool {
         match (self, other) {
             (_, None) => self.text() == "*",
             (name, Some(Self::Exact(text))) => name.matches(text),
             (Self::Exact(_), Some(Self::Glob(_))) => false,
             // A star in the other pattern can match anything, so only a star of ours may cover it.
             (Self::Glob(ours), Some(Self::Glob(theirs))) => {
-                fits(ours.text.as_bytes(), theirs.text.as_bytes(), true)
+                matches_pattern(ours.text.as_bytes(), theirs.text.as_bytes(), true)
             }
         }
     }
@@ -62,7 +62,7 @@ impl WildcardPattern {
     }
 
     fn matches(&self, name: &str) -> bool {
-        fits(self.text.as_bytes(), name.as_bytes(), false)
+        matches_pattern(self.text.as_bytes(), name.as_bytes(), false)
     }
 
     /// The characters before the first wildcard.
@@ -77,7 +77,7 @@ impl WildcardPattern {
 }
 
 /// Whether `text` matches `pattern`. With `symbolic`, `text` is a pattern too, and only a `*` matches its `*`.
-fn fits(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
+fn matches_pattern(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     loop {

@@ -92,7 +92,7 @@ impl Index {
     }
 
     /// The smallest position for which `applies` returns true. `applies` is called only for rules that may match.
-    pub(crate) fn first(
+    pub(crate) fn first_match(
         &self,
         subject: &PolicySubject<'_>,
         mut applies: impl FnMut(usize) -> bool,
@@ -162,7 +162,7 @@ impl Index {
     }
 
     /// Finds rules that can never decide, because an earlier rule always decides first.
-    pub(crate) fn unreachable(&self, rules: &[Arc<Rule>]) -> Vec<PolicyWarning> {
+    pub(crate) fn unreachable_rules(&self, rules: &[Arc<Rule>]) -> Vec<PolicyWarning> {
         let mut found = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
             // The minimal call that matches `rule`. A rule that matches this call matches every call that `rule` matches.
@@ -194,8 +194,11 @@ impl Index {
                 taint: Some(&[]),
                 values: None,
             };
-            let by = self.first(&least, |other| {
-                other < at && rules.get(other).is_some_and(|other| covers(other, rule, &least))
+            let by = self.first_match(&least, |other| {
+                other < at
+                    && rules
+                        .get(other)
+                        .is_some_and(|other| rule_covers(other, rule, &least))
             });
             if let Some(by) = by.and_then(|by| rules.get(by)) {
                 let kind = WarningKind::Unreachable {
@@ -226,12 +229,12 @@ fn by_ends<'m>(
 }
 
 /// Whether `other` decides every call that `rule` matches.
-fn covers(other: &Rule, rule: &Rule, least: &PolicySubject<'_>) -> bool {
+fn rule_covers(other: &Rule, rule: &Rule, least: &PolicySubject<'_>) -> bool {
     let name = other.matcher.name.as_ref();
     let category_sure =
         other.scope != Scope::Category || rule.scope == Scope::Category || least.category().is_some();
     other.is_unconditional()
         && category_sure
-        && name.is_none_or(|name| name.covers(rule.matcher.name.as_ref()))
+        && name.is_none_or(|name| name.covers_pattern(rule.matcher.name.as_ref()))
         && other.matcher.facts_match(least).is_ok()
 }

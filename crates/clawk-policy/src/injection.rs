@@ -98,11 +98,11 @@ struct PhraseSearch {
 static SEARCH: LazyLock<PhraseSearch> = LazyLock::new(|| {
     let (mut words, mut patterns) = (Vec::new(), Vec::new());
     let mut add = |text: &str, pattern: Pattern| {
-        words.push(fold::letters(text));
+        words.push(fold::fold_phrase(text));
         patterns.push(pattern);
     };
-    for (family, weight, phrase) in phrases::lists() {
-        let edges = fold::letters(phrase).len() < phrases::SURE_LETTERS;
+    for (family, weight, phrase) in phrases::phrase_lists() {
+        let edges = fold::fold_phrase(phrase).len() < phrases::SURE_LETTERS;
         let pattern = Pattern::Phrase {
             family,
             weight,
@@ -120,10 +120,10 @@ static SEARCH: LazyLock<PhraseSearch> = LazyLock::new(|| {
         }
     }
     for word in phrases::DRESSED {
-        let letters = fold::unfolded(word);
-        words.push(fold::refold(&views::rot13(&letters)));
+        let letters = fold::plain_letters(word);
+        words.push(fold::refold_text(&views::decode_rot13(&letters)));
         patterns.push(Pattern::Dressed("rot13"));
-        words.push(fold::refold(&letters.chars().rev().collect::<String>()));
+        words.push(fold::refold_text(&letters.chars().rev().collect::<String>()));
         patterns.push(Pattern::Dressed("reversed"));
     }
     let automaton = AhoCorasick::builder()
@@ -185,7 +185,7 @@ pub fn tally(hits: &[InjectionHit]) -> BTreeMap<&'static str, usize> {
 
 /// Searches one view of a text. Returns the weak signs.
 fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>) -> Vec<InjectionHit> {
-    let folded = FoldedText::of(text);
+    let folded = FoldedText::from_text(text);
     let mut weak = Vec::new();
     let dressed = by_patterns(&folded, dress, hits, &mut weak);
     if depth == 0 {
@@ -211,7 +211,7 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>
         }
         suspect
     };
-    for hidden in views::hidden(text) {
+    for hidden in views::decode_hidden(text) {
         let told = within(&hidden.text, "hidden", (hidden.start, hidden.end), true);
         if !told && hidden.is_message() {
             weak.push(InjectionHit {
@@ -222,11 +222,11 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>
             });
         }
     }
-    for blob in views::base64(text) {
+    for blob in views::decode_base64(text) {
         within(&blob.text, "base64", (blob.start, blob.end), true);
     }
     if dressed.0 {
-        within(&views::rot13(text), "rot13", (0, text.len()), false);
+        within(&views::decode_rot13(text), "rot13", (0, text.len()), false);
     }
     if dressed.1 {
         within(
@@ -289,7 +289,7 @@ fn by_patterns(
                 continue;
             }
         };
-        let (start, end) = folded.place(start, found.end());
+        let (start, end) = folded.original_range(start, found.end());
         let hit = InjectionHit {
             family,
             start,

@@ -36,7 +36,7 @@ pub enum TextFault {
 impl TextFault {
     /// The fault's stable name, `data.reason` on the wire (R16a).
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn reason_word(self) -> &'static str {
         match self {
             Self::Size => "input_size",
             Self::NullByte => "null_byte",
@@ -139,7 +139,7 @@ impl InputTextRules {
                     0xfe | 0xff => "a byte order mark of UTF-16 within UTF-8".to_owned(),
                     byte => format!("the byte 0x{byte:02x}, which is not UTF-8"),
                 };
-                Err(finding(TextFault::Encoding, "", at, what))
+                Err(text_finding(TextFault::Encoding, "", at, what))
             }
         }
     }
@@ -148,7 +148,7 @@ impl InputTextRules {
     ///
     /// # Errors
     /// The fault with its position.
-    pub fn check(&self, text: &str) -> Result<(), Finding> {
+    pub fn check_input(&self, text: &str) -> Result<(), Finding> {
         self.check_size(text.len())?;
         self.check_text(text, "")
     }
@@ -195,7 +195,7 @@ impl InputTextRules {
         match self.max_size_bytes {
             Some(most) if u64::try_from(size).unwrap_or(u64::MAX) > most => {
                 let what = format!("it has {size} bytes, `max_size_bytes` is {most}");
-                Err(finding(TextFault::Size, "", 0, what))
+                Err(text_finding(TextFault::Size, "", 0, what))
             }
             _ => Ok(()),
         }
@@ -205,7 +205,7 @@ impl InputTextRules {
         if self.null_bytes
             && let Some(at) = text.find('\0')
         {
-            return Err(finding(
+            return Err(text_finding(
                 TextFault::NullByte,
                 pointer,
                 at,
@@ -222,7 +222,7 @@ impl InputTextRules {
     }
 }
 
-fn finding(fault: TextFault, pointer: &str, at: usize, detail: String) -> Finding {
+fn text_finding(fault: TextFault, pointer: &str, at: usize, detail: String) -> Finding {
     let pointer = pointer.to_owned();
     Finding {
         fault,
@@ -241,7 +241,7 @@ fn check_encoding(text: &str, pointer: &str, encoding: TextEncoding) -> Result<(
                 .or_else(|| text.find("\u{c3}\u{82}\u{c2}"))
                 .or_else(|| text.find('\u{feff}').filter(|at| *at > 0));
             return match at {
-                Some(at) => Err(finding(
+                Some(at) => Err(text_finding(
                     TextFault::Encoding,
                     pointer,
                     at,
@@ -256,7 +256,7 @@ fn check_encoding(text: &str, pointer: &str, encoding: TextEncoding) -> Result<(
     match text.char_indices().find(|(_, c)| *c > most) {
         Some((at, c)) => {
             let what = format!("the character U+{:04X}, which {name} lacks", u32::from(c));
-            Err(finding(TextFault::Encoding, pointer, at, what))
+            Err(text_finding(TextFault::Encoding, pointer, at, what))
         }
         None => Ok(()),
     }
@@ -269,7 +269,7 @@ fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
     let mut before = None;
     while let Some((at, c)) = chars.next() {
         let next = chars.peek().map(|(_, c)| *c);
-        let refuse = |fault, what: String| Err(finding(fault, pointer, at, what));
+        let refuse = |fault, what: String| Err(text_finding(fault, pointer, at, what));
         let named = |what: &str| format!("{what} U+{:04X}", u32::from(c));
         line_ends = if c == '\n' {
             line_ends + 1
@@ -354,6 +354,9 @@ pub(crate) const fn kind_of(c: char) -> Option<TextFault> {
 
 /// The faults by name, for events.
 #[must_use]
-pub fn words(findings: &[Finding]) -> BTreeSet<&'static str> {
-    findings.iter().map(|finding| finding.fault.word()).collect()
+pub fn fault_words(findings: &[Finding]) -> BTreeSet<&'static str> {
+    findings
+        .iter()
+        .map(|finding| finding.fault.reason_word())
+        .collect()
 }

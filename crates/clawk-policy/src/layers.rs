@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::engine::{Engine, PolicySubject};
 use crate::explain::{DecisionExplanation, ExplanationStep};
-use crate::verdict::{Verdict, autonomy};
+use crate::verdict::{Verdict, autonomy_verdict};
 
 /// The layers that narrow a call in addition to the rules.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ pub struct LayeredDecision<'a> {
 impl LayeredDecision<'_> {
     /// The layer that decided.
     #[must_use]
-    pub fn decided(&self) -> Option<&LayerAnswer<'_>> {
+    pub fn deciding_layer(&self) -> Option<&LayerAnswer<'_>> {
         self.layers.get(self.deciding)
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for PolicyLayer<'_> {
 
 impl PolicyLayers<'_> {
     /// Every layer's own verdict, in order. The kernel decides by these.
-    pub fn words<'s>(
+    pub fn layer_verdicts<'s>(
         &'s self,
         engine: &'s Engine,
         subject: &'s PolicySubject<'s>,
@@ -80,13 +80,16 @@ impl PolicyLayers<'_> {
         let own = || {
             (
                 PolicyLayer::Autonomy(self.autonomy),
-                autonomy(self.autonomy, read_only(subject)),
+                autonomy_verdict(self.autonomy, read_only(subject)),
             )
         };
         let rules = || (PolicyLayer::Rules, engine.decide(subject));
         let named = self.named.iter().map(|name| {
             let further = engine.decide_named(name, subject);
-            (PolicyLayer::Named(name), further.unwrap_or_else(|| unknown(name)))
+            (
+                PolicyLayer::Named(name),
+                further.unwrap_or_else(|| unknown_policy_verdict(name)),
+            )
         });
         std::iter::once_with(own)
             .chain(std::iter::once_with(rules))
@@ -96,7 +99,7 @@ impl PolicyLayers<'_> {
     /// The strictest verdict of all layers.
     #[must_use]
     pub fn decide(&self, engine: &Engine, subject: &PolicySubject<'_>) -> Verdict {
-        let words = self.words(engine, subject).map(|(_, verdict)| verdict);
+        let words = self.layer_verdicts(engine, subject).map(|(_, verdict)| verdict);
         words.reduce(Verdict::stricter).unwrap_or_else(Verdict::allow)
     }
 
@@ -111,7 +114,7 @@ impl PolicyLayers<'_> {
         let mut layers = vec![
             LayerAnswer {
                 layer: PolicyLayer::Autonomy(self.autonomy),
-                verdict: autonomy(self.autonomy, read_only(subject)),
+                verdict: autonomy_verdict(self.autonomy, read_only(subject)),
                 steps: Vec::new(),
             },
             by_rules(PolicyLayer::Rules, engine.explain(subject)),
@@ -121,7 +124,7 @@ impl PolicyLayers<'_> {
             by_rules(
                 PolicyLayer::Named(name),
                 explained.unwrap_or_else(|| DecisionExplanation {
-                    verdict: unknown(name),
+                    verdict: unknown_policy_verdict(name),
                     steps: Vec::new(),
                 }),
             )
@@ -153,6 +156,6 @@ fn read_only(subject: &PolicySubject<'_>) -> bool {
     subject.annotations.get("readOnlyHint").and_then(Value::as_bool) == Some(true)
 }
 
-fn unknown(policy: &str) -> Verdict {
+fn unknown_policy_verdict(policy: &str) -> Verdict {
     Verdict::deny(format!("no policy `{policy}`"))
 }

@@ -139,7 +139,7 @@ impl Scanner {
     /// The number of known key formats. The manifest's `patterns` may ask for at most this many.
     #[must_use]
     pub fn shape_count() -> usize {
-        shapes::count()
+        shapes::kind_count()
     }
 
     /// Whether the scanner searches for nothing.
@@ -151,12 +151,12 @@ impl Scanner {
     /// The longest secret, bytes, except those that begin with an anchor of [`Self::vast`].
     fn longest(&self) -> usize {
         let shapes = if self.shapes { shapes::SHORT } else { 0 };
-        self.known.longest().min(MAX_SECRET_BYTES).max(shapes)
+        self.known.longest_form().min(MAX_SECRET_BYTES).max(shapes)
     }
 
     /// Where a secret of up to [`MAX_SECRET_BYTES`] may begin.
     fn vast(&self, text: &[u8]) -> Option<usize> {
-        self.shapes.then(|| shapes::vast(text)).flatten()
+        self.shapes.then(|| shapes::find_long_key(text)).flatten()
     }
 
     /// The names of known values that are not searched for. They are too short or too plain, so a search would redact ordinary
@@ -175,9 +175,9 @@ impl Scanner {
     /// Unordered findings, which may overlap.
     fn candidates(&self, text: &[u8]) -> Vec<SecretLeak> {
         let mut found = Vec::new();
-        self.known.find(text, &mut found);
+        self.known.find_leaks(text, &mut found);
         if self.shapes {
-            shapes::find(text, &mut found);
+            shapes::find_keys(text, &mut found);
         }
         found
     }

@@ -38,4 +38,4 @@ pub use source::{CompileError, PolicyWarning, WarningKind, micro_usd};
 pub use value::TARGETS_ANNOTATION;
 pub use value_sources::{CONFIDENTIAL_ANNOTATION, LOOKUP_ANNOTATION, ToolResult, ValueSources};
 pub use value_words::ValueOrigin;
-pub use verdict::{Approval, Effect, SpentLimit, TimeoutDefault, Verdict, autonomy};
+pub use verdict::{Approval, Effect, SpentLimit, TimeoutDefault, Verdict, autonomy_verdict};

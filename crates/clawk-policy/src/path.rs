@@ -32,8 +32,8 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Map, Value};
 
 use collect::PathCollector;
-pub(crate) use collect::arguments;
-pub use collect::{NamedPaths, named};
+pub(crate) use collect::path_arguments;
+pub use collect::{NamedPaths, named_paths};
 pub use places::{RealLocation, RealLocations, RootPlace, RuleRoots};
 
 /// Arguments nested deeper count as a refused path.
@@ -63,13 +63,13 @@ pub struct CallPaths {
 impl CallPaths {
     /// Collects and resolves the paths of `arguments`.
     #[must_use]
-    pub fn of(
+    pub fn from_arguments(
         arguments: &Map<String, Value>,
         schema: Option<&Value>,
         workdir: &Path,
         places: Option<&RealLocations>,
     ) -> Self {
-        let found = PathCollector::of(arguments, schema);
+        let found = PathCollector::from_arguments(arguments, schema);
         let mut paths = Self {
             inside: Vec::new(),
             places: Vec::new(),
@@ -79,38 +79,38 @@ impl CallPaths {
             refused: found.refused.clone(),
         };
         if !workdir.is_absolute() {
-            paths.refuse("the working directory is not absolute".to_owned());
+            paths.refuse_with("the working directory is not absolute".to_owned());
             return paths;
         }
         if found.paths.len() > MAX_PATHS || found.workdirs.len() > MAX_BASES {
-            paths.refuse(format!(
+            paths.refuse_with(format!(
                 "it names more than {MAX_PATHS} paths or {MAX_BASES} working directories"
             ));
             return paths;
         }
         let mut bases = Vec::new();
         for (key, text) in &found.workdirs {
-            match resolve(text, workdir) {
+            match resolve_lexically(text, workdir) {
                 Ok(base) => bases.push(base),
-                Err(why) => paths.refuse(format!("`{key}`: {why}")),
+                Err(why) => paths.refuse_with(format!("`{key}`: {why}")),
             }
         }
         if bases.is_empty() {
             bases.push(workdir.components().collect());
         }
         for text in &found.guesses {
-            let counted = bases.iter().filter_map(|base| guess(text, base, places));
+            let counted = bases.iter().filter_map(|base| guess_path(text, base, places));
             paths.guesses.extend(counted);
         }
         for (pointer, text) in &found.paths {
             for base in &bases {
-                match resolve(text, base) {
+                match resolve_lexically(text, base) {
                     Ok(path) => paths.inside.push(path),
-                    Err(why) => paths.refuse(format!("`{pointer}`: {why}")),
+                    Err(why) => paths.refuse_with(format!("`{pointer}`: {why}")),
                 }
-                let path = base.join(plain(text));
-                if let Some(RealLocation { at, .. }) = places.and_then(|places| places.of(&path))
-                    && at != [lexical(&path)]
+                let path = base.join(strip_file_scheme(text));
+                if let Some(RealLocation { at, .. }) = places.and_then(|places| places.location_of(&path))
+                    && at != [lexical_path(&path)]
                 {
                     paths.elsewhere.push((path, at));
                 }
@@ -120,15 +120,15 @@ impl CallPaths {
             paths.inside.append(&mut bases);
         }
         if let Some(places) = places {
-            paths.follow(places);
+            paths.follow_locations(places);
         }
         paths
     }
 
     /// Adds the real locations of the paths. A path without a known location is refused.
-    fn follow(&mut self, places: &RealLocations) {
+    fn follow_locations(&mut self, places: &RealLocations) {
         for path in &self.inside {
-            let unknown = match places.of(path) {
+            let unknown = match places.location_of(path) {
                 Some(RealLocation {
                     at, unknown: None, ..
                 }) => {
@@ -144,7 +144,7 @@ impl CallPaths {
         }
     }
 
-    fn refuse(&mut self, why: String) {
+    fn refuse_with(&mut self, why: String) {
         self.refused.get_or_insert(why);
     }
 
@@ -153,71 +153,73 @@ impl CallPaths {
     #[must_use]
     pub fn all_within(&self, roots: &RuleRoots) -> bool {
         let out = |guess: &Vec<PathBuf>| match guess.split_first() {
-            Some((words, places)) => roots.name(words) && !places.iter().all(|place| roots.place(place)),
+            Some((words, places)) => {
+                roots.name(words) && !places.iter().all(|place| roots.contains_place(place))
+            }
             None => false,
         };
-        self.refused.is_none() && self.outside(roots).is_none() && !self.guesses.iter().any(out)
+        self.refused.is_none() && self.first_outside(roots).is_none() && !self.guesses.iter().any(out)
     }
 
     /// Whether a path is inside one of the roots, by text or by real location, or is refused. This makes a restrictive rule apply.
     /// `guesses`: strings that only may be paths count too.
     #[must_use]
     pub fn any_within(&self, roots: &RuleRoots, guesses: bool) -> bool {
-        let touches = |path: &PathBuf| roots.touches(path);
+        let touches = |path: &PathBuf| roots.touches_path(path);
         self.refused.is_some()
             || self.inside.iter().chain(&self.places).any(touches)
             || (guesses && (self.overfull || self.guesses.iter().flatten().any(touches)))
     }
 
     /// Whether there are strings that only may be paths.
-    pub(crate) const fn guesses(&self) -> bool {
+    pub(crate) const fn has_guesses(&self) -> bool {
         self.overfull || !self.guesses.is_empty()
     }
 
     /// The first path or location outside the roots, for explanations.
     #[must_use]
-    pub fn outside(&self, roots: &RuleRoots) -> Option<&Path> {
+    pub fn first_outside(&self, roots: &RuleRoots) -> Option<&Path> {
         let named = self.inside.iter().find(|path| !roots.name(path));
         let place = || {
             self.places
                 .iter()
-                .find(|path| roots.looked() && !roots.place(path))
+                .find(|path| roots.is_looked_up() && !roots.contains_place(path))
         };
         named.or_else(place).map(PathBuf::as_path)
     }
 
     /// Why a path was refused, with its pointer.
     #[must_use]
-    pub fn refused(&self) -> Option<&str> {
+    pub fn refusal_reason(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
     /// The paths by their text.
     #[must_use]
-    pub fn names(&self) -> &[PathBuf] {
+    pub fn named_paths(&self) -> &[PathBuf] {
         &self.inside
     }
 
     /// The paths that lead to another location than they name, with that location.
     #[must_use]
-    pub fn elsewhere(&self) -> &[(PathBuf, Vec<PathBuf>)] {
+    pub fn redirected_paths(&self) -> &[(PathBuf, Vec<PathBuf>)] {
         &self.elsewhere
     }
 
     /// The known locations of the paths.
     #[must_use]
-    pub fn places(&self) -> &[PathBuf] {
+    pub fn known_locations(&self) -> &[PathBuf] {
         &self.places
     }
 }
 
 /// A string that may be a path, by text and then by location: it has a separator or names something that exists.
-fn guess(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<PathBuf>> {
-    let path = base.join(plain(text));
-    let found = places.and_then(|places| places.of(&path));
+fn guess_path(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<PathBuf>> {
+    let path = base.join(strip_file_scheme(text));
+    let found = places.and_then(|places| places.location_of(&path));
     let exists = found.as_ref().is_some_and(|place| place.exists);
     (exists || text.contains('/')).then(|| {
-        let mut all = vec![lexical(&path)];
+        let mut all = vec![lexical_path(&path)];
         all.extend(found.into_iter().flat_map(|place| place.at));
         all
     })
@@ -226,15 +228,19 @@ fn guess(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<
 /// The paths to look up for a decision: those that the call names, then all other strings that may be paths. They are absolute and
 /// otherwise unchanged.
 #[must_use]
-pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &Path) -> Vec<PathBuf> {
-    let found = PathCollector::of(arguments, schema);
+pub fn paths_to_resolve(
+    arguments: &Map<String, Value>,
+    schema: Option<&Value>,
+    workdir: &Path,
+) -> Vec<PathBuf> {
+    let found = PathCollector::from_arguments(arguments, schema);
     if found.paths.len() > MAX_PATHS || found.workdirs.len() > MAX_BASES {
         return Vec::new();
     }
     let mut bases: Vec<PathBuf> = found
         .workdirs
         .iter()
-        .filter_map(|(_, text)| resolve(text, workdir).ok()) // silent-ok: what is refused is not looked up
+        .filter_map(|(_, text)| resolve_lexically(text, workdir).ok()) // silent-ok: what is refused is not looked up
         .collect();
     if bases.is_empty() {
         bases.push(workdir.to_path_buf());
@@ -242,19 +248,29 @@ pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &
     let mut all = bases.clone();
     for base in &bases {
         // Unchanged, because only a lookup that follows links can resolve `..`.
-        all.extend(found.paths.iter().map(|(_, text)| base.join(plain(text))));
-        all.extend(found.guesses.iter().map(|text| base.join(plain(text))));
+        all.extend(
+            found
+                .paths
+                .iter()
+                .map(|(_, text)| base.join(strip_file_scheme(text))),
+        );
+        all.extend(
+            found
+                .guesses
+                .iter()
+                .map(|text| base.join(strip_file_scheme(text))),
+        );
     }
     all
 }
 
 /// Strips the scheme: `file:` URIs name files too.
-fn plain(text: &str) -> &str {
+fn strip_file_scheme(text: &str) -> &str {
     text.strip_prefix("file://").unwrap_or(text)
 }
 
 /// Removes `.` and `..` by the text alone.
-fn lexical(path: &Path) -> PathBuf {
+fn lexical_path(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -270,7 +286,7 @@ fn lexical(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Why the path can't be judged.
-pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
+pub fn resolve_lexically(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     if text.contains('\0') {
         return Err("NUL in a path");
     }

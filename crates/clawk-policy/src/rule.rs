@@ -89,11 +89,11 @@ pub(crate) struct Limit {
 
 impl Limit {
     fn is_spent(&self, usage: UsageView) -> bool {
-        self.spent(usage).is_some()
+        self.spent_limit(usage).is_some()
     }
 
     /// The used-up limit, if there is one.
-    fn spent(&self, usage: UsageView) -> Option<SpentLimit> {
+    fn spent_limit(&self, usage: UsageView) -> Option<SpentLimit> {
         let tokens = self.tokens_per_day.map(|limit| SpentLimit {
             name: "tokens_per_day",
             limit,
@@ -139,24 +139,24 @@ impl Rule {
     ///
     /// # Errors
     /// The first part that does not hold. Cheap: texts are built only when the reason is shown.
-    pub(crate) fn applies<'r>(&'r self, call: &AnalyzedSubject<'_>) -> Result<(), WhyNot<'r>> {
-        self.matches(call.subject)?;
+    pub(crate) fn check_applies<'r>(&'r self, call: &AnalyzedSubject<'_>) -> Result<(), WhyNot<'r>> {
+        self.check_match(call.subject)?;
         match self.limit {
             Some(limit) if !limit.is_spent(call.subject.usage) => return Err(WhyNot::LimitNotSpent),
             Some(_) | None => {}
         }
         self.conditions
             .iter()
-            .try_for_each(|condition| self.holds(condition, call))
+            .try_for_each(|condition| self.check_condition(condition, call))
     }
 
     /// Whether the rule matches the tool, and then depends on the call's arguments.
     pub(crate) fn looks_at_arguments(&self, subject: &PolicySubject<'_>) -> bool {
-        self.matches(subject).is_ok() && (self.speaks_of_places() || self.looks_at_values())
+        self.check_match(subject).is_ok() && (self.speaks_of_places() || self.looks_at_values())
     }
 
     /// The absolute roots of its `path_within`.
-    pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
+    pub(crate) fn path_roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
         let of = |condition: &'r RuleCondition| match condition {
             RuleCondition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
             RuleCondition::Taint(_)
@@ -210,7 +210,7 @@ impl Rule {
     }
 
     /// Checks `scope` and `match` only.
-    fn matches<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
+    fn check_match<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
         if self.scope == Scope::Category && subject.category().is_none() {
             return Err(WhyNot::NoCategory);
         }
@@ -220,7 +220,7 @@ impl Rule {
         }
     }
 
-    fn holds<'r>(
+    fn check_condition<'r>(
         &'r self,
         condition: &'r RuleCondition,
         call: &AnalyzedSubject<'_>,
@@ -239,12 +239,12 @@ impl Rule {
                 });
                 if holds { Ok(()) } else { Err(WhyNot::Taint) }
             }
-            RuleCondition::From(from) if from.holds(call.subject, permissive) => Ok(()),
+            RuleCondition::From(from) if from.is_fulfilled(call.subject, permissive) => Ok(()),
             RuleCondition::From(_) => Err(WhyNot::From),
-            RuleCondition::Confidential(secret) if secret.holds(call.subject, permissive) => Ok(()),
+            RuleCondition::Confidential(secret) if secret.is_fulfilled(call.subject, permissive) => Ok(()),
             RuleCondition::Confidential(_) => Err(WhyNot::Confidential),
             RuleCondition::PathWithin(roots) => {
-                let roots = call.roots(roots);
+                let roots = call.rule_roots(roots);
                 let paths = call.paths();
                 let holds = if permissive {
                     paths.all_within(&roots)
@@ -265,7 +265,7 @@ impl Rule {
             reason: self.reason.clone(),
             audit: self.effect == Effect::AuditOnly,
             limit_spent: self.limit.is_some(),
-            limit: self.limit.and_then(|limit| limit.spent(usage)),
+            limit: self.limit.and_then(|limit| limit.spent_limit(usage)),
             taint: self.looks_at_taint(),
         }
     }

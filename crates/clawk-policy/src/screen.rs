@@ -64,7 +64,7 @@ impl ScreeningPolicy {
             ));
         }
         let stricter = |known: Option<ScanAction>| {
-            Some(known.map_or(scan.action, |known| strictest(known, scan.action)))
+            Some(known.map_or(scan.action, |known| stricter_action(known, scan.action)))
         };
         if matches!(scan.scope, ScanScope::Input | ScanScope::Both) {
             self.secrets_in = stricter(self.secrets_in);
@@ -113,14 +113,14 @@ impl ScreeningPolicy {
             Some(known) => InjectionScreening {
                 pattern: pattern || known.pattern,
                 judge: judge || known.judge,
-                action: sternest(scan.action, known.action),
+                action: stricter_injection_action(scan.action, known.action),
             },
         });
         Ok(())
     }
 }
 
-const fn strictest(a: ScanAction, b: ScanAction) -> ScanAction {
+const fn stricter_action(a: ScanAction, b: ScanAction) -> ScanAction {
     match (a, b) {
         (ScanAction::Block, _) | (_, ScanAction::Block) => ScanAction::Block,
         (ScanAction::Redact, _) | (_, ScanAction::Redact) => ScanAction::Redact,
@@ -128,7 +128,7 @@ const fn strictest(a: ScanAction, b: ScanAction) -> ScanAction {
     }
 }
 
-const fn sternest(a: InjectionAction, b: InjectionAction) -> InjectionAction {
+const fn stricter_injection_action(a: InjectionAction, b: InjectionAction) -> InjectionAction {
     use InjectionAction::{BlockAndLog, Ignore, LogOnly, Warn};
     match (a, b) {
         (BlockAndLog, _) | (_, BlockAndLog) => BlockAndLog,

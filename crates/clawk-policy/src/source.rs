@@ -95,7 +95,7 @@ impl fmt::Display for PolicyWarning {
 }
 
 /// All rules in evaluation order: the policies as listed, each one's rules as written (CKP §5.8).
-pub(crate) fn rules(
+pub(crate) fn compile_rules(
     policies: &[model::Policy],
     warnings: &mut Vec<PolicyWarning>,
 ) -> Result<Vec<Rule>, CompileError> {
@@ -111,36 +111,36 @@ pub(crate) fn rules(
             });
         }
         for rule in &policy.rules {
-            let compiled = compile(&name, rule)?;
-            warnings.extend(doubts(&compiled));
+            let compiled = compile_rule(&name, rule)?;
+            warnings.extend(rule_warnings(&compiled));
             rules.push(compiled);
         }
     }
     Ok(rules)
 }
 
-fn compile(policy: &Arc<str>, rule: &model::Rule) -> Result<Rule, CompileError> {
+fn compile_rule(policy: &Arc<str>, rule: &model::Rule) -> Result<Rule, CompileError> {
     Ok(Rule {
         policy: Arc::clone(policy),
         id: rule.id.as_str().into(),
-        effect: effect(policy, rule)?,
+        effect: parse_effect(policy, rule)?,
         scope: match rule.scope {
             model::RuleScope::Tool => Scope::Tool,
             model::RuleScope::Category => Scope::Category,
             model::RuleScope::All => Scope::All,
         },
-        matcher: matcher(&rule.matcher),
-        conditions: conditions(&rule.conditions),
+        matcher: build_matcher(&rule.matcher),
+        conditions: parse_conditions(&rule.conditions),
         limit: rule
             .rate_limit
             .as_ref()
-            .map(|rate| limit(policy, rule, rate))
+            .map(|rate| parse_limit(policy, rule, rate))
             .transpose()?,
         reason: rule.reason.as_deref().map(Arc::from),
     })
 }
 
-fn effect(policy: &str, rule: &model::Rule) -> Result<Effect, CompileError> {
+fn parse_effect(policy: &str, rule: &model::Rule) -> Result<Effect, CompileError> {
     const YEAR_SECONDS: u64 = 31_536_000;
     Ok(match rule.action {
         model::RuleAction::Allow => Effect::Allow,
@@ -165,7 +165,7 @@ fn effect(policy: &str, rule: &model::Rule) -> Result<Effect, CompileError> {
     })
 }
 
-fn matcher(given: &model::RuleMatch) -> Matcher {
+fn build_matcher(given: &model::RuleMatch) -> Matcher {
     Matcher {
         name: given.name.as_deref().map(NamePattern::new),
         category: given.category.as_deref().map(Box::from),
@@ -182,10 +182,10 @@ fn matcher(given: &model::RuleMatch) -> Matcher {
     }
 }
 
-fn conditions(given: &Map<String, Value>) -> Vec<RuleCondition> {
+fn parse_conditions(given: &Map<String, Value>) -> Vec<RuleCondition> {
     let read = |(key, value): (&String, &Value)| match (key.as_str(), path_roots(value)) {
         ("path_within", Some(roots)) => RuleCondition::PathWithin(roots),
-        ("taint", _) => taint(value).map_or_else(
+        ("taint", _) => parse_taint(value).map_or_else(
             || RuleCondition::Unknown(key.as_str().into()),
             RuleCondition::Taint,
         ),
@@ -206,7 +206,7 @@ fn conditions(given: &Map<String, Value>) -> Vec<RuleCondition> {
 pub const TAINTS: [&str; 5] = ["web", "peer", "tool", "file", "memory"];
 
 /// Reads one kind of origin, or a list of alternatives.
-fn taint(value: &Value) -> Option<Vec<Box<str>>> {
+fn parse_taint(value: &Value) -> Option<Vec<Box<str>>> {
     let kinds: Vec<&str> = match value {
         Value::String(text) => vec![text],
         Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<_>>()?,
@@ -236,7 +236,7 @@ fn path_root(text: &str) -> Option<PathBuf> {
     (readable && Path::new(text).components().all(lexical)).then(|| Path::new(text).components().collect())
 }
 
-fn limit(policy: &str, rule: &model::Rule, rate: &model::RuleRate) -> Result<Limit, CompileError> {
+fn parse_limit(policy: &str, rule: &model::Rule, rate: &model::RuleRate) -> Result<Limit, CompileError> {
     let cost_per_day_microusd = rate
         .cost_per_day_usd
         .map(|usd| {
@@ -265,7 +265,7 @@ pub fn micro_usd(usd: f64) -> Option<u64> {
 }
 
 /// Warns about legal settings that are probably mistakes.
-fn doubts(rule: &Rule) -> Vec<PolicyWarning> {
+fn rule_warnings(rule: &Rule) -> Vec<PolicyWarning> {
     let warning = |kind| PolicyWarning {
         policy: Arc::clone(&rule.policy),
         rule_id: Arc::clone(&rule.id),

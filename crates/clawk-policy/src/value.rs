@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::engine::PolicySubject;
 use crate::glob::NamePattern;
 use crate::value_sources::{OPEN, USER};
-use crate::value_text::{links, number_groups};
+use crate::value_text::{find_links, number_groups};
 
 /// The largest number of values that are checked per call.
 pub(crate) const MAX_VALUES: usize = 1_000;
@@ -76,13 +76,13 @@ impl ValueCondition {
         {
             return None;
         }
-        let arguments: Vec<ArgumentSet> = texts(members.get("argument")?)?
+        let arguments: Vec<ArgumentSet> = text_list(members.get("argument")?)?
             .into_iter()
             .map(ArgumentSet::read)
             .collect::<Option<_>>()?;
-        let origins = texts(members.get("origins")?)?;
+        let origins = text_list(members.get("origins")?)?;
         let known = |kind: &&str| *kind == USER || crate::source::TAINTS.contains(kind);
-        let trust = members.get("trust").map_or(Some(Vec::new()), texts)?;
+        let trust = members.get("trust").map_or(Some(Vec::new()), text_list)?;
         (!arguments.is_empty() && !origins.is_empty() && origins.iter().all(known)).then(|| Self {
             arguments,
             origins: origins.into_iter().map(Into::into).collect(),
@@ -92,7 +92,7 @@ impl ValueCondition {
 
     /// Whether the condition holds. For a restrictive rule: a value may come from one of the origins. For a permissive rule: there
     /// is a value, and each value certainly comes from one of them.
-    pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
+    pub(crate) fn is_fulfilled(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
         let Some(taint) = subject.taint else {
             return !permissive; // nobody knows the context
         };
@@ -105,13 +105,13 @@ impl ValueCondition {
             true => names_kind(USER),
             false => foreign.iter().all(|kind| names_kind(kind)),
         };
-        let Some(values) = self.values(subject) else {
+        let Some(values) = self.argument_values(subject) else {
             return !permissive; // more than can be looked at
         };
         match permissive {
             true => {
-                let named = |kind: &str, tool: Option<&str>| names_kind(kind) || self.trusts(tool);
-                let gives = |value: &ArgumentValue| gives(subject, &value.text, &named);
+                let named = |kind: &str, tool: Option<&str>| names_kind(kind) || self.trusts_tool(tool);
+                let gives = |value: &ArgumentValue| source_gives(subject, &value.text, &named);
                 (self.arguments.contains(&ArgumentSet::All) || !values.is_empty())
                     && (all_named || values.iter().all(gives))
             }
@@ -127,17 +127,18 @@ impl ValueCondition {
     /// Whether the value certainly comes from none of the origins.
     pub(crate) fn is_elsewhere(&self, subject: &PolicySubject<'_>, value: &str) -> bool {
         let names_kind = |kind: &str| self.origins.iter().any(|wanted| **wanted == *kind);
-        let other = |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || self.trusts(tool);
-        gives(subject, value, &other)
+        let other =
+            |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || self.trusts_tool(tool);
+        source_gives(subject, value, &other)
     }
 
-    fn trusts(&self, tool: Option<&str>) -> bool {
+    fn trusts_tool(&self, tool: Option<&str>) -> bool {
         tool.is_some_and(|tool| self.trust.iter().any(|name| name.matches(tool)))
     }
 
     /// The texts and numbers in the checked arguments, and the member names inside them.
-    pub(crate) fn values(&self, subject: &PolicySubject<'_>) -> Option<Vec<ArgumentValue>> {
-        let targets = subject.annotations.get(TARGETS_ANNOTATION).and_then(texts);
+    pub(crate) fn argument_values(&self, subject: &PolicySubject<'_>) -> Option<Vec<ArgumentValue>> {
+        let targets = subject.annotations.get(TARGETS_ANNOTATION).and_then(text_list);
         let mut found = Vec::new();
         for (name, value) in subject.arguments {
             let is_target = targets
@@ -150,13 +151,13 @@ impl ValueCondition {
                 ArgumentSet::Links => false,
             });
             let mut texts = Vec::new();
-            gather(value, &mut texts);
+            gather_texts(value, &mut texts);
             let texts = match (is_whole, self.arguments.contains(&ArgumentSet::Links)) {
                 (true, _) => texts,
                 (false, false) => Vec::new(),
                 (false, true) => texts
                     .iter()
-                    .flat_map(|text| links(text))
+                    .flat_map(|text| find_links(text))
                     .map(str::to_owned)
                     .chain(texts.iter().flat_map(|text| number_groups(text)))
                     .collect(),
@@ -170,12 +171,18 @@ impl ValueCondition {
     }
 }
 
-fn gives(subject: &PolicySubject<'_>, value: &str, accepts: &dyn Fn(&str, Option<&str>) -> bool) -> bool {
-    subject.values.is_some_and(|values| values.gives(value, accepts))
+fn source_gives(
+    subject: &PolicySubject<'_>,
+    value: &str,
+    accepts: &dyn Fn(&str, Option<&str>) -> bool,
+) -> bool {
+    subject
+        .values
+        .is_some_and(|values| values.has_source(value, accepts))
 }
 
 /// Reads a text, or a list of texts.
-pub(crate) fn texts(value: &Value) -> Option<Vec<&str>> {
+pub(crate) fn text_list(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::String(text) => Some(vec![text]),
         Value::Array(items) => items.iter().map(Value::as_str).collect(),
@@ -184,7 +191,7 @@ pub(crate) fn texts(value: &Value) -> Option<Vec<&str>> {
 }
 
 /// Collects the texts in a value. Booleans and null contain none.
-pub(crate) fn gather(value: &Value, found: &mut Vec<String>) {
+pub(crate) fn gather_texts(value: &Value, found: &mut Vec<String>) {
     if found.len() > MAX_VALUES {
         return;
     }
@@ -193,11 +200,11 @@ pub(crate) fn gather(value: &Value, found: &mut Vec<String>) {
         Value::String(text) if text.trim().is_empty() => {}
         Value::String(text) => found.push(text.trim().to_owned()),
         Value::Number(number) => found.push(number.to_string()),
-        Value::Array(items) => items.iter().for_each(|item| gather(item, found)),
+        Value::Array(items) => items.iter().for_each(|item| gather_texts(item, found)),
         Value::Object(members) => {
             for (key, inner) in members {
                 found.push(key.clone());
-                gather(inner, found);
+                gather_texts(inner, found);
             }
         }
     }
@@ -250,7 +257,7 @@ mod tests {
             "the WHOLE team",
             "50 bob",
         ] {
-            assert!(sources.gives(clean, &any), "{clean}");
+            assert!(sources.has_source(clean, &any), "{clean}");
         }
         for foreign in [
             "5",
@@ -271,10 +278,10 @@ mod tests {
             "the whole teams",
             "corp.example/",
         ] {
-            assert!(!sources.gives(foreign, &any), "{foreign}");
+            assert!(!sources.has_source(foreign, &any), "{foreign}");
         }
-        assert!(!sources.gives("eve@corp.example", &|kind, _| kind == USER));
-        assert!(sources.gives("eve@corp.example", &|_, tool| tool == Some("contacts")));
+        assert!(!sources.has_source("eve@corp.example", &|kind, _| kind == USER));
+        assert!(sources.has_source("eve@corp.example", &|_, tool| tool == Some("contacts")));
     }
 
     #[test]

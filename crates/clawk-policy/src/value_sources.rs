@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value};
 
 use crate::glob::NamePattern;
-use crate::value::{MAX_VALUES, gather, texts};
-use crate::value_text::{address_forms, halves, holds_whole, is_plain_words, unspelled};
+use crate::value::{MAX_VALUES, gather_texts, text_list};
+use crate::value_text::{address_forms, holds_whole, is_plain_words, unspelled, value_halves};
 
 /// The largest total size of the texts, bytes. Texts above it are left out; values in them then count as copied from foreign text.
 const MAX_BYTES: usize = 4 << 20;
@@ -148,20 +148,22 @@ impl ValueSources {
             order,
         } = *result;
         let mut asked = Vec::new();
-        arguments.values().for_each(|value| gather(value, &mut asked));
+        arguments
+            .values()
+            .for_each(|value| gather_texts(value, &mut asked));
         let store = arguments.get("store").and_then(Value::as_str);
         // If the call had more values than can be checked, the tool may only repeat them.
         let text = if asked.len() > MAX_VALUES { "" } else { text };
         let annotation = |name: &str| annotations.and_then(|annotations| annotations.get(name));
         let name: Arc<str> = tool.into();
         self.add(SourceText {
-            readers: annotation(CONFIDENTIAL_ANNOTATION).and_then(readers),
+            readers: annotation(CONFIDENTIAL_ANNOTATION).and_then(allowed_readers),
             lookup: annotation(LOOKUP_ANNOTATION)
                 .filter(|_| is_lookup)
                 .and_then(|lookup| LookupFields::read(lookup, arguments, text)),
             store: store.map(Into::into),
             paths: match reads_files {
-                true => paths(arguments),
+                true => read_paths(arguments),
                 false => Some(Vec::new()),
             },
             asked,
@@ -187,26 +189,26 @@ impl ValueSources {
     }
 
     /// Whether an accepted source contains the value whole, or the two values that it consists of.
-    pub(crate) fn gives(&self, value: &str, accepts: OriginFilter<'_>) -> bool {
+    pub(crate) fn has_source(&self, value: &str, accepts: OriginFilter<'_>) -> bool {
         let whole = |value: &str| self.source_of(value, accepts, MAX_DEPTH).is_some();
         value.len() <= MAX_VALUE_BYTES
             && (address_forms(value).any(whole)
-                || halves(value).any(|(first, second)| whole(first) && whole(second)))
+                || value_halves(value).any(|(first, second)| whole(first) && whole(second)))
     }
 
     /// Whether the person's words contain the value, or the two values that it consists of.
-    pub(crate) fn typed(&self, value: &str) -> bool {
+    pub(crate) fn is_typed(&self, value: &str) -> bool {
         let person = |value: &str| {
             self.texts
                 .iter()
-                .any(|text| text.source == ValueSource::Person && text.holds(value))
+                .any(|text| text.source == ValueSource::Person && text.contains_value(value))
         };
         address_forms(value).any(person)
-            || halves(value).any(|(first, second)| person(first) && person(second))
+            || value_halves(value).any(|(first, second)| person(first) && person(second))
     }
 
     /// The source of the first text that contains the value.
-    pub(crate) fn holder(&self, value: &str) -> Option<&ValueSource> {
+    pub(crate) fn source_of_value(&self, value: &str) -> Option<&ValueSource> {
         self.texts
             .iter()
             .find(|text| text.holds_own(value))
@@ -221,7 +223,7 @@ impl ValueSources {
 
     fn is_source(&self, from: &SourceText, value: &str, accepts: OriginFilter<'_>, depth: u8) -> bool {
         let ValueSource::Tool { name, closed } = &from.source else {
-            return from.source == ValueSource::Person && accepts(USER, None) && from.holds(value);
+            return from.source == ValueSource::Person && accepts(USER, None) && from.contains_value(value);
         };
         let kind = if *closed { "tool" } else { OPEN };
         // What the tool was asked with came from elsewhere, also where its answer repeats it.
@@ -237,7 +239,7 @@ impl ValueSources {
                 depth > 0 && accepts(USER, None) && lookup.asked.iter().all(is_given)
             })
         };
-        (accepts(kind, Some(name)) && from.holds(value) && is_its_own()) || is_looked_up()
+        (accepts(kind, Some(name)) && from.contains_value(value) && is_its_own()) || is_looked_up()
     }
 }
 
@@ -259,7 +261,7 @@ impl SourceText {
 
     /// Whether it contains the value whole. Values that the tool only repeats don't count.
     pub(crate) fn holds_own(&self, value: &str) -> bool {
-        self.holds(value) && !self.was_asked_with(value)
+        self.contains_value(value) && !self.was_asked_with(value)
     }
 
     /// The tool was asked with the value, in whichever spelling: other capitals, blanks, escapes of addresses.
@@ -271,7 +273,7 @@ impl SourceText {
             .any(|asked| asked.to_lowercase().contains(&plain) || unspelled(asked).contains(&spelled))
     }
 
-    fn holds(&self, value: &str) -> bool {
+    fn contains_value(&self, value: &str) -> bool {
         let folds = || {
             let folded = self.folded.get_or_init(|| self.text.to_lowercase().into());
             holds_whole(folded, &value.to_lowercase())
@@ -285,11 +287,11 @@ impl LookupFields {
     /// not valid.
     fn read(annotation: &Value, arguments: &Map<String, Value>, text: &str) -> Option<Self> {
         let members = annotation.as_object()?;
-        let fields = texts(members.get("fields")?)?;
+        let fields = text_list(members.get("fields")?)?;
         let mut asked = Vec::new();
-        for name in members.get("asked").map_or(Some(Vec::new()), texts)? {
+        for name in members.get("asked").map_or(Some(Vec::new()), text_list)? {
             let before = asked.len();
-            gather(arguments.get(name)?, &mut asked);
+            gather_texts(arguments.get(name)?, &mut asked);
             if asked.len() == before {
                 return None; // it was asked for everything
             }
@@ -327,11 +329,11 @@ fn gather_fields(value: &Value, inside: bool, fields: &[&str], found: &mut BTree
 }
 
 /// Who may read the tool's results. An invalid annotation allows nobody.
-fn readers(annotation: &Value) -> Option<Vec<NamePattern>> {
+fn allowed_readers(annotation: &Value) -> Option<Vec<NamePattern>> {
     match annotation {
         Value::Bool(false) | Value::Null => None,
         other => Some(
-            texts(other)
+            text_list(other)
                 .unwrap_or_default()
                 .into_iter()
                 .map(NamePattern::new)
@@ -341,7 +343,7 @@ fn readers(annotation: &Value) -> Option<Vec<NamePattern>> {
 }
 
 /// The paths of a call that reads files. `None`: it names none.
-fn paths(arguments: &Map<String, Value>) -> Option<Vec<String>> {
+fn read_paths(arguments: &Map<String, Value>) -> Option<Vec<String>> {
     let named = ["path", "file", "file_path", "folder", "directory"];
     let found: Vec<String> = named
         .iter()

@@ -67,7 +67,12 @@ pub(crate) fn holds_whole(text: &str, value: &str) -> bool {
             return false;
         };
         let is_part = first.is_ascii_digit() && is_digit_behind(before.chars().rev());
-        !is_part && !before.chars().next_back().is_some_and(|c| joins(first, c)) && ends(last, after)
+        !is_part
+            && !before
+                .chars()
+                .next_back()
+                .is_some_and(|c| is_joining_char(first, c))
+            && is_value_end(last, after)
     })
 }
 
@@ -77,7 +82,7 @@ fn is_digit_behind(mut chars: impl Iterator<Item = char>) -> bool {
 }
 
 /// Whether the next character continues the word, address, path or number at this end of the value.
-fn joins(edge: char, next: char) -> bool {
+fn is_joining_char(edge: char, next: char) -> bool {
     // Chinese, Japanese and Korean words may follow an address without a blank.
     let is_unspaced =
         matches!(next, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
@@ -85,16 +90,18 @@ fn joins(edge: char, next: char) -> bool {
 }
 
 /// Whether the value ends here: the text after it does not continue it. A sentence's end does not continue it.
-fn ends(last: char, after: &str) -> bool {
+fn is_value_end(last: char, after: &str) -> bool {
     if last.is_ascii_digit() && is_digit_behind(after.chars()) {
         return false;
     }
     let rest = after.trim_start_matches(['.', ':', '?', '!']);
-    rest.chars().next().is_none_or(|next| !joins(last, next))
+    rest.chars()
+        .next()
+        .is_none_or(|next| !is_joining_char(last, next))
 }
 
 /// Each way to read the value as two values with a blank between, such as a day and an hour. Addresses and paths are never split.
-pub(crate) fn halves(value: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn value_halves(value: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_joined = value.len() <= MAX_JOINED_BYTES && !value.contains(['@', '/', '\\']);
     let blanks = value.match_indices(' ').filter(move |_| is_joined);
     blanks.filter_map(|(at, _)| Some((value.get(..at)?, value.get(at.saturating_add(1)..)?)))
@@ -113,12 +120,12 @@ pub(crate) fn address_forms(value: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Addresses, host names, mail addresses and long numbers in a text.
-pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn find_links(text: &str) -> impl Iterator<Item = &str> {
     let is_between =
         |c: char| c.is_whitespace() || c.is_control() || "'\"<>()[]{},;|`*“”‘’«»（）【】，。、；".contains(c);
     text.split(is_between)
         .map(|word| word.trim_matches(['.', ':', '!', '?', '…']))
-        .filter(|word| leads(word))
+        .filter(|word| is_link(word))
 }
 
 /// Account, card and telephone numbers that are written in groups separated by blanks.
@@ -142,7 +149,7 @@ pub(crate) fn number_groups(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn leads(word: &str) -> bool {
+fn is_link(word: &str) -> bool {
     let digits = word.chars().filter(|c| c.is_numeric()).count();
     word.contains("://") || word.contains('@') || digits >= ACCOUNT_DIGITS || starts_with_host(word)
 }
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_leads_somewhere_is_found_in_a_text() {
-        let found = |text: &str| links(text).map(str::to_owned).collect::<Vec<_>>();
+        let found = |text: &str| find_links(text).map(str::to_owned).collect::<Vec<_>>();
         for (text, leads) in [
             ("see www.evil.test/a.", vec!["www.evil.test/a"]),
             ("[here](https://evil.test/?q=1)", vec!["https://evil.test/?q=1"]),
@@ -260,10 +267,10 @@ mod tests {
     #[test]
     fn no_address_is_put_together_from_two_values() {
         assert_eq!(
-            halves("2024-05-20 10:00").collect::<Vec<_>>(),
+            value_halves("2024-05-20 10:00").collect::<Vec<_>>(),
             [("2024-05-20", "10:00")]
         );
-        assert_eq!(halves("ann @corp.example").count(), 0);
-        assert_eq!(halves("a /etc/passwd").count(), 0);
+        assert_eq!(value_halves("ann @corp.example").count(), 0);
+        assert_eq!(value_halves("a /etc/passwd").count(), 0);
     }
 }

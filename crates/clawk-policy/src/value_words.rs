@@ -43,7 +43,7 @@ impl Engine {
         };
         let rule = self.rules().find(is_deciding)?;
         let leaking = rule.conditions.iter().find_map(|condition| match condition {
-            RuleCondition::Confidential(secret) => secret.leaking(subject),
+            RuleCondition::Confidential(secret) => secret.leaking_text(subject),
             RuleCondition::From(_)
             | RuleCondition::Taint(_)
             | RuleCondition::PathWithin(_)
@@ -70,7 +70,7 @@ impl Rule {
                 continue;
             };
             let is_any_foreign = subject.taint.is_none_or(|taint| !taint.is_empty());
-            for value in from.values(subject).unwrap_or_default() {
+            for value in from.argument_values(subject).unwrap_or_default() {
                 found.push(ValueOrigin {
                     is_foreign: is_any_foreign && !from.is_elsewhere(subject, &value.text),
                     source: source_words(subject.values, &value.text),
@@ -91,13 +91,13 @@ fn source_words(values: Option<&ValueSources>, value: &str) -> String {
     let Some(values) = values else {
         return nowhere.to_owned();
     };
-    if values.gives(value, &|kind, _| kind == crate::value_sources::USER) {
-        return match values.typed(value) {
+    if values.has_source(value, &|kind, _| kind == crate::value_sources::USER) {
+        return match values.is_typed(value) {
             true => "you typed it".to_owned(),
             false => "a tool of yours gave it for what you typed".to_owned(),
         };
     }
-    match values.holder(value) {
+    match values.source_of_value(value) {
         Some(ValueSource::Tool { name, .. }) => format!("it stands in what `{name}` gave"),
         Some(ValueSource::Other) => "somebody else wrote it".to_owned(),
         Some(ValueSource::Person | ValueSource::Recalled(_) | ValueSource::Summary) | None => {

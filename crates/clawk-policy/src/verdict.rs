@@ -51,7 +51,7 @@ impl Effect {
     }
 
     /// A higher rank is stricter. Of two questions, the one that refuses without an answer is stricter.
-    const fn rank(self) -> u8 {
+    const fn strictness_rank(self) -> u8 {
         match self {
             Self::Allow => 0,
             Self::AuditOnly => 1,
@@ -141,7 +141,7 @@ impl Verdict {
         let both_ask = matches!((&self.effect, &other.effect), (Effect::Ask(_), Effect::Ask(_)));
         let taint = both_ask && (self.taint || other.taint);
         let named = self.rule_id.is_none() && other.rule_id.is_some();
-        let winner = match other.effect.rank().cmp(&self.effect.rank()) {
+        let winner = match other.effect.strictness_rank().cmp(&self.effect.strictness_rank()) {
             Ordering::Greater => other,
             Ordering::Equal if named => other,
             Ordering::Equal | Ordering::Less => self,
@@ -159,7 +159,7 @@ impl Verdict {
 /// `read_only` is true only if the manifest's annotations or the built-in tool's own say `readOnlyHint: true`. The caller applies a
 /// person's standing grant to an `Ask`.
 #[must_use]
-pub fn autonomy(level: AutonomyLevel, read_only: bool) -> Verdict {
+pub fn autonomy_verdict(level: AutonomyLevel, read_only: bool) -> Verdict {
     match (level, read_only) {
         (AutonomyLevel::Observer, _) => {
             Verdict::deny("the identity's autonomy is `observer`: it may not run tools")

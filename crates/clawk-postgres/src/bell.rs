@@ -21,17 +21,17 @@ pub(crate) struct NotifyChannel {
 
 impl NotifyChannel {
     /// Called when the server has notified.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify_waiters(&self) {
         self.rung.notify_one();
     }
 
     /// Completes when a notification has arrived since the last call.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn wait_for_notification(&self) {
         self.rung.notified().await;
     }
 
     /// Claims the role of the listening connection, if no connection has it. Dropping the value frees the role.
-    fn place(&self) -> Option<Arc<()>> {
+    fn claim_listener(&self) -> Option<Arc<()>> {
         let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
         if listens.strong_count() > 0 {
             return None;
@@ -43,18 +43,18 @@ impl NotifyChannel {
 }
 
 /// Makes this connection listen from the end of its transaction on, if no other connection of its pool listens.
-pub(crate) async fn listen(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
-    if let Some(place) = session.bell().place() {
-        // `Options::fault` has checked the name: letters, digits and `_`.
-        session.batch(&format!("LISTEN \"{schema}\"")).await?;
-        session.keep(place);
+pub(crate) async fn ensure_listening(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
+    if let Some(place) = session.notify_channel().claim_listener() {
+        // `Options::find_fault` has checked the name: letters, digits and `_`.
+        session.run_statements(&format!("LISTEN \"{schema}\"")).await?;
+        session.keep_listener(place);
     }
     Ok(())
 }
 
 /// Notifies the other hosts when this transaction commits.
-pub(crate) async fn ring(session: &PgConnection) -> Result<(), PgFailure> {
-    session.rows(RING, &[]).await.map(drop)
+pub(crate) async fn notify_hosts(session: &PgConnection) -> Result<(), PgFailure> {
+    session.query_rows(RING, &[]).await.map(drop)
 }
 
 #[cfg(test)]
@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn one_connection_listens_and_another_one_after_its_end() {
         let bell = NotifyChannel::default();
-        let first = bell.place().expect("nobody listens");
-        assert!(bell.place().is_none(), "two would listen");
+        let first = bell.claim_listener().expect("nobody listens");
+        assert!(bell.claim_listener().is_none(), "two would listen");
         drop(first);
-        assert!(bell.place().is_some(), "nobody would listen");
+        assert!(bell.claim_listener().is_some(), "nobody would listen");
     }
 }

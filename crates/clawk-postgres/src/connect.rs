@@ -20,7 +20,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row, Statement};
 
 use crate::bell::NotifyChannel;
-use crate::error::{PgFailure, SetupError, told};
+use crate::error::{PgFailure, SetupError, error_text};
 use crate::options::{Options, TlsMode};
 use crate::servers::{
     self, BestServer, ConnectionTimeline, KnownServerState, PgServer, Role, ServerCondition,
@@ -74,7 +74,7 @@ impl ConnectionTarget {
                 options.url.name()
             ))
         })?;
-        check(&config, options)?;
+        check_config(&config, options)?;
         if let Some(password) = &options.password {
             config.password(password.expose());
         }
@@ -83,7 +83,7 @@ impl ConnectionTarget {
             TlsMode::VerifyFull | TlsMode::VerifyCa => SslMode::Require,
         };
         config.ssl_mode(mode);
-        let mut servers = servers::each(&config);
+        let mut servers = servers::split_servers(&config);
         for server in &mut servers {
             let config = &mut server.config;
             config.application_name(APPLICATION);
@@ -99,7 +99,7 @@ impl ConnectionTarget {
             Role::Any
         };
         let role = role.unwrap_or(usual);
-        if !options.read_only && !role.writes() && role != Role::Any {
+        if !options.read_only && !role.requires_writes() && role != Role::Any {
             return Err(SetupError(format!(
                 "`{}` asks for a server that can't be written (`target_session_attrs`); only a `read_url` may",
                 options.url.name()
@@ -112,7 +112,7 @@ impl ConnectionTarget {
             role,
             tls,
             timeout: options.connect_timeout,
-            begin: begin(options),
+            begin: session_settings(options),
             known: Arc::default(),
             bell: Arc::default(),
             runtime: Arc::default(),
@@ -125,12 +125,12 @@ impl ConnectionTarget {
     }
 
     /// Whether the last used server waits for a standby at each commit.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn waits_for_standby(&self) -> bool {
         self.known.borrow().waits
     }
 
     /// The last used server, `HOST:PORT`.
-    pub(crate) fn used(&self) -> Option<String> {
+    pub(crate) fn last_server(&self) -> Option<String> {
         let at = self.known.borrow().at?;
         self.servers.get(at).map(|server| server.name.clone())
     }
@@ -142,9 +142,9 @@ impl ConnectionTarget {
     }
 
     /// Asks all servers again, so that a failover is noticed even if the old primary keeps its connections open.
-    pub(crate) async fn look(&self) -> Result<(), PgFailure> {
+    pub(crate) async fn refresh_servers(&self) -> Result<(), PgFailure> {
         let target = self.clone();
-        let looking = self.on_runtime(async move { target.search().await });
+        let looking = self.on_runtime(async move { target.connect_best().await });
         looking.await.map(drop)
     }
 
@@ -157,12 +157,12 @@ impl ConnectionTarget {
         };
         match spawn_on(runtime, work).await {
             Ok(connected) => connected,
-            Err(error) => Err(self.away(&self.server, error.to_string())),
+            Err(error) => Err(self.unavailable_failure(&self.server, error.to_string())),
         }
     }
 
     #[expect(clippy::unused_self, reason = "reads as what it is about")]
-    fn away(&self, server: &str, why: String) -> PgFailure {
+    fn unavailable_failure(&self, server: &str, why: String) -> PgFailure {
         PgFailure::Away {
             server: server.to_owned(),
             why,
@@ -173,23 +173,24 @@ impl ConnectionTarget {
         let known = self.known.borrow().at;
         let last = known.and_then(|at| self.servers.get(at).map(|server| (at, server)));
         if let (Some((at, server)), true) = (last, self.has_several()) {
-            match tokio::time::timeout(ALONE.min(self.timeout), self.one(at, server)).await {
+            match tokio::time::timeout(ALONE.min(self.timeout), self.connect_server(at, server)).await {
                 Ok(Ok(session)) => {
-                    self.note(&session);
+                    self.note_server(&session);
                     return Ok(session);
                 }
                 Ok(Err(failure)) => tracing::debug!(error = failure.text(), "another server is looked for"),
                 Err(_) => tracing::debug!(server = server.name, "it is silent: another server is looked for"),
             }
         }
-        self.search().await
+        self.connect_best().await
     }
 
     /// Asks all servers at once and takes the best usable one.
-    async fn search(&self) -> Result<PgConnection, PgFailure> {
+    async fn connect_best(&self) -> Result<PgConnection, PgFailure> {
         let mut until = Instant::now() + self.timeout;
         let all = self.servers.iter().enumerate();
-        let mut tries: FuturesUnordered<_> = all.map(|(at, server)| self.one(at, server)).collect();
+        let mut tries: FuturesUnordered<_> =
+            all.map(|(at, server)| self.connect_server(at, server)).collect();
         let mut best = BestServer::new(self.role);
         let mut failed: Vec<PgFailure> = Vec::new();
         while let Ok(Some(tried)) = tokio::time::timeout_at(until, tries.next()).await {
@@ -204,10 +205,10 @@ impl ConnectionTarget {
                 }
             }
         }
-        let Some(session) = best.taken() else {
+        let Some(session) = best.into_best() else {
             return Err(self.none_of(failed));
         };
-        self.note(&session);
+        self.note_server(&session);
         Ok(session)
     }
 
@@ -216,7 +217,7 @@ impl ConnectionTarget {
         let late = || format!("no connection in {} ms", self.timeout.as_millis());
         match (self.has_several(), failed.pop()) {
             (false, Some(failure)) => failure,
-            (_, None) => self.away(&self.server, late()),
+            (_, None) => self.unavailable_failure(&self.server, late()),
             (true, Some(last)) => {
                 failed.push(last);
                 let silent = self.servers.len() > failed.len();
@@ -225,13 +226,13 @@ impl ConnectionTarget {
                     other => other.text(),
                 });
                 let told: Vec<String> = told.chain(silent.then(late)).collect();
-                self.away(&self.server, told.join("; "))
+                self.unavailable_failure(&self.server, told.join("; "))
             }
         }
     }
 
     /// Makes the server of this connection the last used one.
-    fn note(&self, session: &PgConnection) {
+    fn note_server(&self, session: &PgConnection) {
         let before = self.known.borrow().clone();
         let seen = &session.seen;
         if before.at == Some(session.at) && before.timeline >= seen.timeline && before.waits == seen.waits {
@@ -243,7 +244,7 @@ impl ConnectionTarget {
             known.waits = seen.waits;
         });
         let server = self.servers.get(session.at).map_or("", |server| &server.name);
-        if self.has_several() && self.role.writes() {
+        if self.has_several() && self.role.requires_writes() {
             tracing::info!(
                 server,
                 timeline = seen.timeline,
@@ -259,7 +260,7 @@ impl ConnectionTarget {
     }
 
     /// Opens a connection to this server, if the server is usable.
-    async fn one(&self, at: usize, server: &PgServer) -> Result<PgConnection, PgFailure> {
+    async fn connect_server(&self, at: usize, server: &PgServer) -> Result<PgConnection, PgFailure> {
         let connecting = async {
             let (client, connection) = server.config.connect(self.tls.clone()).await?;
             let line = Arc::new(ConnectionTimeline::new(self.known.subscribe()));
@@ -268,7 +269,7 @@ impl ConnectionTarget {
                 warned: Arc::clone(&warned),
                 bell: Arc::clone(&self.bell),
             };
-            let task = spawn(drive(connection, Arc::clone(&line), heard));
+            let task = spawn_task(drive_connection(connection, Arc::clone(&line), heard));
             let mut session = PgConnection {
                 client,
                 task,
@@ -290,31 +291,33 @@ impl ConnectionTarget {
                     timeline: timeline.cast_unsigned(),
                     waits: row.try_get(3)?,
                 };
-                session.line.set(session.seen.timeline);
+                session.line.set_timeline(session.seen.timeline);
             }
             Ok::<_, tokio_postgres::Error>(session)
         };
         let session = match tokio::time::timeout(self.timeout, connecting).await {
             Ok(Ok(session)) => session,
-            Ok(Err(error)) => return Err(self.away(&server.name, cure(&told(&error)))),
+            Ok(Err(error)) => {
+                return Err(self.unavailable_failure(&server.name, add_hint(&error_text(&error))));
+            }
             Err(_) => {
                 let why = format!("no connection in {} ms", self.timeout.as_millis());
-                return Err(self.away(&server.name, why));
+                return Err(self.unavailable_failure(&server.name, why));
             }
         };
-        if let Some(why) = self.role.refuses(&session.seen) {
-            return Err(self.away(&server.name, why.to_owned()));
+        if let Some(why) = self.role.refusal_reason(&session.seen) {
+            return Err(self.unavailable_failure(&server.name, why.to_owned()));
         }
         if session.is_left_behind() {
             let why = "it was left behind by a failover: another server is its successor".to_owned();
-            return Err(self.away(&server.name, why));
+            return Err(self.unavailable_failure(&server.name, why));
         }
         Ok(session)
     }
 }
 
 /// Checks that the URL and the options do not contradict each other.
-fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
+fn check_config(config: &Config, options: &Options) -> Result<(), SetupError> {
     let url = options.url.name();
     if config.get_hosts().is_empty() {
         return Err(SetupError(format!("the URL in `{url}` names no host")));
@@ -345,7 +348,7 @@ fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
 }
 
 /// The statements at the start of every connection.
-fn begin(options: &Options) -> String {
+fn session_settings(options: &Options) -> String {
     let limit = options.operation_timeout.as_millis();
     let idle = options.idle_timeout.map(|time| time.as_millis().max(1));
     // A confirmed commit must be on the disk of the primary and of the synchronous standby, whatever the server's default says.
@@ -367,7 +370,7 @@ struct ServerMessageSink {
 }
 
 /// Drives a connection until it ends, or until a failover leaves its server behind.
-async fn drive<S, T>(
+async fn drive_connection<S, T>(
     mut connection: Connection<S, T>,
     line: Arc<ConnectionTimeline>,
     heard: ServerMessageSink,
@@ -387,10 +390,10 @@ async fn drive<S, T>(
                     // This must happen before the answer to the causing statement is passed on.
                     heard.warned.store(true, Ordering::SeqCst);
                 }
-                Ok(AsyncMessage::Notification(_)) => heard.bell.ring(),
+                Ok(AsyncMessage::Notification(_)) => heard.bell.notify_waiters(),
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::debug!(error = %told(&error), "a connection to PostgreSQL ended");
+                    tracing::debug!(error = %error_text(&error), "a connection to PostgreSQL ended");
                     return;
                 }
             }
@@ -409,7 +412,7 @@ async fn drive<S, T>(
     clippy::disallowed_methods,
     reason = "the session aborts its task when it is dropped, and the pool bounds how many there are"
 )]
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+fn spawn_task(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }
 
@@ -422,7 +425,7 @@ fn spawn_on<T: Send + 'static>(
 }
 
 /// Adds a hint how to fix the error, if one is known.
-fn cure(why: &str) -> String {
+fn add_hint(why: &str) -> String {
     if why.contains("does not support TLS") {
         return format!("{why}; for a server on this machine write `[postgres] tls = \"disable\"`");
     }
@@ -477,17 +480,17 @@ impl PgConnection {
     }
 
     /// The channel that notifications of the server wake.
-    pub(crate) fn bell(&self) -> &NotifyChannel {
+    pub(crate) fn notify_channel(&self) -> &NotifyChannel {
         &self.bell
     }
 
     /// Makes this connection the listening one until it ends.
-    pub(crate) fn keep(&self, place: Arc<()>) {
+    pub(crate) fn keep_listener(&self, place: Arc<()>) {
         let _kept = self.listens.set(place); // silent-ok: it listens already
     }
 
     /// The server's timeline; 0: unknown.
-    pub(crate) fn line(&self) -> u32 {
+    pub(crate) fn timeline(&self) -> u32 {
         self.seen.timeline
     }
 
@@ -511,17 +514,17 @@ impl PgConnection {
             }
             Ok(()) => Ok(()),
             Err(error) if error.as_db_error().is_some() => Err(error.into()),
-            Err(error) => Err(PgFailure::Unknown(told(&error))),
+            Err(error) => Err(PgFailure::Unknown(error_text(&error))),
         }
     }
 
     /// Runs statements without parameters. The SQL must be our own text.
-    pub(crate) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn run_statements(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(sql).await
     }
 
     /// The prepared statement; the first use prepares it.
-    async fn statement(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+    async fn prepared_statement(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
         let known = {
             let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
             prepared.get(sql).cloned()
@@ -538,30 +541,34 @@ impl PgConnection {
         Ok(statement)
     }
 
-    pub(crate) async fn rows(&self, sql: &str, params: StatementParams<'_>) -> Result<Vec<Row>, PgFailure> {
-        let statement = self.statement(sql).await?;
+    pub(crate) async fn query_rows(
+        &self,
+        sql: &str,
+        params: StatementParams<'_>,
+    ) -> Result<Vec<Row>, PgFailure> {
+        let statement = self.prepared_statement(sql).await?;
         Ok(self.client.query(&statement, params).await?)
     }
 
-    pub(crate) async fn first(
+    pub(crate) async fn query_first(
         &self,
         sql: &str,
         params: StatementParams<'_>,
     ) -> Result<Option<Row>, PgFailure> {
-        Ok(self.rows(sql, params).await?.into_iter().next())
+        Ok(self.query_rows(sql, params).await?.into_iter().next())
     }
 
     pub(crate) async fn run(&self, sql: &str, params: StatementParams<'_>) -> Result<u64, PgFailure> {
-        let statement = self.statement(sql).await?;
+        let statement = self.prepared_statement(sql).await?;
         Ok(self.client.execute(&statement, params).await?)
     }
 
     /// Runs a query and returns the only column of its only row.
-    pub(crate) async fn value<T>(&self, sql: &str, params: StatementParams<'_>) -> Result<T, PgFailure>
+    pub(crate) async fn query_value<T>(&self, sql: &str, params: StatementParams<'_>) -> Result<T, PgFailure>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
-        let statement = self.statement(sql).await?;
+        let statement = self.prepared_statement(sql).await?;
         let row = self.client.query_one(&statement, params).await?;
         Ok(row.try_get(0)?)
     }

@@ -58,7 +58,7 @@ impl PgFailure {
             Self::Late { milliseconds } => {
                 format!("PostgreSQL did not answer in {milliseconds} ms (`[postgres] operation_timeout_ms`)")
             }
-            Self::Database(error) => told(error),
+            Self::Database(error) => error_text(error),
             Self::Unknown(why) => format!(
                 "the connection to PostgreSQL broke at the commit, so it may or may not be written; the same request again is safe: {why}"
             ),
@@ -111,7 +111,7 @@ impl PgFailure {
 
 /// An error of the server or the connection in one line. The server's messages name tables and users, never the values that were
 /// sent.
-pub(crate) fn told(error: &tokio_postgres::Error) -> String {
+pub(crate) fn error_text(error: &tokio_postgres::Error) -> String {
     if let Some(database) = error.as_db_error() {
         return format!(
             "PostgreSQL says: {} ({})",

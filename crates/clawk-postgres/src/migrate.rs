@@ -193,24 +193,24 @@ pub(crate) struct PgExtensions {
 /// # Errors
 /// The server refuses; a later version of clawk made tables that this one can't serve; or hosts of an older version serve tables
 /// that must change.
-pub(crate) async fn prepare(
+pub(crate) async fn prepare_schema(
     session: &PgConnection,
     schema: &str,
     pgvector: bool,
 ) -> Result<PgExtensions, PgFailure> {
-    session.batch("BEGIN").await?;
-    let done = migrate(session, schema, &STEPS).await;
+    session.run_statements("BEGIN").await?;
+    let done = migrate_schema(session, schema, &STEPS).await;
     let vector = match &done {
-        Ok(()) if pgvector => extension(session).await,
+        Ok(()) if pgvector => vector_extension(session).await,
         _ => Ok(None),
     };
     match done.and(vector) {
         Ok(vector) => {
-            session.batch("COMMIT").await?;
+            session.run_statements("COMMIT").await?;
             Ok(PgExtensions { vector })
         }
         Err(failure) => {
-            let _ = session.batch("ROLLBACK").await; // silent-ok: the failure before it is what is told
+            let _ = session.run_statements("ROLLBACK").await; // silent-ok: the failure before it is what is told
             Err(failure)
         }
     }
@@ -220,32 +220,32 @@ pub(crate) async fn prepare(
 ///
 /// # Errors
 /// It does not exist or can't be read.
-pub(crate) async fn check(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
+pub(crate) async fn check_schema(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'journal')";
-    let there: bool = session.value(sql, &[&schema]).await?;
+    let there: bool = session.query_value(sql, &[&schema]).await?;
     if !there {
         return Err(PgFailure::Absent(format!(
             "there is no agent's state in the schema `{schema}` of this database"
         )));
     }
-    suits(session, KNOWN).await
+    check_compatible(session, KNOWN).await
 }
 
 /// Checks whether a program that knows step `known` can serve the state. The database itself records this for later steps.
 ///
 /// # Errors
 /// It can't.
-pub(crate) async fn suits(session: &PgConnection, known: i32) -> Result<(), PgFailure> {
-    let done = done(session).await?;
+pub(crate) async fn check_compatible(session: &PgConnection, known: i32) -> Result<(), PgFailure> {
+    let done = last_step(session).await?;
     if done <= known {
         return Ok(());
     }
     let sql = "SELECT max(coalesce(oldest, step)) FROM migrations WHERE step > $1";
-    let oldest: i32 = session.value(sql, &[&known]).await?;
+    let oldest: i32 = session.query_value(sql, &[&known]).await?;
     if oldest <= known {
         return Ok(());
     }
-    let schema: String = session.value("SELECT current_schema()::text", &[]).await?;
+    let schema: String = session.query_value("SELECT current_schema()::text", &[]).await?;
     Err(PgFailure::Schema(format!(
         "the schema `{schema}` was brought to step {done} by a later version of clawk, and versions that know step {oldest} or later can \
          serve it (this one knows {known}): start such a version"
@@ -253,29 +253,35 @@ pub(crate) async fn suits(session: &PgConnection, known: i32) -> Result<(), PgFa
 }
 
 /// The last completed step.
-async fn done(session: &PgConnection) -> Result<i32, PgFailure> {
+async fn last_step(session: &PgConnection) -> Result<i32, PgFailure> {
     session
-        .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
+        .query_value("SELECT coalesce(max(step), 0) FROM migrations", &[])
         .await
 }
 
-async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) -> Result<(), PgFailure> {
+async fn migrate_schema(
+    session: &PgConnection,
+    schema: &str,
+    steps: &[MigrationStep],
+) -> Result<(), PgFailure> {
     session.run("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let there: bool = session
-        .value(
+        .query_value(
             "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)",
             &[&schema],
         )
         .await?;
     // The right to create schemas is needed only if one is missing.
     if !there {
-        session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await?;
+        session
+            .run_statements(&format!("CREATE SCHEMA \"{schema}\""))
+            .await?;
     }
     session
-        .batch("CREATE TABLE IF NOT EXISTS migrations (step int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
+        .run_statements("CREATE TABLE IF NOT EXISTS migrations (step int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
         .await?;
-    let done = done(session).await?;
-    suits(session, i32::try_from(steps.len()).unwrap_or(i32::MAX)).await?;
+    let done = last_step(session).await?;
+    check_compatible(session, i32::try_from(steps.len()).unwrap_or(i32::MAX)).await?;
     let missing: Vec<(i32, &MigrationStep)> = (1..).zip(steps).filter(|(number, _)| *number > done).collect();
     if let Some(oldest) = missing.iter().map(|(_, step)| step.oldest).max()
         && done >= SHARING
@@ -283,7 +289,7 @@ async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) 
         end_older(session, schema, done, oldest).await?;
     }
     for (number, step) in missing {
-        session.batch(step.sql).await?;
+        session.run_statements(step.sql).await?;
         // The column exists since that step.
         if number > SHARING {
             let sql = "INSERT INTO migrations (step, oldest) VALUES ($1, $2)";
@@ -303,13 +309,13 @@ async fn end_older(session: &PgConnection, schema: &str, done: i32, oldest: i32)
     let knows = if done > SHARING { "coalesce(knows, 4)" } else { "4" };
     // INVARIANT: a host that begins to serve locks this row first, and then checks the steps.
     session
-        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+        .query_first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
         .await?;
     let sql = format!(
         "SELECT host FROM runs WHERE NOT gone AND expires > clock_timestamp() AND {knows} < $1 \
          UNION SELECT host FROM leases WHERE run IS NULL AND expires > clock_timestamp() AND {knows} < $1 ORDER BY host LIMIT 1"
     );
-    if let Some(row) = session.first(&sql, &[&oldest]).await? {
+    if let Some(row) = session.query_first(&sql, &[&oldest]).await? {
         let host: String = row.try_get(0)?;
         return Err(PgFailure::Schema(format!(
             "the schema `{schema}` has to be changed in a way that older versions of clawk can't serve (they know less than step {oldest}), and \
@@ -327,13 +333,13 @@ async fn end_older(session: &PgConnection, schema: &str, done: i32, oldest: i32)
 
 /// The schema of the extension `vector`. The extension is created if the server has it and we have the right to; otherwise an
 /// administrator must create it.
-async fn extension(session: &PgConnection) -> Result<Option<String>, PgFailure> {
+async fn vector_extension(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT n.nspname::text FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'";
-    if let Some(row) = session.first(sql, &[]).await? {
+    if let Some(row) = session.query_first(sql, &[]).await? {
         return Ok(Some(row.try_get(0)?));
     }
     let offered: bool = session
-        .value(
+        .query_value(
             "SELECT EXISTS (SELECT 1 FROM pg_available_extensions WHERE name = 'vector')",
             &[],
         )
@@ -341,15 +347,18 @@ async fn extension(session: &PgConnection) -> Result<Option<String>, PgFailure> 
     if !offered {
         return Ok(None);
     }
-    session.batch("SAVEPOINT adding").await?;
-    match session.batch("CREATE EXTENSION vector SCHEMA public").await {
+    session.run_statements("SAVEPOINT adding").await?;
+    match session
+        .run_statements("CREATE EXTENSION vector SCHEMA public")
+        .await
+    {
         Ok(()) => Ok(Some("public".to_owned())),
         Err(error) => {
             tracing::info!(
-                error = %crate::error::told(&error),
+                error = %crate::error::error_text(&error),
                 "the extension `vector` is not in the database and could not be added; vectors are compared here"
             );
-            session.batch("ROLLBACK TO SAVEPOINT adding").await?;
+            session.run_statements("ROLLBACK TO SAVEPOINT adding").await?;
             Ok(None)
         }
     }

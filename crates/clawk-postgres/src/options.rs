@@ -72,7 +72,7 @@ impl Options {
     }
 
     /// The first contradiction or impossible value, if any.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub(crate) fn find_fault(&self) -> Option<String> {
         let first = |c: char| c.is_ascii_lowercase() || c == '_';
         let plain = self.schema.starts_with(first)
             && self.schema.chars().all(|c| first(c) || c.is_ascii_digit())

@@ -43,7 +43,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    const fn begin(self) -> &'static str {
+    const fn begin_statement(self) -> &'static str {
         match self {
             Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
@@ -57,10 +57,10 @@ impl PgDatabase {
     /// # Errors
     /// The options contradict each other, the URL is not valid, or a certificate file can't be used.
     pub fn new(options: Options, env: &EnvironmentSource) -> Result<Self, SetupError> {
-        if let Some(fault) = options.fault() {
+        if let Some(fault) = options.find_fault() {
             return Err(SetupError(fault));
         }
-        let tls = PgTlsConnector(tls::config(options.tls, options.ca_file.as_deref(), env)?);
+        let tls = PgTlsConnector(tls::client_config(options.tls, options.ca_file.as_deref(), env)?);
         let target = ConnectionTarget::new(&options, tls)?;
         Ok(Self {
             shared: Arc::new(PgPool {
@@ -74,7 +74,7 @@ impl PgDatabase {
     }
 
     /// Runs one operation within its deadline. At the deadline the operation is dropped and the server rolls it back.
-    pub(crate) async fn within<T>(
+    pub(crate) async fn run_within_deadline<T>(
         &self,
         operation: impl Future<Output = Result<T, PgFailure>>,
     ) -> Result<T, PgFailure> {
@@ -88,7 +88,7 @@ impl PgDatabase {
     }
 
     /// Begins a transaction on its own connection.
-    pub(crate) async fn begin(&self, mode: Mode) -> Result<PgTransaction, PgFailure> {
+    pub(crate) async fn begin_transaction(&self, mode: Mode) -> Result<PgTransaction, PgFailure> {
         let shared = &self.shared;
         let waiting = timeout(
             shared.options.connect_timeout,
@@ -103,24 +103,24 @@ impl PgDatabase {
             if !session.is_open() || session.is_left_behind() {
                 continue;
             }
-            if let Ok(Ok(())) = timeout(WAKE, session.batch(mode.begin())).await {
+            if let Ok(Ok(())) = timeout(WAKE, session.run_statements(mode.begin_statement())).await {
                 return Ok(self.transaction(session, place));
             }
             // If one idle connection is dead, the older ones are dead too.
-            self.idle().clear();
+            self.lock_idle().clear();
         }
         let session = shared.target.connect().await?;
         let prepare = || async {
             let schema = &shared.options.schema;
             if shared.options.read_only {
-                return migrate::check(&session, schema)
+                return migrate::check_schema(&session, schema)
                     .await
                     .map(|()| PgExtensions::default());
             }
-            migrate::prepare(&session, schema, shared.options.pgvector).await
+            migrate::prepare_schema(&session, schema, shared.options.pgvector).await
         };
         shared.ready.get_or_try_init(prepare).await?;
-        session.batch(mode.begin()).await?;
+        session.run_statements(mode.begin_statement()).await?;
         Ok(self.transaction(session, place))
     }
 
@@ -130,11 +130,11 @@ impl PgDatabase {
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, PgFailure> {
         let operation = async {
-            let tx = self.begin(Mode::Read).await?;
+            let tx = self.begin_transaction(Mode::Read).await?;
             let done = work(&tx).await;
-            tx.end(done).await
+            tx.commit_or_rollback(done).await
         };
-        self.within(operation).await
+        self.run_within_deadline(operation).await
     }
 
     /// Runs one write transaction within its deadline.
@@ -143,11 +143,11 @@ impl PgDatabase {
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, PgFailure> {
         let operation = async {
-            let tx = self.begin(Mode::Write).await?;
+            let tx = self.begin_transaction(Mode::Write).await?;
             let done = work(&tx).await;
-            tx.end(done).await
+            tx.commit_or_rollback(done).await
         };
-        self.within(operation).await
+        self.run_within_deadline(operation).await
     }
 
     /// As [`Self::new`], but the connections live on this runtime, whatever the caller's runtime is. So a caller that blocks its
@@ -155,7 +155,7 @@ impl PgDatabase {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn on(
+    pub fn with_runtime(
         mut options: Options,
         env: &EnvironmentSource,
         runtime: tokio::runtime::Handle,
@@ -167,8 +167,8 @@ impl PgDatabase {
     }
 
     /// Completes when the server has notified since the last call. [`crate::bell::listen`] makes a connection listen.
-    pub(crate) async fn rung(&self) {
-        self.shared.target.bell.rung().await;
+    pub(crate) async fn wait_for_notification(&self) {
+        self.shared.target.bell.wait_for_notification().await;
     }
 
     /// The schema of our tables.
@@ -182,8 +182,8 @@ impl PgDatabase {
     }
 
     /// Asks all servers of the URL again, to detect that a failover has made another one the primary.
-    pub(crate) async fn look(&self) {
-        if let Err(failure) = self.shared.target.look().await {
+    pub(crate) async fn refresh_servers(&self) {
+        if let Err(failure) = self.shared.target.refresh_servers().await {
             tracing::debug!(error = failure.text(), "no server of the URL can be written");
         }
     }
@@ -191,21 +191,21 @@ impl PgDatabase {
     /// Why a failover may lose acknowledged commits or leave two servers that accept writes. `None`: it can't, or there is only one
     /// server. Call it after the first operation.
     #[must_use]
-    pub fn unprotected(&self) -> Option<String> {
+    pub fn failover_risk(&self) -> Option<String> {
         let target = &self.shared.target;
-        (target.has_several() && !target.waits()).then(|| {
+        (target.has_several() && !target.waits_for_standby()).then(|| {
             format!(
                 "the URL names several servers, and {} commits without waiting for a standby (`synchronous_standby_names` is empty there), \
                  so a failover may lose what was acknowledged",
-                target.used().unwrap_or_else(|| target.server.clone())
+                target.last_server().unwrap_or_else(|| target.server.clone())
             )
         })
     }
 
     /// The last used server, `HOST:PORT`.
     #[must_use]
-    pub fn server(&self) -> Option<String> {
-        self.shared.target.used()
+    pub fn last_server(&self) -> Option<String> {
+        self.shared.target.last_server()
     }
 
     fn transaction(&self, session: PgConnection, place: OwnedSemaphorePermit) -> PgTransaction {
@@ -216,16 +216,16 @@ impl PgDatabase {
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
         self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_idle(&self) -> Option<PgConnection> {
-        self.idle().pop()
+        self.lock_idle().pop()
     }
 }
 
-/// A transaction. If it is dropped without [`PgTransaction::end`], its connection closes and the server rolls back.
+/// A transaction. If it is dropped without [`PgTransaction::commit_or_rollback`], its connection closes and the server rolls back.
 #[derive(Debug)]
 pub(crate) struct PgTransaction {
     database: PgDatabase,
@@ -243,22 +243,22 @@ impl Deref for PgTransaction {
 
 impl PgTransaction {
     /// The schema of the extension `vector`, if it may be used.
-    pub(crate) fn vector(&self) -> Option<&str> {
+    pub(crate) fn vector_schema(&self) -> Option<&str> {
         let ready = self.database.shared.ready.get()?;
         ready.vector.as_deref()
     }
 
     /// Commits after `Ok`, rolls back after `Err`.
-    pub(crate) async fn end<T>(self, done: Result<T, PgFailure>) -> Result<T, PgFailure> {
+    pub(crate) async fn commit_or_rollback<T>(self, done: Result<T, PgFailure>) -> Result<T, PgFailure> {
         match done {
             Ok(done) => self.session.commit().await.map(|()| {
-                self.database.idle().push(self.session);
+                self.database.lock_idle().push(self.session);
                 done
             }),
             Err(failure) => {
                 // silent-ok: a connection that can't roll back is closed, which rolls back too
-                if self.session.batch("ROLLBACK").await.is_ok() {
-                    self.database.idle().push(self.session);
+                if self.session.run_statements("ROLLBACK").await.is_ok() {
+                    self.database.lock_idle().push(self.session);
                 }
                 Err(failure)
             }

@@ -27,7 +27,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    fn of(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         match name {
             "any" => Some(Self::Any),
             "read-write" => Some(Self::ReadWrite),
@@ -40,7 +40,7 @@ impl Role {
     }
 
     /// Whether only writable servers are usable.
-    pub(crate) const fn writes(self) -> bool {
+    pub(crate) const fn requires_writes(self) -> bool {
         match self {
             Self::ReadWrite | Self::Primary => true,
             Self::Any | Self::ReadOnly | Self::Standby | Self::PreferStandby => false,
@@ -48,7 +48,7 @@ impl Role {
     }
 
     /// Why a server in this condition is not usable; `None`: it is.
-    pub(crate) fn refuses(self, seen: &ServerCondition) -> Option<&'static str> {
+    pub(crate) fn refusal_reason(self, seen: &ServerCondition) -> Option<&'static str> {
         match self {
             Self::ReadWrite if seen.read_only => Some("it does not allow writes"),
             Self::Primary if seen.standby => Some("it is a standby"),
@@ -110,7 +110,7 @@ impl<T> BestServer<T> {
     }
 
     /// The best server; `None`: no usable server has answered.
-    pub(crate) fn taken(self) -> Option<T> {
+    pub(crate) fn into_best(self) -> Option<T> {
         self.best.map(|(_, one)| one)
     }
 }
@@ -154,7 +154,7 @@ impl ConnectionTimeline {
         }
     }
 
-    pub(crate) fn set(&self, timeline: u32) {
+    pub(crate) fn set_timeline(&self, timeline: u32) {
         self.own.store(timeline, Ordering::SeqCst);
     }
 
@@ -186,7 +186,7 @@ pub(crate) fn with_role(url: &str, name: &str) -> Result<(String, Option<Role>),
     for pair in query.split('&') {
         match pair.split_once('=') {
             Some((ATTRS, asked)) => {
-                role = Some(Role::of(asked).ok_or_else(|| {
+                role = Some(Role::from_name(asked).ok_or_else(|| {
                     SetupError(format!(
                         "`{ATTRS}` in `{name}` is one of `any`, `read-write`, `read-only`, `primary`, `standby` and `prefer-standby`"
                     ))
@@ -211,12 +211,12 @@ pub(crate) fn parsed_role(config: &Config) -> Option<Role> {
 }
 
 /// One configuration per server, each with the settings that apply to all.
-pub(crate) fn each(config: &Config) -> Vec<PgServer> {
+pub(crate) fn split_servers(config: &Config) -> Vec<PgServer> {
     let hosts = config.get_hosts().iter().enumerate();
-    hosts.map(|(at, host)| single(config, at, host)).collect()
+    hosts.map(|(at, host)| server_at(config, at, host)).collect()
 }
 
-fn single(all: &Config, at: usize, host: &Host) -> PgServer {
+fn server_at(all: &Config, at: usize, host: &Host) -> PgServer {
     let ports = all.get_ports();
     let port = ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
     let mut config = Config::new();
@@ -267,7 +267,7 @@ mod tests {
             "postgres://ann@one:5433,two:5434/agents?target_session_attrs=primary&channel_binding=disable";
         let (rest, role) = with_role(url, "test").unwrap();
         assert_eq!(role, Some(Role::Primary));
-        let all = each(&rest.parse().unwrap());
+        let all = split_servers(&rest.parse().unwrap());
         let names: Vec<_> = all.iter().map(|server| server.name.as_str()).collect();
         assert_eq!(names, ["one:5433", "two:5434"]);
         for server in &all {
@@ -302,8 +302,8 @@ mod tests {
             (Role::Standby, false, true),
             (Role::PreferStandby, true, true),
         ] {
-            assert_eq!(role.refuses(&primary).is_none(), on_primary, "{role:?}");
-            assert_eq!(role.refuses(&standby).is_none(), on_standby, "{role:?}");
+            assert_eq!(role.refusal_reason(&primary).is_none(), on_primary, "{role:?}");
+            assert_eq!(role.refusal_reason(&standby).is_none(), on_standby, "{role:?}");
         }
         assert!(Role::PreferStandby.rank(&standby).is_none());
         assert_eq!(Role::PreferStandby.rank(&primary), Some(0));
@@ -326,7 +326,7 @@ mod tests {
             let last = offered
                 .iter()
                 .position(|seen| best.offer(seen, (seen.timeline, seen.standby)));
-            (best.taken(), last)
+            (best.into_best(), last)
         };
         let (old, new) = (primary(3), primary(4));
         for role in [Role::ReadWrite, Role::Primary] {
@@ -353,8 +353,8 @@ mod tests {
             ConnectionTimeline::new(known.clone()),
             ConnectionTimeline::new(known),
         );
-        old.set(3);
-        new.set(4);
+        old.set_timeline(3);
+        new.set_timeline(4);
         let timeline = |timeline| say.send_modify(|known| known.timeline = timeline);
         timeline(3);
         assert!(!old.is_left_behind() && !new.is_left_behind());

@@ -23,7 +23,7 @@ use crate::error::SetupError;
 use crate::options::TlsMode;
 
 /// The TLS configuration of a mode; `None`: no encryption.
-pub(crate) fn config(
+pub(crate) fn client_config(
     mode: TlsMode,
     ca_file: Option<&Path>,
     env: &EnvironmentSource,
@@ -42,7 +42,7 @@ pub(crate) fn config(
                 Ok(Some(Arc::new(known)))
             }
             Some(roots) => {
-                let builder = ClientConfig::builder_with_provider(provider())
+                let builder = ClientConfig::builder_with_provider(crypto_provider())
                     .with_safe_default_protocol_versions()
                     .map_err(|error| setup(&error))?;
                 Ok(Some(Arc::new(
@@ -56,10 +56,10 @@ pub(crate) fn config(
                     "`tls = \"verify-ca\"` needs `ca_file`: a certificate of any public authority would do otherwise".to_owned(),
                 ));
             };
-            let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), crypto_provider())
                 .build()
                 .map_err(|error| setup(&error))?;
-            let config = ClientConfig::builder_with_provider(provider())
+            let config = ClientConfig::builder_with_provider(crypto_provider())
                 .with_safe_default_protocol_versions()
                 .map_err(|error| setup(&error))?
                 .dangerous()
@@ -70,7 +70,7 @@ pub(crate) fn config(
     }
 }
 
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+fn crypto_provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 

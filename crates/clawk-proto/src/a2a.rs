@@ -28,7 +28,7 @@ pub fn new_state(state: &str) -> String {
 #[must_use]
 pub fn old_message(message: &Value) -> Value {
     let mut old = with_parts(message, old_part);
-    change(&mut old, "role", |role| {
+    change_member(&mut old, "role", |role| {
         Value::String(
             role.as_str()
                 .unwrap_or_default()
@@ -44,7 +44,7 @@ pub fn old_message(message: &Value) -> Value {
 pub fn new_message(message: &Value) -> Value {
     let mut new = with_parts(message, new_part);
     new.remove("kind");
-    change(&mut new, "role", |role| {
+    change_member(&mut new, "role", |role| {
         Value::String(format!(
             "{ROLE}{}",
             role.as_str().unwrap_or_default().to_ascii_uppercase()
@@ -56,12 +56,12 @@ pub fn new_message(message: &Value) -> Value {
 /// Converts a task from 1.0 to 0.3, where each task has a `contextId`.
 #[must_use]
 pub fn old_task(task: &Value) -> Value {
-    let mut old = object(task);
-    change(&mut old, "status", |status| old_status(&status));
-    each(&mut old, "artifacts", |artifact| {
+    let mut old = to_object(task);
+    change_member(&mut old, "status", |status| old_status(&status));
+    change_each_item(&mut old, "artifacts", |artifact| {
         Value::Object(with_parts(artifact, old_part))
     });
-    each(&mut old, "history", old_message);
+    change_each_item(&mut old, "history", old_message);
     old.entry("contextId")
         .or_insert_with(|| Value::String(String::new()));
     kind(old, "task")
@@ -70,13 +70,13 @@ pub fn old_task(task: &Value) -> Value {
 /// Converts a task from 0.3 to 1.0.
 #[must_use]
 pub fn new_task(task: &Value) -> Value {
-    let mut new = object(task);
+    let mut new = to_object(task);
     new.remove("kind");
-    change(&mut new, "status", |status| new_status(&status));
-    each(&mut new, "artifacts", |artifact| {
+    change_member(&mut new, "status", |status| new_status(&status));
+    change_each_item(&mut new, "artifacts", |artifact| {
         Value::Object(with_parts(artifact, new_part))
     });
-    each(&mut new, "history", new_message);
+    change_each_item(&mut new, "history", new_message);
     Value::Object(new)
 }
 
@@ -90,7 +90,7 @@ pub fn old_event(event: &Value) -> Value {
         return old_message(message);
     }
     if let Some(update) = event.get("statusUpdate") {
-        let mut old = object(update);
+        let mut old = to_object(update);
         let state = update
             .pointer("/status/state")
             .and_then(Value::as_str)
@@ -98,11 +98,11 @@ pub fn old_event(event: &Value) -> Value {
         let ends = ["COMPLETED", "FAILED", "CANCELED", "REJECTED"];
         let last = ends.iter().any(|word| state.strip_prefix(STATE) == Some(word));
         old.insert("final".to_owned(), last.into());
-        change(&mut old, "status", |status| old_status(&status));
+        change_member(&mut old, "status", |status| old_status(&status));
         return kind(old, "status-update");
     }
-    let mut old = object(event.get("artifactUpdate").unwrap_or(&Value::Null));
-    change(&mut old, "artifact", |artifact| {
+    let mut old = to_object(event.get("artifactUpdate").unwrap_or(&Value::Null));
+    change_member(&mut old, "artifact", |artifact| {
         Value::Object(with_parts(&artifact, old_part))
     });
     kind(old, "artifact-update")
@@ -111,9 +111,9 @@ pub fn old_event(event: &Value) -> Value {
 /// Converts a push receiver (`pushNotificationConfig`) from 0.3 to 1.0.
 #[must_use]
 pub fn new_receiver(config: &Value) -> Value {
-    let mut new = object(config);
-    change(&mut new, "authentication", |authentication| {
-        let mut new = object(&authentication);
+    let mut new = to_object(config);
+    change_member(&mut new, "authentication", |authentication| {
+        let mut new = to_object(&authentication);
         if let Some(schemes) = new.remove("schemes") {
             let first = schemes.get(0).cloned().unwrap_or_else(|| json!(""));
             new.insert("scheme".to_owned(), first);
@@ -126,10 +126,10 @@ pub fn new_receiver(config: &Value) -> Value {
 /// Converts a task's push receiver from 1.0 to 0.3.
 #[must_use]
 pub fn old_receiver(config: &Value) -> Value {
-    let mut old = object(config);
+    let mut old = to_object(config);
     let task = old.remove("taskId").unwrap_or_default();
-    change(&mut old, "authentication", |authentication| {
-        let mut old = object(&authentication);
+    change_member(&mut old, "authentication", |authentication| {
+        let mut old = to_object(&authentication);
         if let Some(scheme) = old.remove("scheme") {
             old.insert("schemes".to_owned(), json!([scheme]));
         }
@@ -139,25 +139,25 @@ pub fn old_receiver(config: &Value) -> Value {
 }
 
 fn old_status(status: &Value) -> Value {
-    let mut old = object(status);
-    change(&mut old, "state", |state| {
+    let mut old = to_object(status);
+    change_member(&mut old, "state", |state| {
         old_state(state.as_str().unwrap_or_default()).into()
     });
-    change(&mut old, "message", |message| old_message(&message));
+    change_member(&mut old, "message", |message| old_message(&message));
     Value::Object(old)
 }
 
 fn new_status(status: &Value) -> Value {
-    let mut new = object(status);
-    change(&mut new, "state", |state| {
+    let mut new = to_object(status);
+    change_member(&mut new, "state", |state| {
         new_state(state.as_str().unwrap_or_default()).into()
     });
-    change(&mut new, "message", |message| new_message(&message));
+    change_member(&mut new, "message", |message| new_message(&message));
     Value::Object(new)
 }
 
 fn old_part(part: &Value) -> Value {
-    let mut old = object(part);
+    let mut old = to_object(part);
     let (mime_type, name) = (old.remove("mediaType"), old.remove("filename"));
     if old.contains_key("text") {
         return kind(old, "text");
@@ -187,7 +187,7 @@ fn old_part(part: &Value) -> Value {
 }
 
 fn new_part(part: &Value) -> Value {
-    let mut new = object(part);
+    let mut new = to_object(part);
     new.remove("kind");
     if let Some(Value::Object(mut file)) = new.remove("file") {
         let members = [
@@ -203,7 +203,7 @@ fn new_part(part: &Value) -> Value {
     Value::Object(new)
 }
 
-fn object(value: &Value) -> Map<String, Value> {
+fn to_object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
@@ -213,21 +213,21 @@ fn kind(mut object: Map<String, Value>, kind: &str) -> Value {
 }
 
 /// Replaces a member, if it exists.
-fn change(object: &mut Map<String, Value>, name: &str, by: impl FnOnce(Value) -> Value) {
+fn change_member(object: &mut Map<String, Value>, name: &str, by: impl FnOnce(Value) -> Value) {
     if let Some(value) = object.get_mut(name) {
         *value = by(value.take());
     }
 }
 
-fn each(object: &mut Map<String, Value>, name: &str, by: impl Fn(&Value) -> Value) {
+fn change_each_item(object: &mut Map<String, Value>, name: &str, by: impl Fn(&Value) -> Value) {
     if let Some(all) = object.get_mut(name).and_then(Value::as_array_mut) {
         all.iter_mut().for_each(|one| *one = by(one));
     }
 }
 
 fn with_parts(holder: &Value, by: impl Fn(&Value) -> Value) -> Map<String, Value> {
-    let mut holder = object(holder);
-    each(&mut holder, "parts", by);
+    let mut holder = to_object(holder);
+    change_each_item(&mut holder, "parts", by);
     holder
 }
 

@@ -103,7 +103,7 @@ impl Digest {
         let mut out = [0u8; 32];
         for (slot, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
             let [high, low] = pair else { return None };
-            *slot = (nibble(*high)? << 4) | nibble(*low)?;
+            *slot = (hex_nibble(*high)? << 4) | hex_nibble(*low)?;
         }
         Some(Self(out))
     }
@@ -125,7 +125,7 @@ impl Digest {
     }
 }
 
-fn nibble(digit: u8) -> Option<u8> {
+fn hex_nibble(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),

@@ -144,7 +144,7 @@ impl HostAllowList {
     ///
     /// # Errors
     /// [`UrlRefusal`] with the broken rule.
-    pub fn judge(&self, url: &Url) -> Result<PermittedTarget, UrlRefusal> {
+    pub fn judge_url(&self, url: &Url) -> Result<PermittedTarget, UrlRefusal> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(UrlRefusal::Scheme(url.scheme().to_owned()));
         }
@@ -155,7 +155,7 @@ impl HostAllowList {
         let host = url.host_str().ok_or(UrlRefusal::NoHost)?;
         let port = url.port_or_known_default().ok_or(UrlRefusal::NoHost)?;
         self.judge_place(&HostPort {
-            host: normal(host),
+            host: normalize_host(host),
             port,
         })
     }
@@ -166,7 +166,7 @@ impl HostAllowList {
     /// [`UrlRefusal`] with the broken rule.
     pub fn judge_place(&self, place: &HostPort) -> Result<PermittedTarget, UrlRefusal> {
         let (host, port) = (&place.host, place.port);
-        let literal = place.literal();
+        let literal = place.literal_address();
         let target = |private, entry: &HostPattern| PermittedTarget {
             host: host.clone(),
             port,
@@ -176,24 +176,24 @@ impl HostAllowList {
             named_port: entry.port.is_some(),
         };
         let mut private = self.allow_private.iter();
-        if let Some(entry) = private.find(|entry| entry.names(host) && self.opens(entry, port)) {
+        if let Some(entry) = private.find(|entry| entry.names_host(host) && self.opens_port(entry, port)) {
             return Ok(target(true, entry));
         }
         let mut named = self.hosts.iter().filter(|entry| match literal {
-            Some(_) if self.any_private => entry.names(host) || entry.kind == Kind::Any,
-            Some(_) => entry.names(host),
-            None => entry.covers(host),
+            Some(_) if self.any_private => entry.names_host(host) || entry.kind == Kind::Any,
+            Some(_) => entry.names_host(host),
+            None => entry.covers_host(host),
         });
         match (named.clone().next(), literal) {
             (None, Some(address)) => Err(UrlRefusal::Literal(address)),
             (None, None) => Err(UrlRefusal::Host(host.clone())),
             (Some(_), _) => {
-                let Some(entry) = named.find(|entry| self.opens(entry, port)) else {
+                let Some(entry) = named.find(|entry| self.opens_port(entry, port)) else {
                     let host = host.clone();
                     return Err(UrlRefusal::Port { host, port });
                 };
                 let target = target(self.any_private, entry);
-                literal.map_or(Ok(()), |address| target.admit(address))?;
+                literal.map_or(Ok(()), |address| target.admit_address(address))?;
                 Ok(target)
             }
         }
@@ -201,8 +201,8 @@ impl HostAllowList {
 }
 
 impl HostAllowList {
-    fn opens(&self, entry: &HostPattern, port: u16) -> bool {
-        entry.opens(port, &self.ports) || (self.any_port && entry.port.is_none())
+    fn opens_port(&self, entry: &HostPattern, port: u16) -> bool {
+        entry.opens_port(port, &self.ports) || (self.any_port && entry.port.is_none())
     }
 }
 
@@ -245,7 +245,7 @@ impl HostPort {
             None => default_port?,
             Some(digits) => digits.parse().ok().filter(|port| *port != 0)?, // silent-ok: no place
         };
-        let host = normal(url.host_str()?);
+        let host = normalize_host(url.host_str()?);
         (!host.is_empty()).then_some(Self { host, port })
     }
 
@@ -260,7 +260,7 @@ impl HostPort {
 
     /// The address, if the host is an IP literal.
     #[must_use]
-    pub fn literal(&self) -> Option<IpAddr> {
+    pub fn literal_address(&self) -> Option<IpAddr> {
         self.host.parse().ok() // silent-ok: not a literal
     }
 
@@ -285,8 +285,8 @@ impl PermittedTarget {
     ///
     /// # Errors
     /// [`UrlRefusal::Address`] if it is not public but has to be.
-    pub fn admit(&self, address: IpAddr) -> Result<(), UrlRefusal> {
-        match address::judge(address) {
+    pub fn admit_address(&self, address: IpAddr) -> Result<(), UrlRefusal> {
+        match address::judge_address(address) {
             Err(range) if !self.private => Err(UrlRefusal::Address {
                 host: self.host.clone(),
                 address,
@@ -301,19 +301,19 @@ impl HostPattern {
     /// Whether the entry matches this host and port. An entry without a port matches the `ports`.
     #[must_use]
     pub fn is_for(&self, place: &HostPort, ports: &[u16]) -> bool {
-        let fits = match place.literal() {
-            Some(_) => self.names(&place.host),
-            None => self.covers(&place.host),
+        let fits = match place.literal_address() {
+            Some(_) => self.names_host(&place.host),
+            None => self.covers_host(&place.host),
         };
-        fits && self.opens(place.port, ports)
+        fits && self.opens_port(place.port, ports)
     }
 
     /// Whether the entry matches this host, at any port.
     #[must_use]
     pub fn is_for_host(&self, host: &str) -> bool {
         match host.parse::<IpAddr>() {
-            Ok(_) => self.names(host),
-            Err(_name) => self.covers(host),
+            Ok(_) => self.names_host(host),
+            Err(_name) => self.covers_host(host),
         }
     }
 
@@ -325,7 +325,7 @@ impl HostPattern {
 
     /// The host, if the entry is neither `*` nor a suffix.
     #[must_use]
-    pub fn exact(&self) -> Option<&str> {
+    pub fn exact_host(&self) -> Option<&str> {
         match &self.kind {
             Kind::Exact(host) => Some(host),
             Kind::Any | Kind::Below(_) => None,
@@ -341,11 +341,11 @@ impl HostPattern {
         }
     }
 
-    fn names(&self, host: &str) -> bool {
+    fn names_host(&self, host: &str) -> bool {
         matches!(&self.kind, Kind::Exact(name) if name == host)
     }
 
-    fn covers(&self, host: &str) -> bool {
+    fn covers_host(&self, host: &str) -> bool {
         match &self.kind {
             Kind::Any => true,
             Kind::Exact(name) => name == host,
@@ -355,7 +355,7 @@ impl HostPattern {
         }
     }
 
-    fn opens(&self, port: u16, default: &[u16]) -> bool {
+    fn opens_port(&self, port: u16, default: &[u16]) -> bool {
         self.port
             .map_or_else(|| default.contains(&port), |own| own == port)
     }
@@ -386,7 +386,7 @@ impl TryFrom<String> for HostPattern {
                 && !host.contains(['*', '?', '#']);
             url.host_str()
                 .filter(|_| plain && !host.is_empty())
-                .map(normal)
+                .map(normalize_host)
                 .ok_or_else(bad)
         };
         let kind = match (host, host.strip_prefix("*.")) {
@@ -418,7 +418,7 @@ impl fmt::Display for HostPattern {
 
 /// A host in normal form: lower case, without brackets and trailing dots.
 #[must_use]
-pub fn normal(host: &str) -> String {
+pub fn normalize_host(host: &str) -> String {
     host.trim_matches(['[', ']'])
         .trim_end_matches('.')
         .to_ascii_lowercase()

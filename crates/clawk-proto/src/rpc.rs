@@ -170,7 +170,7 @@ fn judge(frame: scan::RpcFrame<'_>) -> RpcMessage<'_> {
         }
         return invalid(id.unwrap_or(RpcId::NULL), "`method` is missing");
     };
-    let Some(method) = scan::unquote(method) else {
+    let Some(method) = scan::unquote_json(method) else {
         return invalid(id.unwrap_or(RpcId::NULL), "`method` must be a string");
     };
     match (frame.params.unwrap_or("{}"), id) {

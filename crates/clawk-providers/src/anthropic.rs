@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
-use crate::picture::base64;
+use crate::picture::picture_base64;
 use crate::state::{PrefixDigest, json_of};
 use crate::tool_schema::plain_object;
-use crate::wire::{RequestContext, adapt, set};
+use crate::wire::{RequestContext, adapt_body, set_member};
 
 pub(crate) mod answer;
 
@@ -23,7 +23,7 @@ const MARK: &str = "cache_control";
 const THOUGHTS_MIN: u64 = 1024;
 
 /// `BASE/v1/messages`, whether or not the base ends in `/v1`.
-pub(crate) fn url(base: &Url) -> Url {
+pub(crate) fn messages_url(base: &Url) -> Url {
     let mut url = base.clone();
     let path = base.path().trim_end_matches('/');
     let path = if path.ends_with("/messages") {
@@ -38,7 +38,7 @@ pub(crate) fn url(base: &Url) -> Url {
 }
 
 /// Returns the request body, and the digest of the prefix that the answer is bound to.
-pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
+pub(crate) fn request_body(context: RequestContext<'_>) -> (Value, Digest) {
     let request = context.request;
     let rules = HistoryRules {
         ids: context.id_rule(IdRule::Anthropic),
@@ -55,7 +55,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
         })
         .collect();
     let system = Value::from(context.stable_system());
-    let mut prefix = PrefixDigest::begin(&system, &tools);
+    let mut prefix = PrefixDigest::for_prompt(&system, &tools);
     let bound = binds_thoughts(context.owner.model);
     let mut messages: Vec<Value> = Vec::new();
     for entry in &entries {
@@ -75,7 +75,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
             }
         };
         let message = json!({ "role": role, "content": blocks });
-        prefix.add(&message);
+        prefix.add_message(&message);
         // The API wants all results of one answer, and the user's text after them, in one message.
         match messages.last_mut() {
             Some(last) if last.get("role").and_then(Value::as_str) == Some(role) => {
@@ -88,36 +88,36 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
     }
     let mut body = json!({ "model": context.owner.model, "max_tokens": request.max_output_tokens });
     if !context.stable_system().is_empty() {
-        set(
+        set_member(
             &mut body,
             "system",
             json!([{ "type": "text", "text": context.stable_system() }]),
         );
     }
     if !request.tools.is_empty() {
-        set(&mut body, "tools", tools);
+        set_member(&mut body, "tools", tools);
     }
     if let Some(effort) = request.effort {
         set_effort(&mut body, effort, context, thinks_on(&entries));
     }
-    set(&mut body, "messages", messages.into());
+    set_member(&mut body, "messages", messages.into());
     if context.streaming {
-        set(&mut body, "stream", true.into());
+        set_member(&mut body, "stream", true.into());
     }
-    if !context.omits(MARK) {
-        mark(&mut body);
+    if !context.omits_member(MARK) {
+        mark_cache_points(&mut body);
     }
-    adapt(&mut body, &request.adaptation);
+    adapt_body(&mut body, &request.adaptation);
     (body, prefix.digest())
 }
 
 /// Marks the stable prefix (tools, system prompt) and the last two user messages for the server's cache. The server writes the
 /// newest prefix into the cache and finds the one before it there.
-fn mark(body: &mut Value) {
+fn mark_cache_points(body: &mut Value) {
     for place in ["tools", "system"] {
         let last = body.get_mut(place).and_then(Value::as_array_mut);
         if let Some(last) = last.and_then(|list| list.last_mut()) {
-            set(last, MARK, json!({ "type": "ephemeral" }));
+            set_member(last, MARK, json!({ "type": "ephemeral" }));
         }
     }
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
@@ -129,14 +129,15 @@ fn mark(body: &mut Value) {
     for block in users.take(2) {
         let is_empty = block.get("text").and_then(Value::as_str) == Some("");
         if !is_empty {
-            set(block, MARK, json!({ "type": "ephemeral" }));
+            set_member(block, MARK, json!({ "type": "ephemeral" }));
         }
     }
 }
 
 fn user_blocks(text: &str, images: &[&clawk_core::ports::Image]) -> Vec<Value> {
     let shown = images.iter().filter_map(|image| {
-        let source = json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });
+        let source =
+            json!({ "type": "base64", "media_type": image.mime_type, "data": picture_base64(image)? });
         Some(json!({ "type": "image", "source": source }))
     });
     let mut blocks: Vec<Value> = shown.collect();
@@ -269,8 +270,8 @@ fn set_effort(body: &mut Value, effort: ReasoningEffort, context: RequestContext
             | ReasoningEffort::High
             | ReasoningEffort::Max => "adaptive",
         };
-        set(body, "thinking", json!({ "type": kind }));
-        set(body, "output_config", json!({ "effort": word }));
+        set_member(body, "thinking", json!({ "type": kind }));
+        set_member(body, "output_config", json!({ "effort": word }));
         return;
     }
     let budget = match effort {
@@ -287,7 +288,7 @@ fn set_effort(body: &mut Value, effort: ReasoningEffort, context: RequestContext
         true => json!({ "type": "enabled", "budget_tokens": budget }),
         false => json!({ "type": "disabled" }),
     };
-    set(body, "thinking", thinking);
+    set_member(body, "thinking", thinking);
 }
 
 #[cfg(test)]

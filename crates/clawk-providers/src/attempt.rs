@@ -52,10 +52,10 @@ impl ModelProvider for HttpProvider {
         on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
-        Box::pin(self.attempt(request, on_delta, cancel))
+        Box::pin(self.attempt_request(request, on_delta, cancel))
     }
 
-    fn embed<'a>(
+    fn embed_texts<'a>(
         &'a self,
         model: &'a str,
         dimensions: Option<u64>,
@@ -65,7 +65,7 @@ impl ModelProvider for HttpProvider {
         Box::pin(async move {
             let done = match self.dialect {
                 ApiDialect::OpenAi | ApiDialect::Responses => {
-                    embeddings::embed(&self.endpoint, (model, dimensions), texts, cancel).await
+                    embeddings::embed_texts(&self.endpoint, (model, dimensions), texts, cancel).await
                 }
                 ApiDialect::Anthropic => Err((
                     AttemptFault::new(
@@ -75,11 +75,11 @@ impl ModelProvider for HttpProvider {
                     None,
                 )),
             };
-            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+            done.map_err(|(fault, usage)| self.endpoint.provider_error(fault, usage))
         })
     }
 
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         audio: &'a AudioRecording,
         cancel: &'a CancellationToken,
@@ -87,15 +87,15 @@ impl ModelProvider for HttpProvider {
         Box::pin(async move {
             let done = match self.dialect {
                 ApiDialect::OpenAi | ApiDialect::Responses => {
-                    speech::transcribe(&self.endpoint, &self.model, audio, cancel).await
+                    speech::transcribe_audio(&self.endpoint, &self.model, audio, cancel).await
                 }
                 ApiDialect::Anthropic => Err(no_speech()),
             };
-            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+            done.map_err(|(fault, usage)| self.endpoint.provider_error(fault, usage))
         })
     }
 
-    fn speak<'a>(
+    fn synthesize_speech<'a>(
         &'a self,
         voice: &'a str,
         text: &'a str,
@@ -104,11 +104,11 @@ impl ModelProvider for HttpProvider {
         Box::pin(async move {
             let done = match self.dialect {
                 ApiDialect::OpenAi | ApiDialect::Responses => {
-                    speech::speak(&self.endpoint, (&self.model, voice), text, cancel).await
+                    speech::speak_text(&self.endpoint, (&self.model, voice), text, cancel).await
                 }
                 ApiDialect::Anthropic => Err(no_speech()),
             };
-            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+            done.map_err(|(fault, usage)| self.endpoint.provider_error(fault, usage))
         })
     }
 
@@ -116,21 +116,21 @@ impl ModelProvider for HttpProvider {
         Box::pin(async move {
             match self.dialect {
                 ApiDialect::OpenAi | ApiDialect::Responses => {
-                    window::ask(&self.endpoint, "/chat/completions", &self.model).await
+                    window::ask_window(&self.endpoint, "/chat/completions", &self.model).await
                 }
                 ApiDialect::Anthropic => None,
             }
         })
     }
 
-    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn check_reachable(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         let last = match self.dialect {
             ApiDialect::OpenAi | ApiDialect::Responses => "/chat/completions",
             ApiDialect::Anthropic => "/messages",
         };
         Box::pin(async move {
-            let reached = self.endpoint.reach(last).await;
-            reached.map_err(|fault| self.endpoint.error(fault, None))
+            let reached = self.endpoint.check_reachable(last).await;
+            reached.map_err(|fault| self.endpoint.provider_error(fault, None))
         })
     }
 }
@@ -151,7 +151,7 @@ impl HttpProvider {
         }
     }
 
-    fn owner(&self) -> StateOwner<'_> {
+    fn state_owner(&self) -> StateOwner<'_> {
         StateOwner {
             provider: &self.endpoint.name,
             host: self.endpoint.url.host_str().unwrap_or_default(),
@@ -159,7 +159,7 @@ impl HttpProvider {
         }
     }
 
-    async fn attempt(
+    async fn attempt_request(
         &self,
         request: &InferRequest,
         on_delta: OnDelta<'_>,
@@ -168,19 +168,19 @@ impl HttpProvider {
         let dialect = self.dialect_of(request);
         let context = RequestContext {
             request,
-            owner: self.owner(),
+            owner: self.state_owner(),
             streaming: self.streaming,
         };
         let (body, prefix) = match dialect {
-            ApiDialect::OpenAi => (openai::body(context), None),
-            ApiDialect::Responses => (responses::body(context), None),
+            ApiDialect::OpenAi => (openai::request_body(context), None),
+            ApiDialect::Responses => (responses::request_body(context), None),
             ApiDialect::Anthropic => {
-                let (body, prefix) = anthropic::body(context);
+                let (body, prefix) = anthropic::request_body(context);
                 (body, Some(prefix))
             }
         };
         let url = match dialect {
-            ApiDialect::Responses => responses::url(&self.endpoint.url),
+            ApiDialect::Responses => responses::responses_url(&self.endpoint.url),
             ApiDialect::OpenAi | ApiDialect::Anthropic => self.endpoint.url.clone(),
         };
         let body = Bytes::from(body.to_string());
@@ -191,7 +191,7 @@ impl HttpProvider {
             .unwrap_or_else(|| Err(AttemptFault::cancelled()))
             .map_err(|fault| {
                 let spent = sent_only(fault.kind, request_bytes);
-                self.endpoint.error(fault, spent)
+                self.endpoint.provider_error(fault, spent)
             })?;
 
         // From here on the server works. The cost counts even if the answer never arrives.
@@ -218,11 +218,11 @@ impl HttpProvider {
         let context = AnswerContext {
             request,
             request_bytes,
-            owner: self.owner(),
+            owner: self.state_owner(),
             prefix,
         };
         read.and_then(|()| draft.finish(context))
-            .map_err(|fault| self.endpoint.error(fault, Some(spent)))
+            .map_err(|fault| self.endpoint.provider_error(fault, Some(spent)))
     }
 
     /// Reads the answer in the format that arrives. Servers send formats that differ from the request and from their own headers.
@@ -246,7 +246,7 @@ impl HttpProvider {
                 }
             };
             let Some(piece) = piece else {
-                let last = decoder.finish(|event| take(dialect, draft, &event, on_delta));
+                let last = decoder.finish(|event| apply_event(dialect, draft, &event, on_delta));
                 return match last {
                     Err(_) if draft.stop.is_some() => Ok(()),
                     last => last,
@@ -259,7 +259,7 @@ impl HttpProvider {
                     return Err(web_page());
                 }
             }
-            match decoder.push(&piece, |event| take(dialect, draft, &event, on_delta)) {
+            match decoder.push(&piece, |event| apply_event(dialect, draft, &event, on_delta)) {
                 // A fault after a complete answer concerns the token counts only. A retry would cost the same again.
                 Err(_) if draft.stop.is_some() => return Ok(()),
                 read => read?,
@@ -268,7 +268,7 @@ impl HttpProvider {
     }
 }
 
-fn take(
+fn apply_event(
     dialect: ApiDialect,
     draft: &mut Draft,
     event: &Event,
@@ -309,7 +309,7 @@ pub(crate) async fn next(
 
 /// Returns the fault for a complete answer that can't be parsed. An answer that ends too early counts as interrupted, any other as
 /// malformed.
-pub(crate) fn unreadable(error: serde_json::Error) -> AttemptFault {
+pub(crate) fn unreadable_answer(error: serde_json::Error) -> AttemptFault {
     if error.is_eof() {
         return AttemptFault::cut();
     }

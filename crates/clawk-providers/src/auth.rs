@@ -28,7 +28,7 @@ pub(crate) enum EndpointAuth {
 
 impl EndpointAuth {
     /// Adds the credentials to `headers`.
-    pub(crate) async fn apply(
+    pub(crate) async fn apply_to_headers(
         &self,
         headers: &mut HeaderMap,
         resolver: &SecretResolver,
@@ -43,17 +43,17 @@ impl EndpointAuth {
             Self::Header(name, key) => (name.clone(), key.get(resolver).await?.expose().to_owned(), key),
             Self::OAuth2(oauth2) => (
                 AUTHORIZATION,
-                format!("Bearer {}", oauth2.token(resolver).await?.expose()),
+                format!("Bearer {}", oauth2.access_token(resolver).await?.expose()),
                 &oauth2.key,
             ),
         };
-        headers.insert(name, sensitive(&value, &key.name)?);
+        headers.insert(name, sensitive_header(&value, &key.name)?);
         Ok(())
     }
 
     /// Called when the server refused the credentials: drops the cached ones. Returns `true` if a second request with fresh ones
     /// should follow at once.
-    pub(crate) fn rejected(&self) -> bool {
+    pub(crate) fn forget_rejected(&self) -> bool {
         match self {
             Self::None => false,
             // The next attempt resolves the secret again, because it may have been rotated.
@@ -149,19 +149,19 @@ impl OAuth2 {
         }
     }
 
-    async fn token(&self, resolver: &SecretResolver) -> Result<Secret, AttemptFault> {
+    async fn access_token(&self, resolver: &SecretResolver) -> Result<Secret, AttemptFault> {
         if let Some(token) = lock(&self.cached)
             .clone()
             .filter(|token| Instant::now() < token.good_until)
         {
             return Ok(token.secret);
         }
-        let token = self.fetch(resolver).await?;
+        let token = self.fetch_token(resolver).await?;
         *lock(&self.cached) = Some(token.clone());
         Ok(token.secret)
     }
 
-    async fn fetch(&self, resolver: &SecretResolver) -> Result<Token, AttemptFault> {
+    async fn fetch_token(&self, resolver: &SecretResolver) -> Result<Token, AttemptFault> {
         let pair = self.key.get(resolver).await?;
         let Some((id, secret)) = pair.expose().split_once(':') else {
             let message = format!(
@@ -170,13 +170,13 @@ impl OAuth2 {
             );
             return Err(AttemptFault::new(FaultKind::Auth, message));
         };
-        resolver.guard(&Secret::new(format!("{} (client_secret)", pair.name()), secret));
-        let basic = STANDARD.encode(format!("{}:{}", form(id), form(secret)));
-        resolver.guard(&Secret::new(format!("{} (encoded)", pair.name()), basic.as_str()));
+        resolver.add_derived_secret(&Secret::new(format!("{} (client_secret)", pair.name()), secret));
+        let basic = STANDARD.encode(format!("{}:{}", form_encode(id), form_encode(secret)));
+        resolver.add_derived_secret(&Secret::new(format!("{} (encoded)", pair.name()), basic.as_str()));
         let mut headers = HeaderMap::new();
         headers.insert(
             AUTHORIZATION,
-            sensitive(&format!("Basic {basic}"), &self.key.name)?,
+            sensitive_header(&format!("Basic {basic}"), &self.key.name)?,
         );
         headers.insert(
             CONTENT_TYPE,
@@ -186,11 +186,11 @@ impl OAuth2 {
         let mut body = "grant_type=client_credentials".to_owned();
         if let Some(scope) = &self.scope {
             body.push_str("&scope=");
-            body.push_str(&form(scope));
+            body.push_str(&form_encode(scope));
         }
         let (url, body) = (self.token_url.clone(), Bytes::from(body));
         let response = self
-            .client(resolver)?
+            .http_client(resolver)?
             .send(Request {
                 method: Method::POST,
                 url,
@@ -198,30 +198,35 @@ impl OAuth2 {
                 body,
             })
             .await;
-        let response = response.map_err(|error| explain(error.into()))?;
+        let response = response.map_err(|error| explain_token_fault(error.into()))?;
         let status = response.status();
         if !status.is_success() {
             let headers = response.headers().clone();
-            let said = response.beginning(16 * 1024).await;
-            return Err(explain(AttemptFault::of_status(
+            let said = response.read_beginning(16 * 1024).await;
+            return Err(explain_token_fault(AttemptFault::of_status(
                 status.as_u16(),
                 &headers,
                 &String::from_utf8_lossy(&said),
             )));
         }
-        let body = response.bytes().await.map_err(|error| explain(error.into()))?;
+        let body = response
+            .bytes()
+            .await
+            .map_err(|error| explain_token_fault(error.into()))?;
         let answer: TokenAnswer = serde_json::from_slice(&body)
             // silent-ok: the parser's message could quote the token
-            .map_err(|_| explain(AttemptFault::malformed("the answer holds no `access_token`")))?;
+            .map_err(|_| {
+                explain_token_fault(AttemptFault::malformed("the answer holds no `access_token`"))
+            })?;
         let secret = Secret::new(format!("{} (access token)", self.key.name), answer.access_token);
-        resolver.guard(&secret);
+        resolver.add_derived_secret(&secret);
         // Renew the token 30 seconds before it expires, so that it stays valid on the way; keep it at most for a day.
         let seconds = answer.expires_in.unwrap_or(300).min(86_400);
         let good_until = Instant::now() + Duration::from_secs(seconds.saturating_sub(30.min(seconds / 2)));
         Ok(Token { secret, good_until })
     }
 
-    fn client(&self, resolver: &SecretResolver) -> Result<&EgressClient, AttemptFault> {
+    fn http_client(&self, resolver: &SecretResolver) -> Result<&EgressClient, AttemptFault> {
         const TOKEN_ANSWER_MAX_BYTES: u64 = 256 * 1024;
         if let Some(client) = self.client.get() {
             return Ok(client);
@@ -232,13 +237,13 @@ impl OAuth2 {
             self.deadlines,
             TOKEN_ANSWER_MAX_BYTES,
         );
-        let client = client.map_err(|error| explain(error.into()))?;
+        let client = client.map_err(|error| explain_token_fault(error.into()))?;
         Ok(self.client.get_or_init(|| client))
     }
 }
 
 /// Explains a fault of the token endpoint. A 4xx status there means that the credentials are wrong.
-fn explain(fault: AttemptFault) -> AttemptFault {
+fn explain_token_fault(fault: AttemptFault) -> AttemptFault {
     let kind = if fault.kind == FaultKind::Rejected {
         FaultKind::Auth
     } else {
@@ -253,7 +258,7 @@ fn explain(fault: AttemptFault) -> AttemptFault {
     }
 }
 
-fn sensitive(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
+fn sensitive_header(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
     let mut value = HeaderValue::from_str(value).map_err(|_| {
         // silent-ok: the source has no further information
         AttemptFault::new(
@@ -266,7 +271,7 @@ fn sensitive(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
 }
 
 /// Encodes text as `application/x-www-form-urlencoded`.
-fn form(text: &str) -> String {
+fn form_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

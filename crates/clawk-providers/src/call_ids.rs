@@ -23,7 +23,7 @@ const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 impl IdRule {
     /// Returns whether the dialect accepts `id`. `own`: whether this server made the id; `None`: unknown.
-    fn takes(self, id: &str, own: Option<bool>) -> bool {
+    fn accepts_id(self, id: &str, own: Option<bool>) -> bool {
         let letters = |more: &str| id.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
         match self {
             Self::Chat => match own {
@@ -54,7 +54,7 @@ impl CallIds {
 
     /// Returns the id that is sent for one more call.
     pub(crate) fn name_call(&mut self, call: &ToolUse, own: Option<bool>) -> String {
-        let id = match self.rule.takes(&call.id, own) && !self.used.contains(&call.id) {
+        let id = match self.rule.accepts_id(&call.id, own) && !self.used.contains(&call.id) {
             true => call.id.clone(),
             false => self.made_up(&call.id),
         };

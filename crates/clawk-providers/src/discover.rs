@@ -16,7 +16,7 @@ use serde_json::Value;
 const LOCAL: &[(u16, &str)] = &[(11434, "Ollama"), (8080, "llama.cpp"), (1234, "LM Studio")];
 const PROBE_MS: u64 = 300;
 
-/// The result of [`discover`].
+/// The result of [`discover_provider`].
 #[derive(Debug, Clone)]
 pub struct DiscoveredProvider {
     /// A provider for a manifest, named `default`. `None`: nothing was found; use a scripted model.
@@ -28,7 +28,7 @@ pub struct DiscoveredProvider {
 /// Looks for a provider in this order: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `OPENAI_BASE_URL`, `OPENROUTER_API_KEY`,
 /// `OLLAMA_HOST`, then a server on a usual local port. The variables `*_BASE_URL` and `*_MODEL` are respected. Takes at most about
 /// 300 ms.
-pub async fn discover(env: &EnvironmentSource) -> DiscoveredProvider {
+pub async fn discover_provider(env: &EnvironmentSource) -> DiscoveredProvider {
     if let Some(found) = by_key(env) {
         return found;
     }
@@ -37,78 +37,85 @@ pub async fn discover(env: &EnvironmentSource) -> DiscoveredProvider {
         let model = env.non_empty("OPENAI_MODEL");
         let model = match model {
             Some(model) => model,
-            None => models(env, &base).await.unwrap_or_else(|| "default".to_owned()),
+            None => first_model(env, &base)
+                .await
+                .unwrap_or_else(|| "default".to_owned()),
         };
-        return found(
-            openai(&base, &model, None),
+        return found_provider(
+            openai_provider(&base, &model, None),
             "the server that OPENAI_BASE_URL names",
         );
     }
     if let Some(host) = env.non_empty("OLLAMA_HOST") {
         let base = ollama_base(&host);
-        if let Some(model) = models(env, &base).await {
+        if let Some(model) = first_model(env, &base).await {
             let model = env.non_empty("OLLAMA_MODEL").unwrap_or(model);
-            return found(openai(&base, &model, None), "the server that OLLAMA_HOST names");
+            return found_provider(
+                openai_provider(&base, &model, None),
+                "the server that OLLAMA_HOST names",
+            );
         }
     }
-    probe(env, LOCAL).await.unwrap_or_else(|| DiscoveredProvider {
-        provider: None,
-        why: "no model found (no API key in the environment, no local server): a scripted one answers; \
+    probe_ports(env, LOCAL)
+        .await
+        .unwrap_or_else(|| DiscoveredProvider {
+            provider: None,
+            why: "no model found (no API key in the environment, no local server): a scripted one answers; \
               set ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY or OPENAI_BASE_URL for a real one"
-            .to_owned(),
-    })
+                .to_owned(),
+        })
 }
 
 fn by_key(env: &EnvironmentSource) -> Option<DiscoveredProvider> {
-    let catalogue = ModelCatalogue::shipped();
+    let catalogue = ModelCatalogue::built_in();
     let model = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
     let base = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
     if env.non_empty("ANTHROPIC_API_KEY").is_some() {
-        let mut provider = openai(
+        let mut provider = openai_provider(
             &base("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
-            &model("ANTHROPIC_MODEL", catalogue.resolve("anthropic:medium")),
+            &model("ANTHROPIC_MODEL", catalogue.resolve_alias("anthropic:medium")),
             Some("ANTHROPIC_API_KEY"),
         );
         provider.protocol = ProviderProtocol::AnthropicNative;
         provider.auth.kind = AuthType::ApiKeyHeader;
-        return Some(found(provider, "ANTHROPIC_API_KEY is set"));
+        return Some(found_provider(provider, "ANTHROPIC_API_KEY is set"));
     }
     if env.non_empty("OPENAI_API_KEY").is_some() {
         let base = base("OPENAI_BASE_URL", "https://api.openai.com/v1");
-        let provider = openai(
+        let provider = openai_provider(
             &base,
-            &model("OPENAI_MODEL", catalogue.resolve("openai:small")),
+            &model("OPENAI_MODEL", catalogue.resolve_alias("openai:small")),
             Some("OPENAI_API_KEY"),
         );
-        return Some(found(provider, "OPENAI_API_KEY is set"));
+        return Some(found_provider(provider, "OPENAI_API_KEY is set"));
     }
     if env.non_empty("OPENROUTER_API_KEY").is_some() {
-        let default = format!("openai/{}", catalogue.resolve("openai:small"));
+        let default = format!("openai/{}", catalogue.resolve_alias("openai:small"));
         let model = model("OPENROUTER_MODEL", &default);
-        let provider = openai("https://openrouter.ai/api/v1", &model, Some("OPENROUTER_API_KEY"));
-        return Some(found(provider, "OPENROUTER_API_KEY is set"));
+        let provider = openai_provider("https://openrouter.ai/api/v1", &model, Some("OPENROUTER_API_KEY"));
+        return Some(found_provider(provider, "OPENROUTER_API_KEY is set"));
     }
     None
 }
 
 /// Asks all `ports` at once. Returns the first port, in the given order, that answers like a model server.
-async fn probe(env: &EnvironmentSource, ports: &[(u16, &str)]) -> Option<DiscoveredProvider> {
+async fn probe_ports(env: &EnvironmentSource, ports: &[(u16, &str)]) -> Option<DiscoveredProvider> {
     let bases: Vec<_> = ports
         .iter()
         .map(|(port, name)| (format!("http://127.0.0.1:{port}/v1"), *name))
         .collect();
-    let answers = join_all(bases.iter().map(|(base, _)| models(env, base))).await;
+    let answers = join_all(bases.iter().map(|(base, _)| first_model(env, base))).await;
     let (model, (base, name)) = answers
         .into_iter()
         .zip(&bases)
         .find_map(|(model, base)| Some((model?, base)))?;
-    Some(found(
-        openai(base, &model, None),
+    Some(found_provider(
+        openai_provider(base, &model, None),
         &format!("a local server answers at {base} (the usual port of {name})"),
     ))
 }
 
-fn found(provider: Provider, because: &str) -> DiscoveredProvider {
+fn found_provider(provider: Provider, because: &str) -> DiscoveredProvider {
     let (protocol, model) = (provider.protocol, &provider.model);
     let why = format!(
         "model `{model}` ({protocol}), because {because}; a `providers` entry in claw.yaml changes it"
@@ -120,7 +127,7 @@ fn found(provider: Provider, because: &str) -> DiscoveredProvider {
 }
 
 /// Returns the first model that `BASE/models` lists.
-async fn models(env: &EnvironmentSource, base: &str) -> Option<String> {
+async fn first_model(env: &EnvironmentSource, base: &str) -> Option<String> {
     // silent-ok throughout: a server that does not answer like a model server counts as not found
     let deadlines = ClientDeadlines {
         connect_ms: PROBE_MS,
@@ -175,7 +182,7 @@ fn ollama_base(host: &str) -> String {
     }
 }
 
-fn openai(base: &str, model: &str, secret_ref: Option<&str>) -> Provider {
+fn openai_provider(base: &str, model: &str, secret_ref: Option<&str>) -> Provider {
     let kind = if secret_ref.is_some() {
         AuthType::Bearer
     } else {

@@ -81,7 +81,7 @@ impl Draft {
         if text.is_empty() {
             return;
         }
-        let text = self.halves.take(text).into_owned();
+        let text = self.halves.push_text(text).into_owned();
         match &mut self.splitter {
             None => self.tell(&text, on_delta),
             Some(splitter) => {
@@ -232,13 +232,13 @@ impl Draft {
 
     /// Records the server's count of input tokens.
     pub(crate) fn read(&mut self, count: WireNumber) {
-        self.input_tokens = count.given().or(self.input_tokens);
+        self.input_tokens = count.value().or(self.input_tokens);
         self.unreadable |= count == WireNumber::Unreadable;
     }
 
     /// Records the server's count of output tokens.
     pub(crate) fn wrote(&mut self, count: WireNumber) {
-        self.output_tokens = count.given().or(self.output_tokens);
+        self.output_tokens = count.value().or(self.output_tokens);
         self.unreadable |= count == WireNumber::Unreadable;
     }
 

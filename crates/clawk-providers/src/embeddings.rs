@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{next, unreadable};
+use crate::attempt::{next, unreadable_answer};
 use crate::endpoint::Endpoint;
 use crate::fault::AttemptFault;
 
@@ -37,7 +37,7 @@ struct EmbeddingsUsage {
 }
 
 /// Returns `BASE/embeddings`, where `chat` is `BASE/chat/completions`.
-fn url(chat: &Url) -> Url {
+fn embeddings_url(chat: &Url) -> Url {
     let mut url = chat.clone();
     let base = chat.path().strip_suffix("/chat/completions").unwrap_or_default();
     let path = format!("{base}/embeddings");
@@ -47,7 +47,7 @@ fn url(chat: &Url) -> Url {
 
 /// Makes one attempt. `dimensions` is the manifest's vector length. Another length is a failure, because vectors of different
 /// lengths cannot be compared.
-pub(crate) async fn embed(
+pub(crate) async fn embed_texts(
     endpoint: &Endpoint,
     (model, dimensions): (&str, Option<u64>),
     texts: &[String],
@@ -61,7 +61,7 @@ pub(crate) async fn embed(
         ..Usage::default()
     };
     let head = cancel
-        .run_until_cancelled(endpoint.post_to(url(&endpoint.url), body))
+        .run_until_cancelled(endpoint.post_to(embeddings_url(&endpoint.url), body))
         .await;
     let mut response = head
         .unwrap_or_else(|| Err(AttemptFault::cancelled()))
@@ -72,7 +72,7 @@ pub(crate) async fn embed(
         bytes.extend_from_slice(&piece);
     }
     let answer: EmbeddingsResponse = serde_json::from_slice(&bytes)
-        .map_err(unreadable)
+        .map_err(unreadable_answer)
         .map_err(spent)?;
     let told = answer
         .usage
@@ -81,12 +81,13 @@ pub(crate) async fn embed(
         input_tokens,
         ..Usage::default()
     });
-    let vectors = ordered(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
+    let vectors =
+        ordered_vectors(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
     Ok(TextEmbeddings { vectors, usage })
 }
 
 /// Returns one vector for each text, in the texts' order. All have the same number of dimensions and length 1.
-fn ordered(
+fn ordered_vectors(
     data: Vec<EmbeddingItem>,
     count: usize,
     dimensions: Option<u64>,

@@ -11,7 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::attempt::unreadable;
+use crate::attempt::unreadable_answer;
 use crate::auth::EndpointAuth;
 use crate::draft::shorten;
 use crate::fault::AttemptFault;
@@ -51,10 +51,10 @@ impl Endpoint {
         kind: HeaderValue,
         body: Bytes,
     ) -> Result<Response, AttemptFault> {
-        let response = self.send(url.clone(), kind.clone(), body.clone()).await?;
+        let response = self.send_request(url.clone(), kind.clone(), body.clone()).await?;
         let refused = response.status() == http::StatusCode::UNAUTHORIZED;
-        let response = if refused && self.auth.rejected() {
-            self.send(url, kind, body).await?
+        let response = if refused && self.auth.forget_rejected() {
+            self.send_request(url, kind, body).await?
         } else {
             response
         };
@@ -63,15 +63,18 @@ impl Endpoint {
             return Ok(response);
         }
         let headers = response.headers().clone();
-        let said = response.beginning(ERROR_READ_MAX_BYTES).await;
+        let said = response.read_beginning(ERROR_READ_MAX_BYTES).await;
         // Remove secrets before the text is parsed or cut: a secret that is cut in two would not be recognised.
-        let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
+        let said = self
+            .resolver
+            .redactor()
+            .redact_text(&String::from_utf8_lossy(&said));
         Err(AttemptFault::of_status(status.as_u16(), &headers, &said))
     }
 
     /// Requests the list of models without a key. Any response shows that the endpoint is reachable, and the request costs nothing.
     /// `last` is the end of the endpoint's path, which the list's path replaces.
-    pub(crate) async fn reach(&self, last: &str) -> Result<(), AttemptFault> {
+    pub(crate) async fn check_reachable(&self, last: &str) -> Result<(), AttemptFault> {
         let mut url = self.url.clone();
         let base = url.path().strip_suffix(last).unwrap_or_default();
         let path = format!("{base}/models");
@@ -82,7 +85,7 @@ impl Endpoint {
             headers: HeaderMap::new(),
             body: Bytes::new(),
         };
-        self.client()?.send(request).await?;
+        self.http_client()?.send(request).await?;
         Ok(())
     }
 
@@ -98,7 +101,10 @@ impl Endpoint {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        self.auth.apply(&mut headers, &self.resolver).await.ok()?;
+        self.auth
+            .apply_to_headers(&mut headers, &self.resolver)
+            .await
+            .ok()?;
         let (method, body) = match body {
             Some(body) => (Method::POST, Bytes::from(body.to_string())),
             None => (Method::GET, Bytes::new()),
@@ -109,12 +115,12 @@ impl Endpoint {
             headers,
             body,
         };
-        let answer = self.client().ok()?.send(request);
+        let answer = self.http_client().ok()?.send(request);
         let answer = tokio::time::timeout(LOOK_UP, answer).await.ok()?.ok()?;
         if !answer.status().is_success() {
             return None;
         }
-        let read = answer.beginning(LOOK_UP_MAX_BYTES);
+        let read = answer.read_beginning(LOOK_UP_MAX_BYTES);
         let read = tokio::time::timeout(LOOK_UP, read).await.ok()?;
         serde_json::from_slice(&read).ok()
     }
@@ -126,24 +132,27 @@ impl Endpoint {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        self.auth.apply(&mut headers, &self.resolver).await?;
+        self.auth.apply_to_headers(&mut headers, &self.resolver).await?;
         let request = Request {
             method: Method::GET,
             url,
             headers,
             body: Bytes::new(),
         };
-        let response = self.client()?.send(request).await?;
+        let response = self.http_client()?.send(request).await?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let said = response.beginning(LOOK_UP_MAX_BYTES).await;
+        let said = response.read_beginning(LOOK_UP_MAX_BYTES).await;
         if !status.is_success() {
-            let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
+            let said = self
+                .resolver
+                .redactor()
+                .redact_text(&String::from_utf8_lossy(&said));
             return Err(AttemptFault::of_status(status.as_u16(), &headers, &said));
         }
-        serde_json::from_slice(&said).map_err(unreadable)
+        serde_json::from_slice(&said).map_err(unreadable_answer)
     }
 
-    async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, AttemptFault> {
+    async fn send_request(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, AttemptFault> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(
@@ -153,17 +162,17 @@ impl Endpoint {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        self.auth.apply(&mut headers, &self.resolver).await?;
+        self.auth.apply_to_headers(&mut headers, &self.resolver).await?;
         let request = Request {
             method: Method::POST,
             url,
             headers,
             body,
         };
-        Ok(self.client()?.send(request).await?)
+        Ok(self.http_client()?.send(request).await?)
     }
 
-    fn client(&self) -> Result<&EgressClient, AttemptFault> {
+    fn http_client(&self) -> Result<&EgressClient, AttemptFault> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
@@ -173,9 +182,9 @@ impl Endpoint {
     }
 
     /// Converts the fault to the kernel's error: adds the provider's name, removes secrets, shortens the text.
-    pub(crate) fn error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
+    pub(crate) fn provider_error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
         let host = self.url.host_str().unwrap_or_default();
-        let said = self.resolver.redactor().clean(&fault.message);
+        let said = self.resolver.redactor().redact_text(&fault.message);
         let mut message = format!(
             "provider `{}` ({host}): {}",
             self.name,

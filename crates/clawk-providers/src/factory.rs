@@ -204,7 +204,7 @@ impl ProviderFactory {
     ///
     /// # Errors
     /// [`FactoryError`]: the endpoint, an option or a script is not valid.
-    pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn ModelProvider>, FactoryError> {
+    pub fn build_provider(&self, spec: &model::Provider) -> Result<Arc<dyn ModelProvider>, FactoryError> {
         let config = self.config.get(&spec.name).cloned().unwrap_or_default();
         if config.max_output_tokens == Some(0) {
             return Err(FactoryError::Config {
@@ -222,11 +222,11 @@ impl ProviderFactory {
         }
         if spec.transport != ProviderTransport::Http {
             let reason = format!("is `{}`; only `http` is served", spec.transport);
-            return Err(field(spec, "transport", reason));
+            return Err(field_error(spec, "transport", reason));
         }
         match self.http_provider(spec)? {
             Some(provider) => Ok(Arc::new(provider)),
-            None => self.scripted(spec, &config),
+            None => self.scripted_provider(spec, &config),
         }
     }
 
@@ -248,14 +248,16 @@ impl ProviderFactory {
                 });
             }
         };
-        let base = http_url(&spec.endpoint).map_err(|reason| field(spec, "endpoint", reason))?;
+        let base = http_url(&spec.endpoint).map_err(|reason| field_error(spec, "endpoint", reason))?;
         let (url, headers) = match dialect {
             // The URL of the other API is derived from this one, like the URLs for embeddings and speech.
-            ApiDialect::OpenAi | ApiDialect::Responses => (openai::url(&responses::base(base)), Vec::new()),
+            ApiDialect::OpenAi | ApiDialect::Responses => {
+                (openai::completions_url(&responses::base_url(base)), Vec::new())
+            }
             ApiDialect::Anthropic => {
                 let version = HeaderValue::from_static(anthropic::VERSION);
                 (
-                    anthropic::url(&base),
+                    anthropic::messages_url(&base),
                     vec![(HeaderName::from_static("anthropic-version"), version)],
                 )
             }
@@ -264,7 +266,7 @@ impl ProviderFactory {
             name: spec.name.clone(),
             url,
             headers,
-            auth: auth(spec, &config, dialect)?,
+            auth: endpoint_auth(spec, &config, dialect)?,
             resolver: self.resolver.clone(),
             deadlines: config.deadlines(),
             max_response_bytes: config.max_response_bytes,
@@ -280,7 +282,7 @@ impl ProviderFactory {
         }))
     }
 
-    fn scripted(
+    fn scripted_provider(
         &self,
         spec: &model::Provider,
         config: &ProviderConfig,
@@ -295,11 +297,11 @@ impl ProviderFactory {
         else {
             let reason =
                 "of a `custom` provider must be `script:PATH`, a scripted model's YAML file".to_owned();
-            return Err(field(spec, "endpoint", reason));
+            return Err(field_error(spec, "endpoint", reason));
         };
         let path = self
-            .locate(Path::new(path))
-            .map_err(|reason| field(spec, "endpoint", reason))?;
+            .script_path(Path::new(path))
+            .map_err(|reason| field_error(spec, "endpoint", reason))?;
         let script = ModelScript::load(&path).map_err(|source| FactoryError::Script {
             name: spec.name.clone(),
             source,
@@ -313,7 +315,7 @@ impl ProviderFactory {
         )))
     }
 
-    fn locate(&self, path: &Path) -> Result<PathBuf, String> {
+    fn script_path(&self, path: &Path) -> Result<PathBuf, String> {
         let dir = match &self.scripts {
             ScriptAccess::Refused => {
                 return Err("names a file, which a manifest on the wire may not".to_owned());
@@ -340,14 +342,14 @@ impl ProviderFactory {
     }
 }
 
-fn auth(
+fn endpoint_auth(
     spec: &model::Provider,
     config: &ProviderConfig,
     dialect: ApiDialect,
 ) -> Result<EndpointAuth, FactoryError> {
     let key = || match spec.auth.secret_ref.as_deref() {
         Some(name) if !name.is_empty() => Ok(name),
-        _ => Err(field(
+        _ => Err(field_error(
             spec,
             "auth.secret_ref",
             format!("is required for type `{}`", spec.auth.kind),
@@ -398,7 +400,7 @@ fn http_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-fn field(spec: &model::Provider, field: &'static str, reason: String) -> FactoryError {
+fn field_error(spec: &model::Provider, field: &'static str, reason: String) -> FactoryError {
     FactoryError::Field {
         name: spec.name.clone(),
         field,

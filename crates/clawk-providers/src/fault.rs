@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::refusal::{cause_of, is_used_up};
 use crate::sse::TooLarge;
 
-/// A failed attempt in this crate's terms. [`crate::endpoint::Endpoint::error`] adds the provider's name, redacts and shortens.
+/// A failed attempt in this crate's terms. [`crate::endpoint::Endpoint::provider_error`] adds the provider's name, redacts and shortens.
 #[derive(Debug)]
 pub(crate) struct AttemptFault {
     pub(crate) kind: FaultKind,
@@ -44,8 +44,8 @@ impl AttemptFault {
 
     /// Makes a fault from an HTTP status that is not a success, and the response.
     pub(crate) fn of_status(status: u16, headers: &HeaderMap, body: &str) -> Self {
-        let said = said(body);
-        let (kind, cause) = judged(status, body);
+        let said = server_message(body);
+        let (kind, cause) = classify_refusal(status, body);
         let used_up = matches!(status, 402 | 429) && is_used_up(body);
         let hint = match (kind, status) {
             (FaultKind::Auth, _) => "; check the secret that `auth.secret_ref` names",
@@ -133,7 +133,7 @@ impl From<EgressError> for AttemptFault {
 }
 
 /// Returns the kind of a refusal with this status and body, and the cause that it names.
-pub(crate) fn judged(status: u16, body: &str) -> (FaultKind, Option<RefusalCause>) {
+pub(crate) fn classify_refusal(status: u16, body: &str) -> (FaultKind, Option<RefusalCause>) {
     let cause = cause_of(Some(status), body);
     let kind = match &cause {
         Some(cause) => kind_of_cause(cause),
@@ -165,7 +165,7 @@ fn kind_of_status(status: u16) -> FaultKind {
 }
 
 /// Returns the server's message: the `message` of a JSON body, else the whole text.
-fn said(body: &str) -> String {
+fn server_message(body: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(body) else {
         return body.split_whitespace().collect::<Vec<_>>().join(" ");
     };

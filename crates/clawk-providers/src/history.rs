@@ -66,21 +66,21 @@ pub(crate) struct HistoryRules {
 /// Returns the conversation of a request. Text that changes from turn to turn is inserted before the user's newest message, so that
 /// the prefix stays cacheable.
 pub(crate) fn whole_history<'a>(context: RequestContext<'a>, rules: HistoryRules) -> Vec<HistoryEntry<'a>> {
-    let mut entries = history(context.request, context.owner, rules);
+    let mut entries = build_history(context.request, context.owner, rules);
     let newest = entries.iter_mut().rev().find_map(|entry| match entry {
         HistoryEntry::User { text, .. } => Some(text),
         HistoryEntry::Assistant(_) | HistoryEntry::Results(_) => None,
     });
-    if let (Some(text), Some(volatile)) = (newest, context.volatile()) {
+    if let (Some(text), Some(volatile)) = (newest, context.volatile_text()) {
         let words = std::mem::take(text);
         text.push_str(volatile);
-        append(text, &words);
+        append_text(text, &words);
     }
     entries
 }
 
 /// Returns the conversation of a request, without the changing text.
-fn history<'a>(
+fn build_history<'a>(
     request: &'a InferRequest,
     owner: StateOwner<'_>,
     rules: HistoryRules,
@@ -97,7 +97,7 @@ fn history<'a>(
                 add_user(&mut entries, &join_frame(frame, text), images, rules);
             }
             ModelMessage::Assistant { text, calls, state } => {
-                let own = state.as_deref().map(|state| owner.owns(state));
+                let own = state.as_deref().map(|state| owner.owns_state(state));
                 let calls: Vec<CallEntry<'a>> = calls
                     .iter()
                     .map(|call| CallEntry {
@@ -108,7 +108,7 @@ fn history<'a>(
                 let entry = AssistantEntry {
                     text: text.clone(),
                     calls,
-                    state: state.as_deref().filter(|state| owner.owns(state)),
+                    state: state.as_deref().filter(|state| owner.owns_state(state)),
                     is_foreign: own == Some(false),
                 };
                 // Tool results are between this answer and the next message.
@@ -141,7 +141,7 @@ fn history<'a>(
 fn add_user<'a>(entries: &mut Vec<HistoryEntry<'a>>, words: &str, shown: &'a [Image], rules: HistoryRules) {
     match entries.last_mut() {
         Some(HistoryEntry::User { text, images }) => {
-            append(text, words);
+            append_text(text, words);
             images.extend(shown);
             return;
         }
@@ -191,7 +191,7 @@ fn add_assistant<'a>(
         // Two answers in a row are joined. The second one's parts move with its text.
         Some(HistoryEntry::Assistant(last)) if last.calls.is_empty() => {
             let is_same = last.state.is_none() && entry.state.is_none();
-            append(&mut last.text, &entry.text);
+            append_text(&mut last.text, &entry.text);
             last.calls = entry.calls;
             last.state = if is_same { None } else { entry.state.or(last.state) };
             last.is_foreign |= entry.is_foreign;
@@ -205,7 +205,7 @@ fn add_assistant<'a>(
     }
 }
 
-fn append(text: &mut String, more: &str) {
+fn append_text(text: &mut String, more: &str) {
     if !text.is_empty() && !more.is_empty() {
         text.push_str(BETWEEN);
     }

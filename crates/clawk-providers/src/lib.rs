@@ -58,7 +58,7 @@ mod speech;
 mod discover;
 mod listing;
 
-pub use discover::{DiscoveredProvider, discover};
+pub use discover::{DiscoveredProvider, discover_provider};
 pub use factory::{FactoryError, ProviderConfig, ProviderDialect, ProviderFactory, ScriptAccess};
 pub use listing::{ListedModel, ListingError};
 pub use scripted::{ModelScript, ScriptError, ScriptedProvider};

@@ -72,7 +72,7 @@ impl ProviderFactory {
         let url = list_url(&provider.endpoint.url);
         let answer = provider.endpoint.get_json(url).await;
         let answer = answer.map_err(|fault| {
-            let error = provider.endpoint.error(fault, None);
+            let error = provider.endpoint.provider_error(fault, None);
             ListingError::Server(error.message)
         })?;
         read_list(&answer).ok_or_else(|| ListingError::NotAList(spec.name.clone()))

@@ -18,7 +18,7 @@ pub(crate) enum WireNumber {
 }
 
 impl WireNumber {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         match text.parse::<u64>() {
             Ok(number) if number <= Usage::TOKENS_MAX => Self::Given(number),
             Err(_) if text == "null" => Self::Absent,
@@ -26,7 +26,7 @@ impl WireNumber {
         }
     }
 
-    pub(crate) const fn given(self) -> Option<u64> {
+    pub(crate) const fn value(self) -> Option<u64> {
         match self {
             Self::Given(number) => Some(number),
             Self::Absent | Self::Unreadable => None,
@@ -34,7 +34,7 @@ impl WireNumber {
     }
 
     /// Returns the sum, limited to the maximum.
-    pub(crate) fn plus(self, other: Self) -> Self {
+    pub(crate) fn add_bounded(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unreadable, _) | (_, Self::Unreadable) => Self::Unreadable,
             (Self::Absent, other) | (other, Self::Absent) => other,
@@ -49,11 +49,13 @@ impl WireNumber {
 impl<'de> Deserialize<'de> for WireNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Decode as text: a number that no type can hold (`1e999`) would otherwise make the whole answer unreadable.
-        Box::<RawValue>::deserialize(deserializer).map(|raw| Self::of(raw.get()))
+        Box::<RawValue>::deserialize(deserializer).map(|raw| Self::from_text(raw.get()))
     }
 }
 
 /// Decodes a part of an answer that holds only usage data. Returns `None` if it is missing, and `Err` if it is malformed.
-pub(crate) fn accounts<T: DeserializeOwned>(raw: Option<&RawValue>) -> Option<Result<T, serde_json::Error>> {
+pub(crate) fn parse_accounting<T: DeserializeOwned>(
+    raw: Option<&RawValue>,
+) -> Option<Result<T, serde_json::Error>> {
     raw.map(|raw| serde_json::from_str(raw.get()))
 }

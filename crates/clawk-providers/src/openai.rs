@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
-use crate::picture::base64;
+use crate::picture::picture_base64;
 use crate::state::{THOUGHT_MEMBERS, json_of};
 use crate::tool_schema::plain_object;
-use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
+use crate::wire::{RequestContext, adapt_body, effort_word, has_domain, set_member};
 
 pub(crate) mod answer;
 
@@ -27,7 +27,7 @@ const EXTRA: &str = "extra_content";
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// Returns `BASE/chat/completions`. A base without a path means `/v1`.
-pub(crate) fn url(base: &Url) -> Url {
+pub(crate) fn completions_url(base: &Url) -> Url {
     let mut url = base.clone();
     let path = base.path().trim_end_matches('/');
     let path = match path {
@@ -39,11 +39,11 @@ pub(crate) fn url(base: &Url) -> Url {
     url
 }
 
-pub(crate) fn body(context: RequestContext<'_>) -> Value {
+pub(crate) fn request_body(context: RequestContext<'_>) -> Value {
     let request = context.request;
     let rules = HistoryRules {
         ids: context.id_rule(IdRule::Chat),
-        alternates: context.alternates(),
+        alternates: context.requires_alternation(),
         user_first: false,
     };
     let entries = whole_history(context, rules);
@@ -54,8 +54,10 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
     let mut behind_results = false;
     for entry in &entries {
         match entry {
-            HistoryEntry::User { text, images } => messages.push(user(text, images)),
-            HistoryEntry::Assistant(entry) => messages.push(assistant(entry, behind_results, context)),
+            HistoryEntry::User { text, images } => messages.push(user_message(text, images)),
+            HistoryEntry::Assistant(entry) => {
+                messages.push(assistant_message(entry, behind_results, context))
+            }
             HistoryEntry::Results(results) => messages.extend(results.iter().map(|result| {
                 // The dialect has no flag for a failed tool call.
                 let text = match result.is_error {
@@ -73,16 +75,16 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         true => "max_completion_tokens",
         false => "max_tokens",
     };
-    set(&mut body, limit, request.max_output_tokens.into());
+    set_member(&mut body, limit, request.max_output_tokens.into());
     if let Some(effort) = request.effort {
-        set(
+        set_member(
             &mut body,
             "reasoning_effort",
             effort_word(effort, context.owner.host).into(),
         );
     }
     if let Some(key) = context.chat_cache_key() {
-        set(&mut body, "prompt_cache_key", key.into());
+        set_member(&mut body, "prompt_cache_key", key.into());
     }
     if !request.tools.is_empty() {
         // OpenAI refuses alternatives at the top level of a schema; other servers build their grammar from them.
@@ -98,23 +100,23 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
             .tools
             .iter()
             .map(|tool| json!({ "type": "function", "function": function(tool) }));
-        set(&mut body, "tools", tools.collect());
+        set_member(&mut body, "tools", tools.collect());
     }
     if context.streaming {
-        set(&mut body, "stream", true.into());
-        set(&mut body, "stream_options", json!({ "include_usage": true }));
+        set_member(&mut body, "stream", true.into());
+        set_member(&mut body, "stream_options", json!({ "include_usage": true }));
     }
-    adapt(&mut body, &request.adaptation);
+    adapt_body(&mut body, &request.adaptation);
     body
 }
 
-fn user(text: &str, images: &[&Image]) -> Value {
+fn user_message(text: &str, images: &[&Image]) -> Value {
     if images.is_empty() {
         return json!({ "role": "user", "content": text });
     }
     let words = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
     let shown = images.iter().filter_map(|image| {
-        let data = base64(image)?;
+        let data = picture_base64(image)?;
         let url = format!("data:{};base64,{data}", image.mime_type);
         Some(json!({ "type": "image_url", "image_url": { "url": url } }))
     });
@@ -122,7 +124,7 @@ fn user(text: &str, images: &[&Image]) -> Value {
     json!({ "role": "user", "content": content })
 }
 
-fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestContext<'_>) -> Value {
+fn assistant_message(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestContext<'_>) -> Value {
     let content = match entry.text.is_empty() && !entry.calls.is_empty() {
         true => Value::Null,
         false => entry.text.as_str().into(),
@@ -145,18 +147,18 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
                 let thoughts = json_of(json);
                 let thoughts = thoughts.as_str().unwrap_or_default();
                 let content = format!("<think>{thoughts}</think>\n\n{}", entry.text);
-                set(&mut message, "content", content.into());
+                set_member(&mut message, "content", content.into());
             }
             StatePart::Member { name, json } => {
                 let is_thought = THOUGHT_MEMBERS.contains(&name.as_str());
-                if !context.omits(name) && (with_tools || !is_thought) {
-                    set(&mut message, name, json_of(json));
+                if !context.omits_member(name) && (with_tools || !is_thought) {
+                    set_member(&mut message, name, json_of(json));
                 }
             }
             StatePart::CallMember { call, name, json } => {
                 let call = usize::try_from(*call).ok().and_then(|call| calls.get_mut(call)); // silent-ok: no such call
-                if let Some(call) = call.filter(|_| !context.omits(name)) {
-                    set(call, name, json_of(json));
+                if let Some(call) = call.filter(|_| !context.omits_member(name)) {
+                    set_member(call, name, json_of(json));
                 }
             }
             // These parts belong to another dialect.
@@ -167,7 +169,7 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
         add_stand_ins(&mut message, first, entry, context);
     }
     if !calls.is_empty() {
-        set(&mut message, "tool_calls", calls.into());
+        set_member(&mut message, "tool_calls", calls.into());
     }
     message
 }
@@ -180,12 +182,12 @@ fn add_stand_ins(
     entry: &AssistantEntry<'_>,
     context: RequestContext<'_>,
 ) {
-    if context.wants_reasoning() && !context.omits(REASONING) && message.get(REASONING).is_none() {
-        set(message, REASONING, "".into());
+    if context.wants_reasoning() && !context.omits_member(REASONING) && message.get(REASONING).is_none() {
+        set_member(message, REASONING, "".into());
     }
     let is_foreign = entry.is_foreign || entry.state.is_none();
-    if context.wants_signatures() && is_foreign && !context.omits(EXTRA) {
+    if context.wants_signatures() && is_foreign && !context.omits_member(EXTRA) {
         let signature = json!({ "google": { "thought_signature": NO_SIGNATURE } });
-        set(first_call, EXTRA, signature);
+        set_member(first_call, EXTRA, signature);
     }
 }

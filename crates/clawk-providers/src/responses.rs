@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::call_ids::IdRule;
 use crate::draft::arguments_again;
 use crate::history::{AssistantEntry, HistoryEntry, HistoryRules, whole_history};
-use crate::picture::base64;
+use crate::picture::picture_base64;
 use crate::state::json_of;
 use crate::tool_schema::plain_object;
-use crate::wire::{RequestContext, adapt, effort_word, set};
+use crate::wire::{RequestContext, adapt_body, effort_word, set_member};
 
 pub(crate) mod answer;
 
@@ -18,7 +18,7 @@ pub(crate) mod answer;
 pub(crate) const PHASE: &str = "message_phase";
 
 /// Returns the base of a URL that may end in `/responses`.
-pub(crate) fn base(mut url: Url) -> Url {
+pub(crate) fn base_url(mut url: Url) -> Url {
     let path = url.path().trim_end_matches('/');
     if let Some(path) = path.strip_suffix("/responses").map(str::to_owned) {
         url.set_path(&path);
@@ -27,7 +27,7 @@ pub(crate) fn base(mut url: Url) -> Url {
 }
 
 /// Returns `BASE/responses`, derived from the URL for chat completions.
-pub(crate) fn url(chat: &Url) -> Url {
+pub(crate) fn responses_url(chat: &Url) -> Url {
     let mut url = chat.clone();
     let path = chat.path().trim_end_matches('/');
     let path = path.strip_suffix("/chat/completions").unwrap_or(path);
@@ -40,7 +40,7 @@ pub(crate) fn url(chat: &Url) -> Url {
     url
 }
 
-pub(crate) fn body(context: RequestContext<'_>) -> Value {
+pub(crate) fn request_body(context: RequestContext<'_>) -> Value {
     let request = context.request;
     let rules = HistoryRules {
         ids: context.id_rule(IdRule::Responses),
@@ -50,7 +50,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
     let mut input: Vec<Value> = Vec::new();
     for entry in whole_history(context, rules) {
         match entry {
-            HistoryEntry::User { text, images } => input.push(user(&text, &images)),
+            HistoryEntry::User { text, images } => input.push(user_message(&text, &images)),
             HistoryEntry::Assistant(entry) => input.extend(answer_items(&entry)),
             HistoryEntry::Results(results) => input.extend(results.into_iter().map(|result| {
                 let text = match result.is_error {
@@ -69,14 +69,14 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         "max_output_tokens": request.max_output_tokens,
     });
     if !context.stable_system().is_empty() {
-        set(&mut body, "instructions", context.stable_system().into());
+        set_member(&mut body, "instructions", context.stable_system().into());
     }
     if let Some(effort) = request.effort {
         let effort = effort_word(effort, context.owner.host);
-        set(&mut body, "reasoning", json!({ "effort": effort }));
+        set_member(&mut body, "reasoning", json!({ "effort": effort }));
     }
     if let Some(key) = &request.cache_key {
-        set(&mut body, "prompt_cache_key", key.as_str().into());
+        set_member(&mut body, "prompt_cache_key", key.as_str().into());
     }
     if !request.tools.is_empty() {
         // Without `strict: false` the API treats every schema as strict.
@@ -86,22 +86,22 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
                 "parameters": plain_object(&tool.input_schema), "strict": false,
             })
         });
-        set(&mut body, "tools", tools.collect());
+        set_member(&mut body, "tools", tools.collect());
     }
     if context.streaming {
-        set(&mut body, "stream", true.into());
+        set_member(&mut body, "stream", true.into());
     }
-    adapt(&mut body, &request.adaptation);
+    adapt_body(&mut body, &request.adaptation);
     body
 }
 
-fn user(text: &str, images: &[&Image]) -> Value {
+fn user_message(text: &str, images: &[&Image]) -> Value {
     if images.is_empty() {
         return json!({ "type": "message", "role": "user", "content": text });
     }
     let words = (!text.is_empty()).then(|| json!({ "type": "input_text", "text": text }));
     let shown = images.iter().filter_map(|image| {
-        let url = format!("data:{};base64,{}", image.mime_type, base64(image)?);
+        let url = format!("data:{};base64,{}", image.mime_type, picture_base64(image)?);
         Some(json!({ "type": "input_image", "image_url": url }))
     });
     let content: Vec<Value> = words.into_iter().chain(shown).collect();
@@ -113,7 +113,7 @@ fn answer_items(entry: &AssistantEntry<'_>) -> Vec<Value> {
     let words = |text: &str, phase: Option<Value>| {
         let mut item = json!({ "type": "message", "role": "assistant", "content": text });
         if let Some(phase) = phase {
-            set(&mut item, "phase", phase);
+            set_member(&mut item, "phase", phase);
         }
         item
     };

@@ -1,14 +1,16 @@
 //! Speech in OpenAI's API, which others implement, too: `POST BASE/audio/transcriptions` and `POST BASE/audio/speech`.
 
 use bytes::{Bytes, BytesMut};
-use clawk_core::ports::{AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, heard, said};
+use clawk_core::ports::{
+    AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, speech_usage, transcription_usage,
+};
 use clawk_egress::Url;
 use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{next, unreadable};
+use crate::attempt::{next, unreadable_answer};
 use crate::endpoint::Endpoint;
 use crate::fault::AttemptFault;
 
@@ -23,7 +25,7 @@ struct TranscriptionResponse {
 }
 
 /// Returns `BASE/audio/LAST`, where `chat` is `BASE/chat/completions`.
-fn url(chat: &Url, last: &str) -> Url {
+fn audio_url(chat: &Url, last: &str) -> Url {
     let mut url = chat.clone();
     let base = chat.path().strip_suffix("/chat/completions").unwrap_or_default();
     let path = format!("{base}/audio/{last}");
@@ -32,25 +34,25 @@ fn url(chat: &Url, last: &str) -> Url {
 }
 
 /// Makes one attempt to transcribe a recording.
-pub(crate) async fn transcribe(
+pub(crate) async fn transcribe_audio(
     endpoint: &Endpoint,
     model: &str,
     audio: &AudioRecording,
     cancel: &CancellationToken,
 ) -> Result<AudioTranscript, (AttemptFault, Option<Usage>)> {
-    let file = file(audio).map_err(|fault| (fault, None))?;
+    let file = audio_upload(audio).map_err(|fault| (fault, None))?;
     // The recording can't contain the boundary: the boundary is made of the recording's own digest and of a value that is not known
     // before.
     let boundary = format!("clawk-{}", audio.digest.to_string().replace(':', "-"));
-    let body = form(&boundary, model, &file);
+    let body = multipart_form(&boundary, model, &file);
     let kind = HeaderValue::try_from(format!("multipart/form-data; boundary={boundary}"))
         .map_err(|_invalid| (AttemptFault::malformed("the recording has no digest"), None))?;
-    let bytes = answered(endpoint, "transcriptions", (kind, body), cancel).await;
-    let usage = heard(audio.length_ms);
+    let bytes = fetch_body(endpoint, "transcriptions", (kind, body), cancel).await;
+    let usage = transcription_usage(audio.length_ms);
     let bytes = bytes.map_err(|(fault, worked)| (fault, worked.then_some(usage)))?;
     let spent = |fault| (fault, Some(usage));
     let answer: TranscriptionResponse = serde_json::from_slice(&bytes)
-        .map_err(unreadable)
+        .map_err(unreadable_answer)
         .map_err(spent)?;
     if answer.text.len() > MAX_TRANSCRIPT_BYTES {
         let message = format!("the transcript is longer than {MAX_TRANSCRIPT_BYTES} bytes");
@@ -63,7 +65,7 @@ pub(crate) async fn transcribe(
 }
 
 /// Makes one attempt to convert a text to speech.
-pub(crate) async fn speak(
+pub(crate) async fn speak_text(
     endpoint: &Endpoint,
     (model, voice): (&str, &str),
     text: &str,
@@ -72,8 +74,8 @@ pub(crate) async fn speak(
     let body = json!({ "model": model, "input": text, "voice": voice, "response_format": "mp3" });
     let body = Bytes::from(body.to_string());
     let kind = HeaderValue::from_static("application/json");
-    let usage = said(u64::try_from(text.chars().count()).unwrap_or(u64::MAX));
-    let data = answered(endpoint, "speech", (kind, body), cancel)
+    let usage = speech_usage(u64::try_from(text.chars().count()).unwrap_or(u64::MAX));
+    let data = fetch_body(endpoint, "speech", (kind, body), cancel)
         .await
         .map_err(|(fault, worked)| (fault, worked.then_some(usage)))?;
     if data.is_empty() || data.first() == Some(&b'{') {
@@ -87,13 +89,13 @@ pub(crate) async fn speak(
 }
 
 /// Reads the whole body of a successful response. An error also says whether the response had begun.
-async fn answered(
+async fn fetch_body(
     endpoint: &Endpoint,
     last: &str,
     (kind, body): (HeaderValue, Bytes),
     cancel: &CancellationToken,
 ) -> Result<Bytes, (AttemptFault, bool)> {
-    let asked = endpoint.post_as(url(&endpoint.url, last), kind, body);
+    let asked = endpoint.post_as(audio_url(&endpoint.url, last), kind, body);
     let head = cancel.run_until_cancelled(asked).await;
     let mut response = head
         .unwrap_or_else(|| Err(AttemptFault::cancelled()))
@@ -114,7 +116,7 @@ struct AudioUpload {
 }
 
 /// Makes a file of the recording. Raw samples get a WAV header, because no server accepts them without one.
-fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
+fn audio_upload(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
     let refused = |why: String| AttemptFault::new(FaultKind::Rejected, why);
     let mut parts = audio.media_type.split(';').map(str::trim);
     let (kind, mut head) = (parts.next().unwrap_or_default(), Vec::new());
@@ -132,7 +134,7 @@ fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
                 .ok_or_else(|| refused("`audio/pcm` needs `;rate=` between 8000 and 48000".to_owned()))?;
             let size =
                 u32::try_from(audio.data.len()).map_err(|_large| refused("it is too large".to_owned()))?;
-            head = wav(rate, size);
+            head = wav_header(rate, size);
             ("wav", "audio/wav")
         }
         _ => {
@@ -156,7 +158,7 @@ fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
 }
 
 /// Makes the WAV header for `size` bytes of 16-bit mono samples at `rate` Hz.
-fn wav(rate: u32, size: u32) -> Vec<u8> {
+fn wav_header(rate: u32, size: u32) -> Vec<u8> {
     let mut head = Vec::with_capacity(44);
     head.extend_from_slice(b"RIFF");
     head.extend_from_slice(&size.saturating_add(36).to_le_bytes());
@@ -174,7 +176,7 @@ fn wav(rate: u32, size: u32) -> Vec<u8> {
 }
 
 /// Writes the form fields `model`, `response_format` and `file` (RFC 7578).
-fn form(boundary: &str, model: &str, file: &AudioUpload) -> Bytes {
+fn multipart_form(boundary: &str, model: &str, file: &AudioUpload) -> Bytes {
     let mut body = BytesMut::with_capacity(file.data.len() + 1024);
     for (name, value) in [("model", model), ("response_format", "json")] {
         let field =

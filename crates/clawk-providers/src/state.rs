@@ -42,7 +42,7 @@ pub(crate) struct StateOwner<'a> {
 
 impl StateOwner<'_> {
     /// Returns whether the state came from this server and model.
-    pub(crate) fn owns(&self, state: &ProviderState) -> bool {
+    pub(crate) fn owns_state(&self, state: &ProviderState) -> bool {
         (state.provider.as_str(), state.host.as_str(), state.model.as_str())
             == (self.provider, self.host, self.model)
     }
@@ -75,7 +75,7 @@ impl StateDraft {
     pub(crate) fn add_member(&mut self, name: &str, value: Value) {
         self.bytes += size_of(&value);
         match self.members.get_mut(name) {
-            Some(so_far) => join(so_far, value),
+            Some(so_far) => join_values(so_far, value),
             None if value.is_null() => {}
             None => {
                 let mut so_far = match &value {
@@ -84,7 +84,7 @@ impl StateDraft {
                         Value::Null
                     }
                 };
-                join(&mut so_far, value);
+                join_values(&mut so_far, value);
                 self.members.insert(name.to_owned(), so_far);
             }
         }
@@ -127,7 +127,7 @@ impl StateDraft {
         self.bytes += text.len();
         if let Some(BlockDraft::Opaque(Value::Object(block))) = self.block_mut(index) {
             let so_far = block.entry(name).or_insert_with(|| Value::String(String::new()));
-            join(so_far, Value::String(text.to_owned()));
+            join_values(so_far, Value::String(text.to_owned()));
         }
     }
 
@@ -202,7 +202,7 @@ fn size_of(value: &Value) -> usize {
 }
 
 /// Merges a new piece into the collected value: texts are appended, list entries are matched by index and type.
-fn join(so_far: &mut Value, more: Value) {
+fn join_values(so_far: &mut Value, more: Value) {
     match (so_far, more) {
         (_, Value::Null) => {}
         (Value::String(text), Value::String(more)) => text.push_str(&more),
@@ -214,7 +214,7 @@ fn join(so_far: &mut Value, more: Value) {
         (Value::Object(members), Value::Object(more)) => {
             for (name, value) in more {
                 match members.get_mut(&name) {
-                    Some(known) if known.is_object() => join(known, value),
+                    Some(known) if known.is_object() => join_values(known, value),
                     Some(_) | None if value.is_null() => {}
                     Some(_) | None => {
                         members.insert(name, value);
@@ -273,14 +273,14 @@ pub(crate) struct PrefixDigest(Digest);
 
 impl PrefixDigest {
     /// Starts with the system prompt and the tools.
-    pub(crate) fn begin(system: &Value, tools: &Value) -> Self {
+    pub(crate) fn for_prompt(system: &Value, tools: &Value) -> Self {
         Self(clawk_trace::chain::digest_of(
             format!("{system}\n{tools}").as_bytes(),
         ))
     }
 
     /// Adds one message.
-    pub(crate) fn add(&mut self, message: &Value) {
+    pub(crate) fn add_message(&mut self, message: &Value) {
         let text = message.to_string();
         self.0 = clawk_trace::chain::digest_of(&[&self.0.0[..], text.as_bytes()].concat());
     }

@@ -20,11 +20,11 @@ pub(crate) fn read_halves(json: &str) -> Cow<'_, str> {
     let mut rest = json;
     while let Some((before, behind)) = rest.split_once('\\') {
         out.push_str(before);
-        if let Some(half) = escaped(behind) {
+        if let Some(half) = escaped_half(behind) {
             let follows = behind
                 .get(5..)
                 .and_then(|next| next.strip_prefix('\\'))
-                .and_then(escaped);
+                .and_then(escaped_half);
             let is_pair = half < FIRST_LOW && follows.is_some_and(|next| next >= FIRST_LOW);
             let (taken, text) = match is_pair {
                 true => (11, format!("\\{}", behind.get(..11).unwrap_or_default())),
@@ -44,7 +44,7 @@ pub(crate) fn read_halves(json: &str) -> Cow<'_, str> {
 }
 
 /// Parses `uD83D…` and returns the surrogate.
-fn escaped(behind: &str) -> Option<u32> {
+fn escaped_half(behind: &str) -> Option<u32> {
     let digits = behind.strip_prefix('u')?.get(..4)?;
     let code = u32::from_str_radix(digits, 16).ok()?; // silent-ok: no digits are no half
     (FIRST_HIGH..=LAST).contains(&code).then_some(code)
@@ -62,7 +62,7 @@ fn half_of(c: char) -> Option<u32> {
     (code >= PRIVATE).then(|| code - PRIVATE + FIRST_HIGH)
 }
 
-fn join(high: u32, low: u32) -> Option<char> {
+fn join_pair(high: u32, low: u32) -> Option<char> {
     char::from_u32(0x1_0000 + ((high - FIRST_HIGH) << 10) + (low - FIRST_LOW))
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct HalfJoiner {
 
 impl HalfJoiner {
     /// Takes a piece and returns it with complete characters only.
-    pub(crate) fn take<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
+    pub(crate) fn push_text<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
         if text.is_empty() || (self.waiting.is_none() && !text.chars().any(|c| half_of(c).is_some())) {
             return Cow::Borrowed(text);
         }
@@ -83,7 +83,7 @@ impl HalfJoiner {
         for c in text.chars() {
             let half = half_of(c);
             match (self.waiting.take(), half) {
-                (Some(high), Some(low)) if low >= FIRST_LOW => out.extend(join(high, low)),
+                (Some(high), Some(low)) if low >= FIRST_LOW => out.extend(join_pair(high, low)),
                 (before, half) => {
                     out.extend(before.map(|_| char::REPLACEMENT_CHARACTER));
                     match half {
@@ -106,7 +106,7 @@ impl HalfJoiner {
 /// Returns the complete text with complete characters only.
 pub(crate) fn join_halves(text: &str) -> String {
     let mut joiner = HalfJoiner::default();
-    let mut out = joiner.take(text).into_owned();
+    let mut out = joiner.push_text(text).into_owned();
     out.push_str(joiner.finish());
     out
 }
@@ -150,7 +150,7 @@ mod tests {
             r#""?""#,
             r#""\ud83d""#,
         ] {
-            out.push_str(&joiner.take(&piece(json)));
+            out.push_str(&joiner.push_text(&piece(json)));
         }
         out.push_str(joiner.finish());
         assert_eq!(out, "Hi 😀!\u{fffd}?\u{fffd}");

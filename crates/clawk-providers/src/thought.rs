@@ -78,20 +78,20 @@ impl ThoughtSplitter {
     pub(crate) fn push(&mut self, text: &str) -> Vec<SplitPiece> {
         self.held.push_str(text);
         let mut out = Vec::new();
-        while self.step(false, &mut out) {}
+        while self.next_step(false, &mut out) {}
         out
     }
 
     /// Ends the answer and returns the rest.
     pub(crate) fn finish(&mut self) -> Vec<SplitPiece> {
         let mut out = Vec::new();
-        while self.step(true, &mut out) {}
+        while self.next_step(true, &mut out) {}
         let rest = std::mem::take(&mut self.held);
         match self.mode {
-            Mode::Start | Mode::Answer => self.say(rest, &mut out),
+            Mode::Start | Mode::Answer => self.push_answer(rest, &mut out),
             Mode::Thought { .. } => out.push(SplitPiece::Thought(rest)),
             Mode::ChannelHead => {}
-            Mode::ChannelBody { is_answer: true } => self.say(rest, &mut out),
+            Mode::ChannelBody { is_answer: true } => self.push_answer(rest, &mut out),
             Mode::ChannelBody { is_answer: false } => out.push(SplitPiece::Thought(rest)),
         }
         out.retain(
@@ -105,7 +105,7 @@ impl ThoughtSplitter {
         self.found && self.holds
     }
 
-    fn say(&mut self, text: String, out: &mut Vec<SplitPiece>) {
+    fn push_answer(&mut self, text: String, out: &mut Vec<SplitPiece>) {
         let text = match self.trims {
             true => text.trim_start().to_owned(),
             false => text,
@@ -118,20 +118,20 @@ impl ThoughtSplitter {
     }
 
     /// Makes one step. Returns `true` if another step may be possible.
-    fn step(&mut self, ended: bool, out: &mut Vec<SplitPiece>) -> bool {
+    fn next_step(&mut self, ended: bool, out: &mut Vec<SplitPiece>) -> bool {
         if self.held.is_empty() {
             return false;
         }
         match self.mode {
-            Mode::Start => self.start(ended),
-            Mode::Thought { end } => self.thought(end, out),
-            Mode::Answer => self.answer(ended, out),
+            Mode::Start => self.read_start(ended),
+            Mode::Thought { end } => self.read_thought(end, out),
+            Mode::Answer => self.read_answer(ended, out),
             Mode::ChannelHead => self.channel_head(),
             Mode::ChannelBody { is_answer } => self.channel_body(is_answer, out),
         }
     }
 
-    fn start(&mut self, ended: bool) -> bool {
+    fn read_start(&mut self, ended: bool) -> bool {
         let text = self.held.trim_start();
         if text.is_empty() {
             return false;
@@ -156,7 +156,7 @@ impl ThoughtSplitter {
         true
     }
 
-    fn thought(&mut self, end: &'static str, out: &mut Vec<SplitPiece>) -> bool {
+    fn read_thought(&mut self, end: &'static str, out: &mut Vec<SplitPiece>) -> bool {
         if let Some((thought, rest)) = self.held.split_once(end) {
             let (thought, rest) = (thought.to_owned(), rest.to_owned());
             out.push(SplitPiece::Thought(thought));
@@ -179,7 +179,7 @@ impl ThoughtSplitter {
         self.trims = self.said.is_empty();
     }
 
-    fn answer(&mut self, ended: bool, out: &mut Vec<SplitPiece>) -> bool {
+    fn read_answer(&mut self, ended: bool, out: &mut Vec<SplitPiece>) -> bool {
         let lone = (!self.found).then(|| first_of(&self.held, &LONE_ENDS)).flatten();
         if let Some((at, end)) = lone {
             let behind = self.held.get(at + end.len()..).unwrap_or_default();
@@ -200,14 +200,14 @@ impl ThoughtSplitter {
             }
             let rest = self.held.split_off(at + end.len());
             let text = std::mem::replace(&mut self.held, rest);
-            self.say(text, out);
+            self.push_answer(text, out);
             return true;
         }
         if let Some((at, begin, end)) = self.next_thought() {
             let rest = self.held.split_off(at + begin.len());
             let mut text = std::mem::replace(&mut self.held, rest);
             text.truncate(at);
-            self.say(text, out);
+            self.push_answer(text, out);
             self.mode = Mode::Thought { end };
             return true;
         }
@@ -218,7 +218,7 @@ impl ThoughtSplitter {
         };
         let rest = self.held.split_off(self.held.len() - keep);
         let text = std::mem::replace(&mut self.held, rest);
-        self.say(text, out);
+        self.push_answer(text, out);
         false
     }
 
@@ -272,7 +272,7 @@ impl ThoughtSplitter {
         let rest = self.held.split_off(end);
         let text = std::mem::replace(&mut self.held, rest);
         match is_answer {
-            true => self.say(text, out),
+            true => self.push_answer(text, out),
             false if !text.is_empty() => out.push(SplitPiece::Thought(text)),
             false => {}
         }

@@ -23,7 +23,7 @@ const MEMBERS: &[&str] = &[
 ];
 
 /// Asks the server for the window in tokens, if it may know. `last` is the end of the endpoint's path, after the base URL.
-pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<u64> {
+pub(crate) async fn ask_window(endpoint: &Endpoint, last: &str, model: &str) -> Option<u64> {
     let host = endpoint.url.host_str().unwrap_or_default();
     if SILENT_HOSTS.iter().any(|silent| host.ends_with(silent)) {
         return None;
@@ -31,7 +31,7 @@ pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<
     let path = endpoint.url.path().to_owned();
     let base = path.strip_suffix(last).unwrap_or_default();
     let list = endpoint.look_up(&format!("{base}/models"), None).await;
-    if let Some(tokens) = list.as_ref().and_then(|list| listed(list, model)) {
+    if let Some(tokens) = list.as_ref().and_then(|list| listed_window(list, model)) {
         return Some(tokens);
     }
     // Ask further only if the server returned a list of models, and only below its base URL.
@@ -54,7 +54,7 @@ pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<
 }
 
 /// Reads `GET BASE/models`: the entry of this model, or the only entry.
-fn listed(list: &Value, model: &str) -> Option<u64> {
+fn listed_window(list: &Value, model: &str) -> Option<u64> {
     let models = list.get("data").unwrap_or(list).as_array()?;
     let is_named = |entry: &&Value| entry.get("id").and_then(Value::as_str) == Some(model);
     let entry = models.iter().find(is_named).or(match models.as_slice() {

@@ -16,7 +16,7 @@ pub(crate) struct RequestContext<'a> {
 
 impl RequestContext<'_> {
     /// Returns whether a refusal asked to omit this member or parameter.
-    pub(crate) fn omits(&self, name: &str) -> bool {
+    pub(crate) fn omits_member(&self, name: &str) -> bool {
         self.request.adaptation.omitted.contains(name)
     }
 
@@ -30,7 +30,7 @@ impl RequestContext<'_> {
     }
 
     /// Returns the part of the system prompt that changes from turn to turn.
-    pub(crate) fn volatile(&self) -> Option<&str> {
+    pub(crate) fn volatile_text(&self) -> Option<&str> {
         self.split_system().map(|(_, volatile)| volatile)
     }
 
@@ -79,7 +79,7 @@ impl RequestContext<'_> {
     }
 
     /// Returns whether roles must strictly alternate.
-    pub(crate) fn alternates(&self) -> bool {
+    pub(crate) fn requires_alternation(&self) -> bool {
         self.request.adaptation.alternate_roles || self.is_mistral()
     }
 
@@ -104,14 +104,14 @@ pub(crate) fn has_domain(host: &str, domain: &str) -> bool {
 }
 
 /// Sets a member of an object.
-pub(crate) fn set(body: &mut Value, name: &str, value: Value) {
+pub(crate) fn set_member(body: &mut Value, name: &str, value: Value) {
     if let Some(object) = body.as_object_mut() {
         object.insert(name.to_owned(), value);
     }
 }
 
 /// Omits and renames the parameters that refusals named. A name may be a path with dots.
-pub(crate) fn adapt(body: &mut Value, adaptation: &RequestAdaptation) {
+pub(crate) fn adapt_body(body: &mut Value, adaptation: &RequestAdaptation) {
     for name in &adaptation.omitted {
         let (path, last) = name.rsplit_once('.').unwrap_or(("", name));
         let place = path
@@ -168,7 +168,7 @@ pub(crate) fn wants_written_thoughts(model: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{adapt, has_domain};
+    use super::{adapt_body, has_domain};
     use clawk_core::ports::RequestAdaptation;
     use serde_json::json;
 
@@ -187,7 +187,7 @@ mod tests {
             renamed: [("max_tokens".to_owned(), "max_completion_tokens".to_owned())].into(),
             ..RequestAdaptation::default()
         };
-        adapt(&mut body, &adaptation);
+        adapt_body(&mut body, &adaptation);
         assert_eq!(
             body,
             json!({ "max_completion_tokens": 5, "stream": true, "output_config": { "x": 1 } })

@@ -40,7 +40,7 @@ pub struct CompactionSummary {
 
 /// Whether a new entry replaces the old one with the same key in a store of this type.
 #[must_use]
-pub const fn replaces(kind: StoreType) -> bool {
+pub const fn has_unique_keys(kind: StoreType) -> bool {
     matches!(kind, StoreType::KeyValue | StoreType::Workspace)
 }
 
@@ -60,7 +60,7 @@ pub fn model_of(store: &Store) -> Option<String> {
         store.kind,
         StoreType::Semantic | StoreType::Conversation | StoreType::Workspace
     );
-    (kind && crate::way::strategy(store) != SearchStrategy::FtsOnly).then(|| match &store.embedding {
+    (kind && crate::way::search_strategy(store) != SearchStrategy::FtsOnly).then(|| match &store.embedding {
         Some(embedding) => format!("{}/{}", embedding.provider_ref, embedding.model),
         None => table::NAME.to_owned(),
     })
@@ -68,16 +68,16 @@ pub fn model_of(store: &Store) -> Option<String> {
 
 /// How the store is compacted; `None` if it is not.
 #[must_use]
-pub fn strategy(store: &Store) -> Option<CompactionStrategy> {
+pub fn compaction_strategy(store: &Store) -> Option<CompactionStrategy> {
     let strategy = match &store.compaction {
         Some(compaction) => compaction.enabled.then_some(compaction.strategy),
-        None => settles(store).then_some(CompactionStrategy::Summarize),
+        None => summarizes_old(store).then_some(CompactionStrategy::Summarize),
     };
     strategy.filter(|_| !by_key(store.kind))
 }
 
 /// Whether `lifecycle.consolidation` or `forgetting` (0.3.0) asks for summaries of old entries.
-fn settles(store: &Store) -> bool {
+fn summarizes_old(store: &Store) -> bool {
     let consolidation = store
         .lifecycle
         .as_ref()
@@ -96,7 +96,7 @@ fn settles(store: &Store) -> bool {
 }
 
 /// Whether the manifest says `lifecycle.consolidation: none`: no automatic compaction, only on request.
-fn rests(store: &Store) -> bool {
+fn is_consolidation_off(store: &Store) -> bool {
     store
         .lifecycle
         .as_ref()
@@ -108,10 +108,10 @@ fn rests(store: &Store) -> bool {
 /// delete entries. With `summarize` it starts only above `max_entries`, so that there is time to ask a model for a summary.
 #[must_use]
 pub fn is_due(store: &Store, entries: u64) -> bool {
-    let (Some(max), Some(strategy)) = (store.retention.max_entries, strategy(store)) else {
+    let (Some(max), Some(strategy)) = (store.retention.max_entries, compaction_strategy(store)) else {
         return false;
     };
-    if rests(store) {
+    if is_consolidation_off(store) {
         return false;
     }
     match strategy {
@@ -128,16 +128,18 @@ const fn is_nearly_full(max: u64, entries: u64) -> bool {
 #[must_use]
 pub fn wants_summary(store: &Store, entries: u64) -> bool {
     let max = store.retention.max_entries;
-    strategy(store) == Some(CompactionStrategy::Summarize)
-        && !rests(store)
+    compaction_strategy(store) == Some(CompactionStrategy::Summarize)
+        && !is_consolidation_off(store)
         && max.is_some_and(|max| is_nearly_full(max, entries))
 }
 
 /// How many of the oldest of `entries` entries to set aside. If `max_entries` is nearly reached, half of it stays; otherwise at
 /// most `WINDOW` entries stay. Without `max_entries`, the newest half stays.
 #[must_use]
-pub fn goes(store: &Store, entries: u64) -> u64 {
-    let Some(strategy) = strategy(store) else { return 0 };
+pub fn compaction_count(store: &Store, entries: u64) -> u64 {
+    let Some(strategy) = compaction_strategy(store) else {
+        return 0;
+    };
     let stays = match (store.retention.max_entries, strategy) {
         (None, _) => entries.div_ceil(2),
         (Some(max), _) if is_nearly_full(max, entries) => max.div_ceil(2),
@@ -156,7 +158,7 @@ pub fn goes(store: &Store, entries: u64) -> u64 {
 
 /// Whether the manifest says `lifecycle.consolidation: merge`: of entries with the same text, only the newest stays.
 #[must_use]
-pub fn merges(store: &Store) -> bool {
+pub fn merges_duplicates(store: &Store) -> bool {
     let consolidation = store
         .lifecycle
         .as_ref()
@@ -173,7 +175,7 @@ pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHi
     let mut again = Vec::new();
     for (name, hit) in entries {
         let text = words::text_of(&hit.entry.content, None);
-        let said: Vec<String> = words::words(&text).collect();
+        let said: Vec<String> = words::folded_words(&text).collect();
         if said.is_empty() {
             continue;
         }
@@ -186,12 +188,12 @@ pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHi
 /// Builds the entry that replaces `old` (oldest first). Its text is `written` if that summary covers exactly these entries, else
 /// the beginning of each entry. It lists the ids of the entries that it replaces. `at` is the current time, RFC 3339.
 #[must_use]
-pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) -> EntryInsertion {
+pub fn summary_entry(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) -> EntryInsertion {
     let ids: Vec<&str> = old.iter().map(|hit| hit.entry.id.as_str()).collect();
     let fits = |summary: &&CompactionSummary| summary.of.iter().map(String::as_str).eq(ids.iter().copied());
     let (text, method) = match written.filter(fits) {
         Some(summary) => (summary.text.clone(), "model"),
-        None => (extracts(old), "extracts"),
+        None => (entry_extracts(old), "extracts"),
     };
     let time = |hit: &EntryHit| hit.entry.timestamp.clone().unwrap_or_default();
     let about = json!({
@@ -257,7 +259,7 @@ fn is_others(source: &str) -> bool {
 }
 
 /// The beginning of each entry, up to the size limit, made without a model.
-fn extracts(old: &[EntryHit]) -> String {
+fn entry_extracts(old: &[EntryHit]) -> String {
     let mut text = String::new();
     for hit in old {
         if text.len() >= SUMMARY_BYTES {

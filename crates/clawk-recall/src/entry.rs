@@ -62,7 +62,7 @@ impl EntryInsertion {
     ///
     /// # Errors
     /// The reason why it does not fit, and how to fix it.
-    pub fn fits(&self, store: &Store) -> Result<usize, String> {
+    pub fn checked_size(&self, store: &Store) -> Result<usize, String> {
         if by_key(store.kind) && self.entry.key.is_none() {
             let what = store.kind.as_str();
             return Err(format!(
@@ -87,7 +87,7 @@ impl EntryInsertion {
 ///
 /// # Errors
 /// The store would be too large; the message says how much it holds, and how to fix it.
-pub fn room(store: &Store, there: u64, more: u64) -> Result<(), String> {
+pub fn check_free_size(store: &Store, there: u64, more: u64) -> Result<(), String> {
     let Some(limit_mb) = store.max_size_mb else {
         return Ok(());
     };
@@ -161,7 +161,7 @@ pub enum ConversationFilter {
 impl ConversationFilter {
     /// Whether entries of this conversation are included.
     #[must_use]
-    pub fn holds(&self, whose: &str) -> bool {
+    pub fn includes_owner(&self, whose: &str) -> bool {
         match self {
             Self::All => true,
             Self::Of(known) => whose.is_empty() || known.iter().any(|one| one == whose),
@@ -172,7 +172,7 @@ impl ConversationFilter {
 /// A hash of the conversation's name, the same on every machine; 0 for entries that belong to everybody. Indexes store it instead
 /// of the name. A reader must compare the name as well.
 #[must_use]
-pub fn number(whose: &str) -> i64 {
+pub fn conversation_number(whose: &str) -> i64 {
     if whose.is_empty() {
         return 0;
     }

@@ -36,7 +36,7 @@ const SHARE_POWER: i32 = 3;
 #[must_use]
 pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
     let ranks = std::iter::successors(Some(1.0_f64), |rank| Some(rank + 1.0));
-    combined(legs, |leg| {
+    combine_rankings(legs, |leg| {
         let places = leg.ranked.iter().zip(ranks.clone());
         let points = places.map(|((id, score), rank)| {
             let sure = match leg.scores {
@@ -53,14 +53,14 @@ pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Ve
 /// 0..1.
 #[must_use]
 pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
-    combined(legs, |leg| match leg.scores {
+    combine_rankings(legs, |leg| match leg.scores {
         ScoreMeaning::Share => leg.ranked.to_vec(),
-        ScoreMeaning::Order => spread(leg.ranked),
+        ScoreMeaning::Order => spread_scores(leg.ranked),
     })
 }
 
 /// Spreads scores over 0..1: the nearest gets 1, the farthest 0. If all are equal, all get 1.
-fn spread<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
+fn spread_scores<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
     let scores = || ranked.iter().map(|(_, score)| *score);
     let (low, high) = (scores().fold(1.0, f64::min), scores().fold(0.0, f64::max));
     let width = high - low;
@@ -68,7 +68,7 @@ fn spread<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
     ranked.iter().map(|(id, score)| (*id, even(*score))).collect()
 }
 
-fn combined<I: Copy + Eq + Hash + Ord>(
+fn combine_rankings<I: Copy + Eq + Hash + Ord>(
     legs: &[WeightedRanking<'_, I>],
     points: impl Fn(&WeightedRanking<'_, I>) -> Vec<(I, f64)>,
 ) -> Vec<(I, f64)> {

@@ -15,7 +15,7 @@ pub struct Index {
 }
 
 /// The first letters of a word. Words are indexed by them, so that forms of one word are found together.
-fn stem(word: &str) -> &str {
+fn word_stem(word: &str) -> &str {
     let end = word.char_indices().nth(6).map_or(word.len(), |(at, _)| at);
     let whole = word.get(..end).unwrap_or(word);
     if word.len() > 4 && end == word.len() {
@@ -27,16 +27,19 @@ fn stem(word: &str) -> &str {
 }
 
 /// The stems of a text's words, as the index stores them: all forms of one word have the same stem. Repeated words are repeated.
-pub fn stems(text: &str) -> impl Iterator<Item = String> + '_ {
-    words::words(text).map(|word| stem(&word).to_owned())
+pub fn text_stems(text: &str) -> impl Iterator<Item = String> + '_ {
+    words::folded_words(text).map(|word| word_stem(&word).to_owned())
 }
 
 impl Index {
     /// Adds a text under the number `n`, and replaces an earlier text with that number.
     pub fn add(&mut self, n: i64, text: String) {
         self.remove(n);
-        for word in words::words(&text) {
-            self.held.entry(stem(&word).to_owned()).or_default().insert(n, ());
+        for word in words::folded_words(&text) {
+            self.held
+                .entry(word_stem(&word).to_owned())
+                .or_default()
+                .insert(n, ());
         }
         self.texts.insert(n, text);
     }
@@ -44,8 +47,8 @@ impl Index {
     /// Removes a text.
     pub fn remove(&mut self, n: i64) {
         let Some(text) = self.texts.remove(&n) else { return };
-        for word in words::words(&text) {
-            let stem = stem(&word);
+        for word in words::folded_words(&text) {
+            let stem = word_stem(&word);
             if let Some(rows) = self.held.get_mut(stem) {
                 rows.remove(&n);
                 if rows.is_empty() {
@@ -61,9 +64,9 @@ impl Index {
         let mut found: HashMap<i64, f64> = HashMap::new();
         let mut terms = Vec::new();
         let total = real(self.texts.len());
-        for text in words::terms(question) {
-            let rows = self.held.get(stem(&text));
-            let weight = words::rarity(total, real(rows.map_or(0, BTreeMap::len)));
+        for text in words::query_terms(question) {
+            let rows = self.held.get(word_stem(&text));
+            let weight = words::word_rarity(total, real(rows.map_or(0, BTreeMap::len)));
             for n in rows
                 .into_iter()
                 .flat_map(BTreeMap::keys)
@@ -79,7 +82,7 @@ impl Index {
         likely.truncate(MAX_RANKED.max(limit));
         let scored = likely.into_iter().map(|(n, known)| {
             let text = self.texts.get(&n).map(String::as_str).unwrap_or_default();
-            (n, words::score(&terms, text, known))
+            (n, words::text_score(&terms, text, known))
         });
         let mut ranked: Vec<(i64, f64)> = scored.collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));

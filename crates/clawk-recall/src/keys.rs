@@ -89,7 +89,7 @@ pub fn place_of(content: Digest) -> String {
 ///
 /// # Errors
 /// The key is not given, or can't be found.
-pub fn found(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring, String> {
+pub fn find_key(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring, String> {
     let missing = || format!("its key is not given: `[memory] encryption_key = \"{reference}\"`");
     let find = find.ok_or_else(missing)?;
     find(reference)
@@ -99,7 +99,7 @@ pub fn found(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring
 
 /// Joins store names for a message.
 #[must_use]
-pub fn named(stores: impl IntoIterator<Item = String>) -> String {
+pub fn join_names(stores: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = stores.into_iter().map(|name| format!("`{name}`")).collect();
     names.join(", ")
 }
@@ -143,7 +143,7 @@ impl StateSealer {
             ..Self::default()
         };
         if let Some(first) = known.first() {
-            let vault = found(find, &first.reference).and_then(|vault| {
+            let vault = find_key(find, &first.reference).and_then(|vault| {
                 known.iter().try_for_each(|known| known.is_proved_by(&vault))?;
                 Ok(vault)
             });
@@ -169,13 +169,13 @@ impl StateSealer {
 
     /// The reason why encrypted values can't be decrypted; `None` if they can.
     #[must_use]
-    pub fn lacks(&self) -> Option<&str> {
+    pub fn missing_key_reason(&self) -> Option<&str> {
         (self.vault.is_none() && !self.why.is_empty()).then_some(self.why.as_str())
     }
 
     /// Whether this store is encrypted.
     #[must_use]
-    pub fn holds(&self, store: &str) -> bool {
+    pub fn is_encrypted(&self, store: &str) -> bool {
         self.stores.contains(store)
     }
 
@@ -183,7 +183,7 @@ impl StateSealer {
     ///
     /// # Errors
     /// The reason why there are no keys.
-    pub fn known(&self) -> Result<&SealKeyring, StateKeyError> {
+    pub fn require_vault(&self) -> Result<&SealKeyring, StateKeyError> {
         let missing = || StateKeyError(format!("it is encrypted, and {}", self.why));
         self.vault.as_ref().ok_or_else(missing)
     }
@@ -201,7 +201,7 @@ impl StateSealer {
     ///
     /// # Errors
     /// The system gives no random bytes.
-    pub fn closed(&self, digest: Digest, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
+    pub fn seal_content(&self, digest: Digest, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
         self.closed_at(&place_of(digest), bytes)
     }
 
@@ -209,12 +209,12 @@ impl StateSealer {
     ///
     /// # Errors
     /// There is no key, it is the wrong key, or the bytes were changed or belong to another content.
-    pub fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StateKeyError> {
+    pub fn open_content(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StateKeyError> {
         // Plain text may look encrypted: if the digest fits, it is plain.
         if !is_sealed(&bytes) || Sha256::digest(&bytes).as_slice() == digest.0 {
             return Ok(bytes);
         }
-        let opened = self.known()?.open(&place_of(digest), &bytes)?;
+        let opened = self.require_vault()?.open(&place_of(digest), &bytes)?;
         Ok(opened.unwrap_or(bytes))
     }
 }

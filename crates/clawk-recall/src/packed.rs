@@ -4,11 +4,11 @@ use std::collections::BinaryHeap;
 
 /// Packs a vector for storage: its scale factor (32-bit float, little-endian), then one signed byte per dimension.
 #[must_use]
-pub fn pack(vector: &[f32]) -> Vec<u8> {
+pub fn pack_vector(vector: &[f32]) -> Vec<u8> {
     let top = vector.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
     let factor = if top > 0.0 { top / 127.0 } else { 1.0 };
     let mut bytes = factor.to_le_bytes().to_vec();
-    bytes.extend(vector.iter().map(|x| byte(x / factor)));
+    bytes.extend(vector.iter().map(|x| quantize_value(x / factor)));
     bytes
 }
 
@@ -16,14 +16,14 @@ pub fn pack(vector: &[f32]) -> Vec<u8> {
     clippy::cast_possible_truncation,
     reason = "rounded and within -127..=127 by its factor"
 )]
-fn byte(x: f32) -> u8 {
+fn quantize_value(x: f32) -> u8 {
     (x.round().clamp(-127.0, 127.0) as i8).cast_unsigned()
 }
 
-/// Restores the vector that [`pack`] packed, with rounding errors. `None` if the bytes are not a packed vector.
+/// Restores the vector that [`pack_vector`] packed, with rounding errors. `None` if the bytes are not a packed vector.
 #[must_use]
-pub fn floats(bytes: &[u8]) -> Option<Vec<f32>> {
-    let (factor, rest) = unpack(bytes)?;
+pub fn unpack_floats(bytes: &[u8]) -> Option<Vec<f32>> {
+    let (factor, rest) = split_packed(bytes)?;
     Some(
         rest.iter()
             .map(|byte| f32::from(byte.cast_signed()) * factor)
@@ -32,7 +32,7 @@ pub fn floats(bytes: &[u8]) -> Option<Vec<f32>> {
 }
 
 /// Splits packed bytes into the scale factor and the dimensions.
-fn unpack(bytes: &[u8]) -> Option<(f32, &[u8])> {
+fn split_packed(bytes: &[u8]) -> Option<(f32, &[u8])> {
     let (factor, rest) = bytes.split_first_chunk::<4>()?;
     Some((f32::from_le_bytes(*factor), rest))
 }
@@ -85,7 +85,7 @@ impl PackedVectors {
 
     /// Adds a packed vector. A vector of another length than the first is ignored.
     pub fn add(&mut self, n: i64, whose: i64, packed: &[u8]) {
-        let Some((factor, values)) = unpack(packed) else {
+        let Some((factor, values)) = split_packed(packed) else {
             return;
         };
         if self.rows.is_empty() {
@@ -100,9 +100,10 @@ impl PackedVectors {
     /// Finds the nearest rows, nearest first, with their cosine within 0..1. `keep` gets the row's `whose` and decides whether it
     /// counts. Every row is compared, so the result is exact.
     #[must_use]
-    pub fn nearest(&self, query: &[f32], limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
-        let packed = pack(query);
-        let Some((factor, wanted)) = unpack(&packed).filter(|(_, wanted)| wanted.len() == self.dimensions)
+    pub fn nearest_rows(&self, query: &[f32], limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
+        let packed = pack_vector(query);
+        let Some((factor, wanted)) =
+            split_packed(&packed).filter(|(_, wanted)| wanted.len() == self.dimensions)
         else {
             return Vec::new();
         };
@@ -116,7 +117,7 @@ impl PackedVectors {
             if !keep(row.whose) {
                 continue;
             }
-            let near = cosine(&wanted, values) * factor * row.factor;
+            let near = cosine_similarity(&wanted, values) * factor * row.factor;
             if near <= 0.0 {
                 continue;
             }
@@ -136,7 +137,7 @@ impl PackedVectors {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ranking")]
-fn cosine(wanted: &[i16], values: &[u8]) -> f32 {
+fn cosine_similarity(wanted: &[i16], values: &[u8]) -> f32 {
     let product = |(x, y): (&i16, &u8)| i32::from(*x) * i32::from(y.cast_signed());
     wanted.iter().zip(values).map(product).sum::<i32>() as f32
 }
@@ -146,35 +147,35 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::table::normal;
+    use crate::table::normalize_vector;
 
     #[test]
     fn the_nearest_come_first() {
         let mut matrix = PackedVectors::default();
-        matrix.add(1, 0, &pack(&[1.0, 0.0, 0.0]));
-        matrix.add(2, 0, &pack(&[0.7, 0.7, 0.0]));
-        matrix.add(3, 7, &pack(&[0.9, 0.1, 0.0]));
-        matrix.add(4, 0, &pack(&[-1.0, 0.0, 0.0]));
-        matrix.add(5, 0, &pack(&[1.0, 0.0]));
+        matrix.add(1, 0, &pack_vector(&[1.0, 0.0, 0.0]));
+        matrix.add(2, 0, &pack_vector(&[0.7, 0.7, 0.0]));
+        matrix.add(3, 7, &pack_vector(&[0.9, 0.1, 0.0]));
+        matrix.add(4, 0, &pack_vector(&[-1.0, 0.0, 0.0]));
+        matrix.add(5, 0, &pack_vector(&[1.0, 0.0]));
         let found = |keep: fn(i64) -> bool, limit| {
-            let found = matrix.nearest(&[1.0, 0.0, 0.0], limit, keep);
+            let found = matrix.nearest_rows(&[1.0, 0.0, 0.0], limit, keep);
             found.into_iter().map(|(n, _)| n).collect::<Vec<_>>()
         };
         assert_eq!(found(|_| true, 9), [1, 3, 2]);
         assert_eq!(found(|_| true, 2), [1, 3]);
         assert_eq!(found(|whose| whose == 0, 9), [1, 2]);
-        assert!(matrix.nearest(&[1.0], 3, |_| true).is_empty());
-        assert!(PackedVectors::default().nearest(&[], 3, |_| true).is_empty());
+        assert!(matrix.nearest_rows(&[1.0], 3, |_| true).is_empty());
+        assert!(PackedVectors::default().nearest_rows(&[], 3, |_| true).is_empty());
     }
 
     proptest! {
         #[test]
         fn a_packed_vector_is_nearly_the_vector(values in proptest::collection::vec(-1.0_f32..1.0, 64)) {
             prop_assume!(values.iter().any(|x| x.abs() > 0.01));
-            let vector = normal(values).unwrap();
+            let vector = normalize_vector(values).unwrap();
             let mut matrix = PackedVectors::default();
-            matrix.add(1, 0, &pack(&vector));
-            let found = matrix.nearest(&vector, 1, |_| true);
+            matrix.add(1, 0, &pack_vector(&vector));
+            let found = matrix.nearest_rows(&vector, 1, |_| true);
             prop_assert!(found[0].1 > 0.99, "{found:?}");
         }
     }

@@ -17,7 +17,7 @@ const MAX_WORD_CHARS: usize = 100;
 /// The first row of a real token. Rows before it are `[PAD]`, unused ones, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
 const FIRST_REAL: u16 = 999;
 
-fn vocabulary() -> &'static HashMap<&'static str, u16> {
+fn piece_vocabulary() -> &'static HashMap<&'static str, u16> {
     static KNOWN: OnceLock<HashMap<&'static str, u16>> = OnceLock::new();
     KNOWN.get_or_init(|| {
         let numbered = VOCABULARY.lines().zip(0_u16..);
@@ -26,8 +26,8 @@ fn vocabulary() -> &'static HashMap<&'static str, u16> {
 }
 
 /// The table rows of a text's tokens. Unknown words are skipped.
-pub(crate) fn tokens(text: &str) -> Vec<u16> {
-    let known = vocabulary();
+pub(crate) fn text_tokens(text: &str) -> Vec<u16> {
+    let known = piece_vocabulary();
     let mut rows = Vec::new();
     let lower: String = DecomposingNormalizerBorrowed::new_nfd()
         .normalize(text)
@@ -46,7 +46,7 @@ pub(crate) fn tokens(text: &str) -> Vec<u16> {
             end.unwrap_or(rest.len())
         };
         let (word, behind) = rest.split_at_checked(end).unwrap_or((rest, ""));
-        split(known, word, &mut rows);
+        split_word(known, word, &mut rows);
         rest = behind;
     }
     rows.truncate(MAX_TOKENS);
@@ -54,7 +54,7 @@ pub(crate) fn tokens(text: &str) -> Vec<u16> {
 }
 
 /// Splits a word greedily, the longest token first. A word that can't be split completely is skipped.
-fn split(known: &HashMap<&str, u16>, word: &str, rows: &mut Vec<u16>) {
+fn split_word(known: &HashMap<&str, u16>, word: &str, rows: &mut Vec<u16>) {
     if word.chars().count() > MAX_WORD_CHARS {
         return;
     }
@@ -94,7 +94,7 @@ mod tests {
 
     fn pieces(text: &str) -> Vec<&'static str> {
         let names: Vec<&str> = VOCABULARY.lines().collect();
-        tokens(text)
+        text_tokens(text)
             .into_iter()
             .map(|row| names[usize::from(row)])
             .collect()
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_left_out_and_length_is_bounded() {
-        assert!(tokens(&"a".repeat(101)).is_empty());
-        assert!(tokens("[UNK] \u{10ffff}").len() < 5);
-        assert_eq!(tokens(&"word ".repeat(5000)).len(), MAX_TOKENS);
+        assert!(text_tokens(&"a".repeat(101)).is_empty());
+        assert!(text_tokens("[UNK] \u{10ffff}").len() < 5);
+        assert_eq!(text_tokens(&"word ".repeat(5000)).len(), MAX_TOKENS);
     }
 }

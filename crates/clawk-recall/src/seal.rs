@@ -93,7 +93,7 @@ impl SealKey {
     pub fn from_hex(text: &str) -> Result<Self, SealError> {
         let mut bytes = Zeroizing::new([0_u8; 32]);
         hex::decode_to_slice(text.trim(), &mut *bytes).map_err(|_| SealError::NotAKey)?; // silent-ok: the text is secret
-        let part = |purpose: &str| mac(&*bytes, purpose.as_bytes());
+        let part = |purpose: &str| compute_mac(&*bytes, purpose.as_bytes());
         let mut id = [0; ID_BYTES];
         id.iter_mut()
             .zip(part("clawk key id"))
@@ -107,7 +107,7 @@ impl SealKey {
     }
 }
 
-fn mac(key: &[u8], text: &[u8]) -> [u8; 32] {
+fn compute_mac(key: &[u8], text: &[u8]) -> [u8; 32] {
     // HMAC accepts keys of any length, so this can't fail.
     let Ok(mut mac) = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key) else {
         return [0; 32];
@@ -172,7 +172,7 @@ impl SealKeyring {
     /// # Errors
     /// They were sealed with another key or for another place, or were changed.
     pub fn open(&self, place: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
-        let Some((id, rest)) = parts(bytes) else {
+        let Some((id, rest)) = split_sealed(bytes) else {
             return Ok(None);
         };
         let known = std::iter::once(&self.current).chain(&self.older);
@@ -221,7 +221,7 @@ impl SealKeyring {
     /// Whether these bytes were sealed with the current key.
     #[must_use]
     pub fn is_current(&self, bytes: &[u8]) -> bool {
-        parts(bytes).is_some_and(|(id, _)| id == self.current.id)
+        split_sealed(bytes).is_some_and(|(id, _)| id == self.current.id)
     }
 
     /// Whether this text was sealed with the current key.
@@ -238,13 +238,13 @@ impl SealKeyring {
     /// encryption key.
     #[must_use]
     pub fn name(&self, key: &str) -> String {
-        let bytes = mac(&*self.current.names, key.as_bytes());
+        let bytes = compute_mac(&*self.current.names, key.as_bytes());
         hex::encode(bytes.get(..16).unwrap_or_default())
     }
 }
 
 /// Splits sealed bytes into the key id and the rest. `None`: the bytes are not sealed.
-fn parts(bytes: &[u8]) -> Option<([u8; ID_BYTES], &[u8])> {
+fn split_sealed(bytes: &[u8]) -> Option<([u8; ID_BYTES], &[u8])> {
     let (id, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk::<ID_BYTES>()?;
     Some((*id, rest))
 }
@@ -252,7 +252,7 @@ fn parts(bytes: &[u8]) -> Option<([u8; ID_BYTES], &[u8])> {
 /// Whether these bytes are sealed, with any key.
 #[must_use]
 pub fn is_sealed(bytes: &[u8]) -> bool {
-    parts(bytes).is_some()
+    split_sealed(bytes).is_some()
 }
 
 /// Whether this text is sealed, with any key.
@@ -279,7 +279,7 @@ pub struct SealedEntryFields {
 impl SealedEntryFields {
     /// The fields of an entry that is to be stored.
     #[must_use]
-    pub fn of(entry: &NewEntry, mark: &EntryProvenance) -> Self {
+    pub fn for_entry(entry: &NewEntry, mark: &EntryProvenance) -> Self {
         Self {
             key: entry.key.clone(),
             content: entry.content.clone(),

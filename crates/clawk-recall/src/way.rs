@@ -14,13 +14,13 @@ const PER_LEG: usize = 50;
 
 /// How many candidates each ranking gives to the fusion for a result of `limit` entries.
 #[must_use]
-pub fn depth(limit: usize) -> usize {
+pub fn candidate_depth(limit: usize) -> usize {
     PER_LEG.max(limit.saturating_mul(2))
 }
 
 /// The store's search strategy. If `search` does not set it, `lifecycle.retrieval` (0.3.0) decides.
 #[must_use]
-pub fn strategy(store: &Store) -> SearchStrategy {
+pub fn search_strategy(store: &Store) -> SearchStrategy {
     let retrieval = store.lifecycle.as_ref().and_then(|lifecycle| lifecycle.retrieval);
     match (store.search.strategy, retrieval) {
         (SearchStrategy::Hybrid, Some(RetrievalMode::Exact)) => SearchStrategy::FtsOnly,
@@ -49,16 +49,16 @@ pub struct VectorQuery {
 /// Decides how this text is searched by vectors. `None`: by words only. `vector` is the question's vector from the store's
 /// embedding model; a vector of another model is not used.
 #[must_use]
-pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<VectorQuery> {
+pub fn vector_query(store: &Store, text: &str, vector: Option<&Vector>) -> Option<VectorQuery> {
     let model = model_of(store)?;
     let built_in = model == table::NAME;
     let query = match vector {
         Some(vector) if vector.model == model => vector.values.clone(),
         Some(_) => return None,
-        None if built_in => table::embed(text)?,
+        None if built_in => table::embed_text(text)?,
         None => return None,
     };
-    let only = strategy(store) == SearchStrategy::VectorOnly;
+    let only = search_strategy(store) == SearchStrategy::VectorOnly;
     Some(VectorQuery {
         model,
         query,
@@ -77,7 +77,11 @@ pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<Vector
 impl VectorQuery {
     /// Combines the rankings by words and by vectors into one, best entry first.
     #[must_use]
-    pub fn fused<I: Copy + Eq + Hash + Ord>(&self, words: &[(I, f64)], near: &[(I, f64)]) -> Vec<(I, f64)> {
+    pub fn fuse_rankings<I: Copy + Eq + Hash + Ord>(
+        &self,
+        words: &[(I, f64)],
+        near: &[(I, f64)],
+    ) -> Vec<(I, f64)> {
         let legs = [
             WeightedRanking {
                 ranked: words,
@@ -133,8 +137,8 @@ mod tests {
             spec["name"] = json!("s");
             spec["type"] = json!("semantic");
             let store: Store = serde_json::from_value(spec.clone()).unwrap();
-            assert_eq!(strategy(&store), wanted, "{spec}");
-            let near = near(&store, "the doctor", None);
+            assert_eq!(search_strategy(&store), wanted, "{spec}");
+            let near = vector_query(&store, "the doctor", None);
             assert_eq!(
                 near.map(|near| near.only),
                 match wanted {

@@ -28,11 +28,11 @@ pub fn text_of(content: &Value, key: Option<&str>) -> String {
     if let Some(key) = key {
         out.extend([key, " "]);
     }
-    collect(content, &mut out);
+    collect_words(content, &mut out);
     out
 }
 
-fn collect(value: &Value, out: &mut String) {
+fn collect_words(value: &Value, out: &mut String) {
     if out.len() > MAX_INDEXED_BYTES {
         return;
     }
@@ -44,24 +44,24 @@ fn collect(value: &Value, out: &mut String) {
             let kept = text.get(..text.floor_char_boundary(room)).unwrap_or_default();
             out.extend([kept, " "]);
         }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, out)),
-        Value::Object(members) => members.values().for_each(|member| collect(member, out)),
+        Value::Array(items) => items.iter().for_each(|item| collect_words(item, out)),
+        Value::Object(members) => members.values().for_each(|member| collect_words(member, out)),
     }
 }
 
 /// The distinct words of a question in lower case and in order, at most [`MAX_TERMS`]. Stop words are dropped, unless there are no
 /// other words.
 #[must_use]
-pub fn terms(question: &str) -> Vec<String> {
-    let telling = distinct(words(question).filter(|word| !STOP.contains(&word.as_str())));
+pub fn query_terms(question: &str) -> Vec<String> {
+    let telling = distinct_words(folded_words(question).filter(|word| !STOP.contains(&word.as_str())));
     if telling.is_empty() {
-        distinct(words(question))
+        distinct_words(folded_words(question))
     } else {
         telling
     }
 }
 
-fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
+fn distinct_words(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut terms: Vec<String> = Vec::new();
     for word in words {
         if terms.len() == MAX_TERMS {
@@ -75,12 +75,12 @@ fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// The words of a text as the full-text index stores them: lower case, without accents.
-pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
-    written(text).map(plain)
+pub fn folded_words(text: &str) -> impl Iterator<Item = String> + '_ {
+    written_words(text).map(fold_word)
 }
 
 /// The words of a text, unchanged.
-fn written(text: &str) -> impl Iterator<Item = &str> {
+fn written_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || is_accent(c)))
         .filter(|word| !word.is_empty())
 }
@@ -91,7 +91,7 @@ fn is_other(word: &str, terms: &[QueryTerm]) -> bool {
     word.is_ascii() && terms.iter().all(|term| first(&term.text) != first(word))
 }
 
-fn plain(word: &str) -> String {
+fn fold_word(word: &str) -> String {
     if word.is_ascii() {
         return word.to_ascii_lowercase();
     }
@@ -121,23 +121,23 @@ pub struct QueryTerm {
 
 /// BM25's weight of a word that occurs in `held` of `total` entries.
 #[must_use]
-pub fn rarity(total: f64, held: f64) -> f64 {
+pub fn word_rarity(total: f64, held: f64) -> f64 {
     (1.0 + (total - held + 0.5).max(0.0) / (held + 0.5)).ln()
 }
 
 /// The share (0..1) of the question's weight that a text contains. A long text that contains a word only once gets a little less.
 /// `known` is the part of that weight that an index has found already.
 #[must_use]
-pub fn score(terms: &[QueryTerm], text: &str, known: f64) -> f64 {
+pub fn text_score(terms: &[QueryTerm], text: &str, known: f64) -> f64 {
     let total: f64 = terms.iter().map(|term| term.weight).sum();
     let mut counts = vec![0_i32; terms.len()];
     let mut length = 0_i32;
-    for word in written(text) {
+    for word in written_words(text) {
         length += 1;
         if is_other(word, terms) {
             continue;
         }
-        let word = plain(word);
+        let word = fold_word(word);
         for (count, term) in counts.iter_mut().zip(terms) {
             *count += i32::from(same_word(&word, &term.text));
         }
@@ -172,8 +172,8 @@ mod tests {
         #[test]
         fn no_word_is_left_out_that_counts(word in "[a-zA-Zäöüé0-9]{1,9}", text in "[a-zA-Zäöüé0-9]{1,9}") {
             for other in [text, word.clone() + "s", word.to_uppercase()] {
-                let terms = [term(&plain(&other))];
-                prop_assert!(!is_other(&word, &terms) || !same_word(&plain(&word), &terms[0].text));
+                let terms = [term(&fold_word(&other))];
+                prop_assert!(!is_other(&word, &terms) || !same_word(&fold_word(&word), &terms[0].text));
             }
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn forms_of_a_word_count_in_any_case() {
         let terms = [term("garden"), term("muller")];
-        let held = |text| score(&terms, text, 0.0);
+        let held = |text| text_score(&terms, text, 0.0);
         assert!(held("The GARDENS of Müller") > held("the gardens"));
         assert!(held("the gardens") > held("a winter"));
         assert_eq!(held("a winter"), 0.0);

@@ -18,7 +18,7 @@ const MOST: usize = 24;
 ///
 /// # Errors
 /// `MSGSIZE`: more descriptors than [`MOST`]; and errors of the socket.
-pub(crate) fn send(
+pub(crate) fn send_with_fds(
     socket: impl AsFd,
     parts: &[IoSlice<'_>],
     fds: &[BorrowedFd<'_>],
@@ -36,7 +36,11 @@ pub(crate) fn send(
 ///
 /// # Errors
 /// Errors of the socket.
-pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn receive_with_fds(
+    socket: impl AsFd,
+    into: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(into)];

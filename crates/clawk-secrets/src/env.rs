@@ -20,7 +20,7 @@ pub enum EnvironmentSource {
 
 impl EnvironmentSource {
     /// Makes a fixed environment of name-value pairs.
-    pub fn fixed<K: Into<String>, V: Into<String>>(vars: impl IntoIterator<Item = (K, V)>) -> Self {
+    pub fn from_pairs<K: Into<String>, V: Into<String>>(vars: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::Fixed(
             vars.into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
@@ -42,7 +42,7 @@ impl EnvironmentSource {
     }
 
     /// Returns the variable `name` as a path, which may hold any bytes. An empty value counts as unset.
-    pub fn path(&self, name: &str) -> Option<PathBuf> {
+    pub fn path_variable(&self, name: &str) -> Option<PathBuf> {
         let value = match self {
             Self::Process => read(name)?,
             Self::Fixed(vars) => OsString::from(vars.get(name)?),
@@ -71,9 +71,9 @@ pub fn non_empty(name: &str) -> Option<String> {
     EnvironmentSource::Process.non_empty(name)
 }
 
-/// Returns this process's variable `name` as a path: see [`EnvironmentSource::path`].
-pub fn path(name: &str) -> Option<PathBuf> {
-    EnvironmentSource::Process.path(name)
+/// Returns this process's variable `name` as a path: see [`EnvironmentSource::path_variable`].
+pub fn path_variable(name: &str) -> Option<PathBuf> {
+    EnvironmentSource::Process.path_variable(name)
 }
 
 fn read(name: &str) -> Option<OsString> {

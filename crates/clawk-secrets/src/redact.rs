@@ -31,7 +31,7 @@ impl SecretRedactor {
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let (mut patterns, mut marks): (Vec<Zeroizing<String>>, Vec<String>) = Default::default();
         for secret in secrets {
-            for form in forms(secret.expose()) {
+            for form in encoded_forms(secret.expose()) {
                 patterns.push(form);
                 marks.push(format!("[secret {}]", secret.name()));
             }
@@ -48,7 +48,7 @@ impl SecretRedactor {
     }
 
     /// Returns `text` without the secrets. If the search could not be built (extremely large secrets), the whole text is withheld.
-    pub fn clean(&self, text: &str) -> String {
+    pub fn redact_text(&self, text: &str) -> String {
         match &self.search {
             Some(search) if self.marks.is_empty() || !search.is_match(text) => text.to_owned(),
             Some(search) => search.replace_all(text, &self.marks),
@@ -63,7 +63,7 @@ impl fmt::Debug for SecretRedactor {
     }
 }
 
-fn forms(value: &str) -> Vec<Zeroizing<String>> {
+fn encoded_forms(value: &str) -> Vec<Zeroizing<String>> {
     if value.is_empty() {
         return Vec::new();
     }
@@ -80,9 +80,9 @@ fn forms(value: &str) -> Vec<Zeroizing<String>> {
     let mut encoded = vec![
         hex(false),
         hex(true),
-        percent(value, false, true),
-        percent(value, false, false),
-        percent(value, true, true),
+        percent_encode(value, false, true),
+        percent_encode(value, false, false),
+        percent_encode(value, true, true),
     ];
     if let Ok(quoted) = serde_json::to_string(value) {
         let inner = quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned();
@@ -108,7 +108,7 @@ fn forms(value: &str) -> Vec<Zeroizing<String>> {
 }
 
 /// Percent-encodes every character except RFC 3986's unreserved ones. With `plus`, a space becomes `+` (HTML forms).
-fn percent(value: &str, plus: bool, upper: bool) -> String {
+fn percent_encode(value: &str, plus: bool, upper: bool) -> String {
     let mut out = String::with_capacity(value.len() * 3);
     for byte in value.bytes() {
         match byte {

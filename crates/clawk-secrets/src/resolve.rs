@@ -88,11 +88,11 @@ impl SecretResolver {
         let mut looked = Vec::new();
         for place in [Self::in_store, Self::in_environment, Self::in_directory] {
             match place(self, name) {
-                Ok(SecretLookup::Value(value)) if !bare(&value).is_empty() => {
-                    return Ok(self.remember(name, bare(&value)));
+                Ok(SecretLookup::Value(value)) if !trim_value(&value).is_empty() => {
+                    return Ok(self.remember_secret(name, trim_value(&value)));
                 }
                 Ok(SecretLookup::Value(_)) => {
-                    looked.push(format!("{} (empty)", self.describe(looked.len(), name)))
+                    looked.push(format!("{} (empty)", self.describe_place(looked.len(), name)))
                 }
                 Ok(SecretLookup::Absent(words)) => looked.push(words),
                 Err(source) => {
@@ -116,25 +116,25 @@ impl SecretResolver {
     }
 
     /// Returns the shared list of resolved secrets, which later secrets join.
-    pub fn given(&self) -> ResolvedSecrets {
+    pub fn resolved_secrets(&self) -> ResolvedSecrets {
         self.given.clone()
     }
 
     /// Adds a value derived from a secret (a token, one half of a pair) to the values that [`SecretResolver::redactor`] removes.
     /// The last few values of each name are kept, because a token is replaced every hour and text may still quote an old one.
-    pub fn guard(&self, secret: &Secret) {
+    pub fn add_derived_secret(&self, secret: &Secret) {
         self.given.add(secret);
     }
 
-    fn remember(&self, name: &str, value: &str) -> Secret {
+    fn remember_secret(&self, name: &str, value: &str) -> Secret {
         let secret = Secret::new(name, value);
-        self.guard(&secret);
+        self.add_derived_secret(&secret);
         secret
     }
 
     fn in_store(&self, name: &str) -> Result<SecretLookup, StoreError> {
         match &self.store {
-            Some(store) => store.look(name, self.max_bytes),
+            Some(store) => store.look_up(name, self.max_bytes),
             None => Ok(SecretLookup::Absent(String::new())),
         }
     }
@@ -153,7 +153,7 @@ impl SecretResolver {
 
     fn in_directory(&self, name: &str) -> Result<SecretLookup, StoreError> {
         let place = format!("file `$CLAW_SECRETS_DIR/{name}`");
-        let Some(dir) = self.env.path("CLAW_SECRETS_DIR") else {
+        let Some(dir) = self.env.path_variable("CLAW_SECRETS_DIR") else {
             return Ok(SecretLookup::Absent(format!(
                 "{place} (CLAW_SECRETS_DIR is not set)"
             )));
@@ -166,7 +166,7 @@ impl SecretResolver {
         read_file(&dir.join(name), &place, self.max_bytes)
     }
 
-    fn describe(&self, place: usize, name: &str) -> String {
+    fn describe_place(&self, place: usize, name: &str) -> String {
         match place {
             0 => "the secrets store".to_owned(),
             1 => format!("environment variable `{name}`"),
@@ -176,7 +176,7 @@ impl SecretResolver {
 }
 
 /// Returns the value without the byte order mark, blanks and line ends around it.
-fn bare(value: &str) -> &str {
+fn trim_value(value: &str) -> &str {
     value.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
 }
 

@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn look(&self, name: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
+    pub(crate) fn look_up(&self, name: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
         match self {
             Self::Command { argv, deadline } => ask_command(argv, name, *deadline, max_bytes),
             Self::File(path) => look_in_table(path, name, max_bytes),
@@ -155,7 +155,7 @@ impl Store {
 }
 
 /// Opens a regular file. A pipe is refused, because reading it could block forever.
-fn open(path: &Path) -> io::Result<File> {
+fn open_regular_file(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
@@ -168,7 +168,7 @@ pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<Se
         path: path.to_owned(),
         source,
     };
-    let file = match open(path) {
+    let file = match open_regular_file(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(SecretLookup::Absent(format!("{place} (no such file)")));
@@ -176,7 +176,7 @@ pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<Se
         Err(error) => return Err(failed(error)),
     };
     let bytes = read_bounded(file, max_bytes).map_err(failed)?;
-    Ok(SecretLookup::Value(without_newline(text(
+    Ok(SecretLookup::Value(without_newline(decode_text(
         bytes, place, max_bytes,
     )?)))
 }
@@ -186,7 +186,7 @@ fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<SecretLook
         path: path.to_owned(),
         source,
     };
-    let file = open(path).map_err(failed)?;
+    let file = open_regular_file(path).map_err(failed)?;
     // Take the mode from the open handle, so that the checked file is the file that is read.
     let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & 0o077 != 0 {
@@ -197,7 +197,7 @@ fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<SecretLook
     }
     let place = format!("secrets store file `{}`", path.display());
     const TABLE_MAX_BYTES: usize = 4 * 1024 * 1024;
-    let table = text(
+    let table = decode_text(
         read_bounded(file, TABLE_MAX_BYTES).map_err(failed)?,
         &place,
         TABLE_MAX_BYTES,
@@ -246,13 +246,13 @@ fn ask_command(
         .process_group(0);
     let mut child = command.spawn().map_err(failed)?;
     let outcome = match child.stdout.take() {
-        Some(stdout) => wait(&mut child, stdout, Instant::now() + deadline, max_bytes),
+        Some(stdout) => wait_for_output(&mut child, stdout, Instant::now() + deadline, max_bytes),
         None => Err(io::Error::other("no standard output")),
     };
-    let outcome = outcome.inspect_err(|_| kill(&mut child));
+    let outcome = outcome.inspect_err(|_| kill_group(&mut child));
     match outcome {
         Ok((_, bytes)) if bytes.len() > max_bytes => Err(StoreError::TooLarge { place, max_bytes }),
-        Ok((status, bytes)) if status.success() => Ok(SecretLookup::Value(without_newline(text(
+        Ok((status, bytes)) if status.success() => Ok(SecretLookup::Value(without_newline(decode_text(
             bytes, &place, max_bytes,
         )?))),
         Ok((status, _)) => Ok(SecretLookup::Absent(format!("{place} ({status})"))),
@@ -270,7 +270,12 @@ fn ask_command(
 type Output = (ExitStatus, Zeroizing<Vec<u8>>);
 
 /// Reads the whole output, then waits for the exit. It reads one byte more than the limit to detect a value that is too large.
-fn wait(child: &mut Child, stdout: ChildStdout, until: Instant, max_bytes: usize) -> io::Result<Output> {
+fn wait_for_output(
+    child: &mut Child,
+    stdout: ChildStdout,
+    until: Instant,
+    max_bytes: usize,
+) -> io::Result<Output> {
     let (sender, receiver) = mpsc::sync_channel(1);
     std::thread::Builder::new()
         .name("secrets-store".into())
@@ -283,7 +288,7 @@ fn wait(child: &mut Child, stdout: ChildStdout, until: Instant, max_bytes: usize
         .recv_timeout(left)
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     if bytes.len() > max_bytes {
-        kill(child);
+        kill_group(child);
     }
     loop {
         if let Some(status) = child.try_wait()? {
@@ -297,7 +302,7 @@ fn wait(child: &mut Child, stdout: ChildStdout, until: Instant, max_bytes: usize
 }
 
 /// Kills the whole process group, so that no grandchild keeps the pipe open, and reaps the child.
-fn kill(child: &mut Child) {
+fn kill_group(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id())
         .ok()
         .and_then(rustix::process::Pid::from_raw)
@@ -318,7 +323,11 @@ fn read_bounded(source: impl Read, max_bytes: usize) -> io::Result<Zeroizing<Vec
     Ok(bytes)
 }
 
-fn text(bytes: Zeroizing<Vec<u8>>, place: &str, max_bytes: usize) -> Result<Zeroizing<String>, StoreError> {
+fn decode_text(
+    bytes: Zeroizing<Vec<u8>>,
+    place: &str,
+    max_bytes: usize,
+) -> Result<Zeroizing<String>, StoreError> {
     if bytes.len() > max_bytes {
         return Err(StoreError::TooLarge {
             place: place.to_owned(),

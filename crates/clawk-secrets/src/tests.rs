@@ -19,7 +19,7 @@ fn resolver(toml: &str, base: &Path, env: EnvironmentSource) -> SecretResolver {
 }
 
 fn no_env() -> EnvironmentSource {
-    EnvironmentSource::fixed([("PATH", "/bin")])
+    EnvironmentSource::from_pairs([("PATH", "/bin")])
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn places_are_asked_in_the_profiles_order() {
     let table = dir.path().join("s.toml");
     fs::write(&table, "A = 'store-A'").unwrap();
     fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
-    let env = EnvironmentSource::fixed([
+    let env = EnvironmentSource::from_pairs([
         ("A", "env-A"),
         ("B", "env-B"),
         ("CLAW_SECRETS_DIR", secrets.to_str().unwrap()),
@@ -46,7 +46,7 @@ fn places_are_asked_in_the_profiles_order() {
 
 #[test]
 fn a_missing_secret_names_itself_and_every_place() {
-    let missing = SecretResolver::without_store(EnvironmentSource::fixed([("KEY", "")]))
+    let missing = SecretResolver::without_store(EnvironmentSource::from_pairs([("KEY", "")]))
         .resolve("KEY")
         .unwrap_err()
         .to_string();
@@ -62,7 +62,7 @@ fn references_do_not_leave_the_secrets_directory() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("in")).unwrap();
     fs::write(dir.path().join("out"), "outside").unwrap();
-    let env = EnvironmentSource::fixed([("CLAW_SECRETS_DIR", dir.path().join("in").to_str().unwrap())]);
+    let env = EnvironmentSource::from_pairs([("CLAW_SECRETS_DIR", dir.path().join("in").to_str().unwrap())]);
     for name in [
         "../out",
         "..",
@@ -85,7 +85,7 @@ fn references_do_not_leave_the_secrets_directory() {
 #[test]
 fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
     let dir = tempfile::tempdir().unwrap();
-    let env = EnvironmentSource::fixed([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
+    let env = EnvironmentSource::from_pairs([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
     for (written, read) in [
         ("v", "v"),
         ("v\n", "v"),
@@ -100,7 +100,7 @@ fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
         ("\"v\"", "\"v\""),
     ] {
         fs::write(dir.path().join("K"), written).unwrap();
-        let by_environment = EnvironmentSource::fixed([("K", written)]);
+        let by_environment = EnvironmentSource::from_pairs([("K", written)]);
         let resolved = SecretResolver::without_store(by_environment)
             .resolve("K")
             .unwrap();
@@ -123,7 +123,8 @@ fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
 #[test]
 fn blanks_alone_are_no_value() {
     for value in ["", " ", "\n", "\r\n\t"] {
-        let resolved = SecretResolver::without_store(EnvironmentSource::fixed([("K", value)])).resolve("K");
+        let resolved =
+            SecretResolver::without_store(EnvironmentSource::from_pairs([("K", value)])).resolve("K");
         assert!(
             matches!(resolved, Err(ResolveError::NotFound { .. })),
             "{value:?}"
@@ -133,7 +134,7 @@ fn blanks_alone_are_no_value() {
 
 #[test]
 fn a_key_in_the_place_of_its_name_is_refused_and_not_repeated() {
-    let error = SecretResolver::without_store(EnvironmentSource::fixed([("x", "y")]))
+    let error = SecretResolver::without_store(EnvironmentSource::from_pairs([("x", "y")]))
         .resolve("sk-proj-0123456789abcdef")
         .unwrap_err()
         .to_string();
@@ -161,7 +162,7 @@ fn a_store_file_others_may_touch_is_refused() {
         let answer = resolver(
             "file = 's.toml'",
             dir.path(),
-            EnvironmentSource::fixed([("K", "env")]),
+            EnvironmentSource::from_pairs([("K", "env")]),
         )
         .resolve("K");
         assert_eq!(answer.is_ok(), fine, "{mode:o}");
@@ -191,7 +192,7 @@ fn a_store_command_gets_the_name_as_one_argument() {
 #[test]
 fn a_store_command_that_fails_is_passed_over_and_said() {
     let dir = tempfile::tempdir().unwrap();
-    let env = EnvironmentSource::fixed([("B", "env-B")]);
+    let env = EnvironmentSource::from_pairs([("B", "env-B")]);
     let found = resolver(
         "command = ['sh', '-c', 'echo canary-out; echo canary-err >&2; exit 3']",
         dir.path(),
@@ -237,7 +238,7 @@ fn a_store_command_is_bounded_in_time_and_size() {
     let absent = resolver(
         "command = ['/no/such/program']",
         dir.path(),
-        EnvironmentSource::fixed([("K", "v")]),
+        EnvironmentSource::from_pairs([("K", "v")]),
     );
     assert!(matches!(
         absent.resolve("K"),
@@ -267,7 +268,7 @@ fn a_contradictory_configuration_is_refused() {
 
 #[test]
 fn nothing_prints_a_value() {
-    let env = EnvironmentSource::fixed([("K", CANARY)]);
+    let env = EnvironmentSource::from_pairs([("K", CANARY)]);
     let resolver = SecretResolver::without_store(env.clone());
     let secret = resolver.resolve("K").unwrap();
     let shown = format!("{secret:?} {resolver:?} {env:?} {:?}", resolver.redactor());
@@ -277,7 +278,7 @@ fn nothing_prints_a_value() {
 
 #[test]
 fn every_usual_spelling_is_redacted() {
-    let resolver = SecretResolver::without_store(EnvironmentSource::fixed([("K", CANARY)]));
+    let resolver = SecretResolver::without_store(EnvironmentSource::from_pairs([("K", CANARY)]));
     resolver.resolve("K").unwrap();
     let redactor = resolver.redactor();
     let mut spellings = vec![
@@ -292,14 +293,14 @@ fn every_usual_spelling_is_redacted() {
         spellings.push(URL_SAFE.encode(format!("{lead}{CANARY}")));
     }
     for spelling in spellings {
-        let cleaned = redactor.clean(&format!("before {spelling} after"));
+        let cleaned = redactor.redact_text(&format!("before {spelling} after"));
         assert!(cleaned.contains("[secret K]"), "{cleaned}");
         assert!(
             !cleaned.contains("canary") && !cleaned.contains("Y2FuYXJ5"),
             "{cleaned}"
         );
     }
-    assert_eq!(redactor.clean("nothing here"), "nothing here");
+    assert_eq!(redactor.redact_text("nothing here"), "nothing here");
 }
 
 #[test]
@@ -310,19 +311,19 @@ fn overlapping_secrets_leave_no_tail() {
     );
     let redactor = SecretRedactor::new([&short, &long]);
     assert_eq!(
-        redactor.clean("abcdef-ghijkl abcdef SHORT"),
+        redactor.redact_text("abcdef-ghijkl abcdef SHORT"),
         "[secret LONG] [secret SHORT] SHORT"
     );
 }
 
 #[test]
 fn many_tokens_do_not_push_the_key_out() {
-    let resolver = SecretResolver::without_store(EnvironmentSource::fixed([("K", CANARY)]));
+    let resolver = SecretResolver::without_store(EnvironmentSource::from_pairs([("K", CANARY)]));
     resolver.resolve("K").unwrap();
     for n in 0..100 {
-        resolver.guard(&Secret::new("K (token)", format!("token-number-{n:03}")));
+        resolver.add_derived_secret(&Secret::new("K (token)", format!("token-number-{n:03}")));
     }
-    let cleaned = resolver.redactor().clean(&format!(
+    let cleaned = resolver.redactor().redact_text(&format!(
         "{CANARY} token-number-099 token-number-096 token-number-001"
     ));
     assert_eq!(
@@ -343,9 +344,9 @@ fn a_secret_cut_anywhere_is_found_in_a_stream() {
         base64.as_str(),
         "s3cr3t/va lue+",
     ] {
-        let whole = redactor.clean(text);
+        let whole = redactor.redact_text(text);
         for size in 1..=text.len() {
-            let (mut stream, mut out) = (redactor.stream(), Vec::new());
+            let (mut stream, mut out) = (redactor.redact_stream(), Vec::new());
             for piece in text.as_bytes().chunks(size) {
                 stream.push(piece, &mut out);
             }
@@ -354,7 +355,7 @@ fn a_secret_cut_anywhere_is_found_in_a_stream() {
         }
     }
     // Nothing is kept back without need: an event stream must not lag behind.
-    let (mut stream, mut out) = (redactor.stream(), Vec::new());
+    let (mut stream, mut out) = (redactor.redact_stream(), Vec::new());
     stream.push(b"data: hello\n\n", &mut out);
     assert_eq!(out, b"data: hello\n\n");
 }

@@ -129,7 +129,7 @@ impl Tokens {
     }
 
     /// The token with this text, and its index.
-    pub(crate) fn find(&self, presented: &[u8]) -> Option<(usize, &Token)> {
+    pub(crate) fn find_token(&self, presented: &[u8]) -> Option<(usize, &Token)> {
         if presented.is_empty() || presented.len() > MAX_TOKEN_BYTES {
             return None;
         }
@@ -162,7 +162,7 @@ pub struct ClientRights {
 impl ClientRights {
     /// The rights of the process that launched the host. Its connection on standard input owns the agent (R38).
     #[must_use]
-    pub fn launcher() -> Self {
+    pub fn for_launcher() -> Self {
         Self {
             name: "launcher".into(),
             scopes: vec![Scope::Admin],
@@ -177,7 +177,7 @@ impl ClientRights {
     pub fn local_user(user: u32) -> Self {
         Self {
             orders: true,
-            ..Self::admin(&format!("local user {user}"))
+            ..Self::for_admin(&format!("local user {user}"))
         }
     }
 
@@ -227,7 +227,7 @@ impl ClientRights {
     }
 
     /// All rights, under this name.
-    pub(crate) fn admin(name: &str) -> Self {
+    pub(crate) fn for_admin(name: &str) -> Self {
         Self {
             name: name.into(),
             scopes: vec![Scope::Admin],
@@ -249,12 +249,12 @@ impl ClientRights {
     }
 
     /// Whether the end of the connection also ends the host.
-    pub(crate) const fn owns(&self) -> bool {
+    pub(crate) const fn owns_host(&self) -> bool {
         self.owner
     }
 
     /// Whether the client may send `clawk.…` orders.
-    pub(crate) const fn orders(&self) -> bool {
+    pub(crate) const fn may_give_orders(&self) -> bool {
         self.orders
     }
 
@@ -275,7 +275,7 @@ impl ClientRights {
     }
 
     /// Whether the client has this scope.
-    pub(crate) fn may(&self, scope: Scope) -> bool {
+    pub(crate) fn has_scope(&self, scope: Scope) -> bool {
         self.is_admin() || self.scopes.contains(&scope)
     }
 }

@@ -18,14 +18,14 @@ pub trait AgentFactory: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The manifest is invalid or can't be read.
-    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>>;
+    fn check_manifest<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>>;
 
     /// Starts a run, from INIT to READY. It uses the launched agent, or the manifest in `wire` if no agent was launched. The
     /// previous run must have been shut down.
     ///
     /// # Errors
     /// The manifest is invalid, or the agent can't be served here.
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>>;
+    fn start_agent<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>>;
 }
 
 /// One error in a manifest, as `clawk validate --format json` prints it.
@@ -43,7 +43,7 @@ pub struct ManifestFault {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InitFailure {
     /// All errors of the manifest.
-    #[error("the manifest is invalid: {}", faults(.0))]
+    #[error("the manifest is invalid: {}", faults_text(.0))]
     Manifest(Vec<ManifestFault>),
     /// The local configuration does not know this `claw://` URI.
     #[error("`{uri}` can't be resolved: {reason}")]
@@ -58,7 +58,7 @@ pub enum InitFailure {
     Start(#[from] StartError),
 }
 
-fn faults(faults: &[ManifestFault]) -> String {
+fn faults_text(faults: &[ManifestFault]) -> String {
     const SHOWN: usize = 3;
     let mut text: Vec<String> = faults
         .iter()
@@ -88,7 +88,7 @@ impl CurrentKernel {
     }
 
     /// The current run and all later ones.
-    pub(crate) fn follow(&self) -> watch::Receiver<Option<Kernel>> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Kernel>> {
         self.0.subscribe()
     }
 }

@@ -36,13 +36,17 @@ pub struct HookSocket {
 pub trait Channels: Send + Sync + fmt::Debug {
     /// Handles a request to `/channels/NAME`. The listener has checked only Host, Origin, rate and size. The channel must check the
     /// platform's signature.
-    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> BoxFuture<'a, Response<HookBody>>;
+    fn receive_hook<'a>(
+        &'a self,
+        name: &'a str,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'a, Response<HookBody>>;
 
     /// Runs an operator order (`clawk.channels.…`); `by` is the person who gave it. Returns `None` for an unknown order.
     ///
     /// # Errors
     /// Why the order failed, for people.
-    fn order<'a>(
+    fn run_order<'a>(
         &'a self,
         method: &'a str,
         params: &'a Value,

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::ClientRights;
 use crate::host::AgentHost;
 use crate::rpc::RpcConnection;
-use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
+use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, serve_client};
 use crate::transport::outbox::{Outbox, OutgoingMessages};
 
 /// After this time without a message the client is removed, and its CKP session ends.
@@ -85,7 +85,7 @@ impl ClientConnection {
                 finished.finished().await;
                 Ok(())
             };
-            let ended = converse(connection, source, writing, cancel).await;
+            let ended = serve_client(connection, source, writing, cancel).await;
             tracing::debug!(by = ?ended.by, "a client's session has ended");
             gone(if shut_down.load(Ordering::SeqCst) {
                 ClientSessionEnd::ShutDown
@@ -102,7 +102,7 @@ impl ClientConnection {
 
     /// Hands a message over; waits while the queue is full. Returns `false` if the session has ended and the message was not
     /// read.
-    pub(crate) async fn send(&self, letter: AddressedMessage) -> bool {
+    pub(crate) async fn send_message(&self, letter: AddressedMessage) -> bool {
         self.letters.send(letter).await.is_ok()
     }
 
@@ -112,7 +112,7 @@ impl ClientConnection {
     }
 
     /// Ends the connection. Requests in flight may finish.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_connection(&self) {
         self.end.cancel();
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clawk_client::folder::{
-    ARCHIVE, BAD, FolderWatcher, INBOX, MessageFileError, OUTBOX, list, name, put, read,
+    ARCHIVE, BAD, FolderWatcher, INBOX, MessageFileError, OUTBOX, list_messages, name, read, write_message,
 };
 use clawk_kernel::Role;
 use clawk_kernel::time::Timestamp;
@@ -140,16 +140,16 @@ impl FolderDoor {
     pub async fn serve(self, cancel: CancellationToken) {
         let inner = self.0;
         let watch = FolderWatcher::new(&inner.inbox);
-        inner.prune();
+        inner.prune_archive();
         inner.take_again().await;
         while !cancel.is_cancelled() {
             tokio::select! {
                 () = cancel.cancelled() => break,
-                () = inner.round() => {}
+                () = inner.process_inbox() => {}
             }
             tokio::select! {
                 () = cancel.cancelled() => break,
-                () = watch.changed() => {}
+                () = watch.wait_for_change() => {}
                 () = inner.left.notified(), if inner.is_full() => {}
             }
         }
@@ -170,16 +170,16 @@ impl FolderDoorInner {
     }
 
     /// The number of unread files in the outbox.
-    fn unread(&self) -> usize {
+    fn count_unread(&self) -> usize {
         fs::read_dir(&self.outbox).map_or(0, Iterator::count)
     }
 
     /// Handles the files in the inbox, oldest first.
-    async fn round(self: &Arc<Self>) {
-        while self.unread() >= UNREAD {
+    async fn process_inbox(self: &Arc<Self>) {
+        while self.count_unread() >= UNREAD {
             tokio::time::sleep(FULL).await;
         }
-        let files = match list(&self.inbox, ROUND) {
+        let files = match list_messages(&self.inbox, ROUND) {
             Ok(files) => files,
             Err(error) => return tracing::warn!(%error, "the inbox can't be read"),
         };
@@ -200,7 +200,7 @@ impl FolderDoorInner {
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return;
             };
-            self.take(&taken, name, None, place).await;
+            self.process_file(&taken, name, None, place).await;
         }
     }
 
@@ -216,16 +216,19 @@ impl FolderDoorInner {
             let file = self.inbox.join(&taken);
             // The rename changed `ctime`, so it is the time of the take.
             let since = fs::symlink_metadata(&file).map_or(0, |it| it.ctime());
-            let age = self.guests.age(Timestamp(since.saturating_mul(1_000_000)));
+            let age = self
+                .guests
+                .message_age(Timestamp(since.saturating_mul(1_000_000)));
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return;
             };
-            self.take(&file, OsString::from(name), Some(age), place).await;
+            self.process_file(&file, OsString::from(name), Some(age), place)
+                .await;
         }
     }
 
     /// Handles one file. `again`: an earlier process took it this long ago.
-    async fn take(
+    async fn process_file(
         self: &Arc<Self>,
         file: &Path,
         name: OsString,
@@ -239,29 +242,34 @@ impl FolderDoorInner {
             Err(error) => {
                 let refusal = RpcError::new(ErrorCode::InvalidRequest, error.to_string())
                     .with(json!({"reason": "unreadable", "max_message_bytes": most}));
-                return self.reject(file, &name, &refusal);
+                return self.reject_file(file, &name, &refusal);
             }
         };
-        let kind = Kind::of(&message);
+        let kind = Kind::from_message(&message);
         if let Kind::Bad(refusal) = &kind {
-            return self.reject(file, &name, refusal);
+            return self.reject_file(file, &name, refusal);
         }
-        if let Some(answer) = self.guests.answered("", &kind, again) {
+        if let Some(answer) = self.guests.earlier_answer("", &kind, again) {
             self.write(name.to_string_lossy().into_owned(), answer).await;
             return self.file_away(file, &self.archive, &name);
         }
-        let delivered = match self.guests.deliver("", &kind, message.clone().into()).await {
+        let delivered = match self
+            .guests
+            .deliver_message("", &kind, message.clone().into())
+            .await
+        {
             Ok(delivered) => delivered,
-            Err(refusal) => return self.reject(file, &name, &refusal),
+            Err(refusal) => return self.reject_file(file, &name, &refusal),
         };
         if let Some(notices) = delivered.notices {
             let inner = Arc::clone(self);
-            self.guests.spawn(async move { inner.tell(&notices).await });
+            self.guests
+                .spawn_task(async move { inner.write_notices(&notices).await });
         }
         let (inner, file) = (Arc::clone(self), file.to_owned());
-        self.guests.spawn(async move {
+        self.guests.spawn_task(async move {
             inner
-                .answer(
+                .write_answers(
                     &file,
                     &name,
                     (&kind, &message),
@@ -274,7 +282,7 @@ impl FolderDoorInner {
     }
 
     /// Writes the answer to a message, then moves the message to the archive.
-    async fn answer(
+    async fn write_answers(
         self: &Arc<Self>,
         file: &Path,
         name: &OsStr,
@@ -287,7 +295,7 @@ impl FolderDoorInner {
                 let to = if is_answer(line) {
                     answered = true;
                     self.guests.keep_answer("", kind, line);
-                    self.guests.settled("", kind, (order, message), line);
+                    self.guests.note_answer("", kind, (order, message), line);
                     name.to_string_lossy().into_owned()
                 } else {
                     self.fresh_name()
@@ -305,13 +313,13 @@ impl FolderDoorInner {
     }
 
     /// Writes messages that answer no request. A client that does not read gets no more of them.
-    async fn tell(self: &Arc<Self>, notices: &OutgoingMessages) {
+    async fn write_notices(self: &Arc<Self>, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
             for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 self.write(self.fresh_name(), line.to_vec()).await;
             }
-            while self.unread() >= UNREAD_NOTICES {
+            while self.count_unread() >= UNREAD_NOTICES {
                 notices.set_heard(false);
                 if tokio::time::timeout(FULL, notices.finished()).await.is_ok() {
                     return;
@@ -324,13 +332,13 @@ impl FolderDoorInner {
     fn fresh_name(&self) -> String {
         let clock = &self.guests.host().options().clock;
         let micros = u128::try_from(clock.now().0).unwrap_or(0);
-        name(micros.saturating_mul(1000), &clock.uuid().to_string())
+        name(micros.saturating_mul(1000), &clock.new_uuid().to_string())
     }
 
     /// Writes a message durably.
     async fn write(self: &Arc<Self>, name: String, line: Vec<u8>) {
         let inner = Arc::clone(self);
-        let written = tokio::task::spawn_blocking(move || put(&inner.outbox, &name, &line)).await;
+        let written = tokio::task::spawn_blocking(move || write_message(&inner.outbox, &name, &line)).await;
         match written {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "an answer can't be written"),
@@ -339,12 +347,12 @@ impl FolderDoorInner {
     }
 
     /// Answers a file that is not a valid message, and keeps it with the error beside it.
-    fn reject(&self, file: &Path, name: &OsStr, refusal: &RpcError) {
+    fn reject_file(&self, file: &Path, name: &OsStr, refusal: &RpcError) {
         let shown = name.to_string_lossy();
         tracing::warn!(file = %shown, error = %refusal.message, "a file is not a message");
         let bad = self.archive.join(BAD);
-        let told = put(&self.outbox, &shown, &no_id(refusal))
-            .and_then(|()| put(&bad, &format!("{shown}.error"), &no_id(refusal)));
+        let told = write_message(&self.outbox, &shown, &no_id(refusal))
+            .and_then(|()| write_message(&bad, &format!("{shown}.error"), &no_id(refusal)));
         if let Err(error) = told {
             tracing::warn!(%error, "an error can't be written");
         }
@@ -366,12 +374,12 @@ impl FolderDoorInner {
             archived.is_multiple_of(PRUNE_EVERY)
         };
         if due {
-            self.prune();
+            self.prune_archive();
         }
     }
 
     /// Deletes the oldest files above the limit.
-    fn prune(&self) {
+    fn prune_archive(&self) {
         for folder in [self.archive.clone(), self.archive.join(BAD)] {
             let mut names: Vec<OsString> = fs::read_dir(&folder)
                 .into_iter()

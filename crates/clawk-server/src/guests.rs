@@ -62,7 +62,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(message: &[u8]) -> Self {
+    pub(crate) fn from_message(message: &[u8]) -> Self {
         let wants = |message: &RpcMessage<'_>| match message {
             RpcMessage::Request(request) => request.id.is_some(),
             RpcMessage::Refused(_) => true,
@@ -137,7 +137,7 @@ impl GuestClients {
     ) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
         let steady = SteadyClock::new(Arc::clone(&host.options().clock));
-        present(&kept, door, steady.now());
+        clamp_future_times(&kept, door, steady.now());
         let answers = AnswerLog::open(kept.join(format!("{door}-answers")), steady.now(), vault)?;
         Ok(Self(Arc::new(GuestClientsInner {
             answers,
@@ -159,7 +159,7 @@ impl GuestClients {
         &self.0.host
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, ClientConnection)>> {
+    fn lock_open(&self) -> MutexGuard<'_, HashMap<String, (u64, ClientConnection)>> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,7 +167,7 @@ impl GuestClients {
     ///
     /// # Errors
     /// The error to send to the client.
-    pub(crate) async fn deliver(
+    pub(crate) async fn deliver_message(
         &self,
         name: &str,
         kind: &Kind,
@@ -177,11 +177,11 @@ impl GuestClients {
         if !plain {
             let message =
                 format!("a client's name has at most {MAX_NAME} characters, none a control character");
-            return Err(refusal(&message, "bad_client"));
+            return Err(refusal_error(&message, "bad_client"));
         }
         // The session may end between the lookup and the send; then a new session gets the message.
         for _ in 0..3 {
-            let (client, fresh) = self.client(name)?;
+            let (client, fresh) = self.client_connection(name)?;
             if fresh && *kind != Kind::Hello {
                 self.greet_for(name, &client).await;
             }
@@ -192,8 +192,8 @@ impl GuestClients {
                 message: message.clone(),
                 reply,
             };
-            if client.send(letter).await {
-                self.touch(name);
+            if client.send_message(letter).await {
+                self.touch_session(name);
                 return Ok(GuestDelivery {
                     outlet,
                     notices: fresh.then(|| Arc::clone(&client.notices)),
@@ -202,12 +202,12 @@ impl GuestClients {
             }
             tokio::task::yield_now().await;
         }
-        Err(refusal("the session ends; try again", "session_ends"))
+        Err(refusal_error("the session ends; try again", "session_ends"))
     }
 
     /// The client's connection, and whether it is new.
-    fn client(&self, name: &str) -> Result<(ClientConnection, bool), RpcError> {
-        let mut open = self.open();
+    fn client_connection(&self, name: &str) -> Result<(ClientConnection, bool), RpcError> {
+        let mut open = self.lock_open();
         if let Some((_, client)) = open.get(name)
             && !client.is_gone()
         {
@@ -215,7 +215,7 @@ impl GuestClients {
         }
         if open.len() >= MOST {
             let message = format!("{MOST} clients are here, which is the most");
-            return Err(refusal(&message, "too_many_clients"));
+            return Err(refusal_error(&message, "too_many_clients"));
         }
         let serial = self.0.serial.fetch_add(1, Ordering::Relaxed);
         let rights = ClientRights::by_role(format!("{} {name}", self.0.door).trim_end(), self.0.role);
@@ -225,7 +225,7 @@ impl GuestClients {
             rights,
             ClientEndPolicy::SilentOrShutDown,
             (&self.0.tasks, &self.0.over),
-            move |how| leave(&inner, &gone, serial, how),
+            move |how| remove_client(&inner, &gone, serial, how),
         );
         open.insert(name.to_owned(), (serial, client.clone()));
         Ok((client, true))
@@ -233,7 +233,7 @@ impl GuestClients {
 
     /// Sends the stored `claw.initialize` for a client of an earlier process.
     async fn greet_for(&self, name: &str, client: &ClientConnection) {
-        let path = self.0.path(name);
+        let path = self.0.session_path(name);
         let fresh = fs::metadata(&path)
             .and_then(|kept| kept.modified())
             .is_ok_and(|at| silent_for(at) < SILENCE);
@@ -244,13 +244,13 @@ impl GuestClients {
             message: hello.into(),
             reply: Arc::default(),
         };
-        client.send(letter).await;
+        client.send_message(letter).await;
     }
 
     /// Updates the stored session before an answer is published: a successful `claw.initialize` is stored, a successful
     /// `claw.shutdown` deletes it. The client may send its next message as soon as it reads the answer. Answers may arrive here in
     /// another order than the messages; the latest message counts.
-    pub(crate) fn settled(&self, name: &str, kind: &Kind, (order, message): (u64, &[u8]), answer: &[u8]) {
+    pub(crate) fn note_answer(&self, name: &str, kind: &Kind, (order, message): (u64, &[u8]), answer: &[u8]) {
         let done = || {
             serde_json::from_slice::<serde_json::Value>(answer)
                 .is_ok_and(|answer| answer.get("result").is_some())
@@ -267,39 +267,41 @@ impl GuestClients {
         }
         latest.insert(name.to_owned(), order);
         if *kind == Kind::Hello {
-            self.0.keep(name, message);
+            self.0.store_hello(name, message);
         } else {
-            self.0.forget(name);
+            self.0.forget_session(name);
         }
     }
 
     /// Stores the answer to a call before it is published.
     pub(crate) fn keep_answer(&self, name: &str, kind: &Kind, answer: &[u8]) {
         if let Kind::Acts(act) | Kind::Bye(act) = kind {
-            self.0.answers.keep(name, act, answer, self.0.steady.now());
+            self.0
+                .answers
+                .store_answer(name, act, answer, self.0.steady.now());
         }
     }
 
     /// How long ago a message was placed or taken, by the wall clock.
-    pub(crate) fn age(&self, at: Timestamp) -> Duration {
-        let running = self.0.host.current().get();
+    pub(crate) fn message_age(&self, at: Timestamp) -> Duration {
+        let running = self.0.host.current_kernel().get();
         if running.is_some_and(|kernel| kernel.is_clock_behind()) {
             return Duration::MAX;
         }
-        self.0.steady.since(at)
+        self.0.steady.elapsed_since(at)
     }
 
     /// The stored answer to a call that this door has already answered (R19). `again`: how long ago the message was delivered
     /// before.
-    pub(crate) fn answered(&self, name: &str, kind: &Kind, again: Option<Duration>) -> Option<Vec<u8>> {
+    pub(crate) fn earlier_answer(&self, name: &str, kind: &Kind, again: Option<Duration>) -> Option<Vec<u8>> {
         let act = match kind {
             Kind::Acts(act) => act,
             // A new message with the same text may end another session, so only a repeated delivery gets the stored answer.
             Kind::Bye(act) if again.is_some() => act,
             Kind::Hello | Kind::Bye(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => return None,
         };
-        match self.0.answers.find(name, act, self.0.steady.now()) {
-            Some(GuestRequestLookup::Answer(answer)) => Some(answer.line(&act.id)),
+        match self.0.answers.find_request(name, act, self.0.steady.now()) {
+            Some(GuestRequestLookup::Answer(answer)) => Some(answer.answer_line(&act.id)),
             Some(GuestRequestLookup::Reused) => {
                 let message = "this request id was used with other arguments";
                 let error = RpcError::new(ErrorCode::InvalidParams, message)
@@ -310,8 +312,8 @@ impl GuestClients {
         }
     }
 
-    fn touch(&self, name: &str) {
-        let path = self.0.path(name);
+    fn touch_session(&self, name: &str) {
+        let path = self.0.session_path(name);
         let Ok(file) = File::open(&path) else {
             return; // silent-ok: it never initialized
         };
@@ -329,7 +331,7 @@ impl GuestClients {
     }
 
     /// Runs a task until [`GuestClients::close`].
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_task(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.tasks.spawn(work);
     }
 
@@ -358,7 +360,7 @@ fn silent_for(at: std::time::SystemTime) -> Duration {
 }
 
 /// Sets file times in the future to now. Otherwise, after the wall clock was set back, those files would be kept too long.
-fn present(kept: &Path, door: &str, now: Timestamp) {
+fn clamp_future_times(kept: &Path, door: &str, now: Timestamp) {
     let now = std::time::UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
     for entry in fs::read_dir(kept).into_iter().flatten().flatten() {
         let own = entry
@@ -378,38 +380,38 @@ fn present(kept: &Path, door: &str, now: Timestamp) {
 
 /// Called when a client's connection has ended. If the host is stopping, the session continues after the next start. A session that
 /// `claw.shutdown` ended was deleted with its answer; the client may have initialized again since.
-fn leave(inner: &Weak<GuestClientsInner>, name: &str, serial: u64, how: ClientSessionEnd) {
+fn remove_client(inner: &Weak<GuestClientsInner>, name: &str, serial: u64, how: ClientSessionEnd) {
     let Some(inner) = inner.upgrade() else { return };
     let mut open = inner.open.lock().unwrap_or_else(PoisonError::into_inner);
     if open.get(name).is_some_and(|(known, _)| *known == serial) {
         open.remove(name);
         if how == ClientSessionEnd::Silent && !inner.over.is_cancelled() {
-            inner.forget(name);
+            inner.forget_session(name);
         }
     }
 }
 
 impl GuestClientsInner {
-    fn path(&self, name: &str) -> PathBuf {
+    fn session_path(&self, name: &str) -> PathBuf {
         let digest = Sha256::digest(name.as_bytes());
         let half = digest.first_chunk::<16>().copied().unwrap_or_default();
         self.kept
             .join(format!("{}-{:032x}.json", self.door, u128::from_be_bytes(half)))
     }
 
-    fn keep(&self, name: &str, hello: &[u8]) {
+    fn store_hello(&self, name: &str, hello: &[u8]) {
         if hello.len() > MAX_HELLO {
             return tracing::warn!("a `claw.initialize` is too long to be kept over a restart");
         }
-        let path = self.path(name);
+        let path = self.session_path(name);
         if let Err(error) = write(&path, hello) {
             tracing::warn!(%error, "a client's session will not outlive a restart");
         }
     }
 
-    fn forget(&self, name: &str) {
+    fn forget_session(&self, name: &str) {
         // silent-ok: it may never have been stored
-        let _gone = fs::remove_file(self.path(name));
+        let _gone = fs::remove_file(self.session_path(name));
     }
 }
 
@@ -426,7 +428,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-fn refusal(message: &str, reason: &str) -> RpcError {
+fn refusal_error(message: &str, reason: &str) -> RpcError {
     RpcError::new(ErrorCode::InvalidRequest, message).with(json!({"reason": reason}))
 }
 
@@ -469,7 +471,7 @@ mod tests {
 
     use clawk_kernel::time::Timestamp;
 
-    use super::{Kind, SILENCE, present, silent_for, unknown_outcome};
+    use super::{Kind, SILENCE, clamp_future_times, silent_for, unknown_outcome};
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "times of files are the wall clock's")]
@@ -497,7 +499,7 @@ mod tests {
         let (ahead, old) = (file("dir-a.json", now + year), file("dir-b.json", now - year));
         let other = file("nats-a.json", now + year);
         let micros = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
-        present(folder.path(), "dir", Timestamp(i64::try_from(micros).unwrap()));
+        clamp_future_times(folder.path(), "dir", Timestamp(i64::try_from(micros).unwrap()));
         let modified = |path: &std::path::Path| std::fs::metadata(path).unwrap().modified().unwrap();
         assert!(modified(&ahead) <= now);
         assert!(silent_for(modified(&old)) >= SILENCE, "as it was");
@@ -506,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_call_that_may_have_been_done_long_ago_is_not_done_again() {
-        let call = Kind::of(br#"{"jsonrpc":"2.0","id":"a","method":"claw.tool.call","params":{}}"#);
+        let call = Kind::from_message(br#"{"jsonrpc":"2.0","id":"a","method":"claw.tool.call","params":{}}"#);
         let (short, long) = (Duration::from_secs(60), Duration::from_secs(600));
         assert_eq!(unknown_outcome(&call, false, long), None, "its first delivery");
         assert_eq!(unknown_outcome(&call, true, short), None, "its answer is kept");
@@ -516,10 +518,11 @@ mod tests {
             (&answer["id"], &answer["error"]["data"]["reason"]),
             (&"a".into(), &"outcome_unknown".into())
         );
-        let looks = Kind::of(br#"{"jsonrpc":"2.0","id":1,"method":"claw.status","params":{}}"#);
+        let looks = Kind::from_message(br#"{"jsonrpc":"2.0","id":1,"method":"claw.status","params":{}}"#);
         assert_eq!(unknown_outcome(&looks, true, long), None);
         // Messages are known for at least seven days.
-        let says = Kind::of(br#"{"jsonrpc":"2.0","id":1,"method":"claw.message.send","params":{}}"#);
+        let says =
+            Kind::from_message(br#"{"jsonrpc":"2.0","id":1,"method":"claw.message.send","params":{}}"#);
         assert_eq!(unknown_outcome(&says, true, long), None);
     }
 }

@@ -77,7 +77,7 @@ impl AgentHost {
     /// A host whose agents come from `factory`. No agent runs yet.
     #[must_use]
     pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
-        let run = options.clock.uuid();
+        let run = options.clock.new_uuid();
         Self(Arc::new(AgentHostInner {
             run,
             restarts: AtomicBool::new(false),
@@ -110,7 +110,7 @@ impl AgentHost {
 
     /// The current run of the agent.
     #[must_use]
-    pub fn current(&self) -> &CurrentKernel {
+    pub fn current_kernel(&self) -> &CurrentKernel {
         &self.0.current
     }
 
@@ -141,7 +141,7 @@ impl AgentHost {
     ///
     /// # Errors
     /// The agent can't start, or the host is ending.
-    pub async fn start(&self, wire: Option<&Value>) -> Result<Kernel, InitFailure> {
+    pub async fn start_agent(&self, wire: Option<&Value>) -> Result<Kernel, InitFailure> {
         let _alone = self.0.moving.lock().await;
         if self.0.over.is_cancelled() {
             let ending = "the host is ending".to_owned();
@@ -152,7 +152,7 @@ impl AgentHost {
         {
             return Ok(running);
         }
-        let kernel = self.0.factory.start(wire).await?;
+        let kernel = self.0.factory.start_agent(wire).await?;
         self.0.current.set(kernel.clone());
         Ok(kernel)
     }
@@ -175,7 +175,7 @@ impl AgentHost {
         }
         between.await;
         if running.is_some() && !self.0.over.is_cancelled() {
-            self.0.current.set(self.0.factory.start(None).await?);
+            self.0.current.set(self.0.factory.start_agent(None).await?);
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl AgentHost {
     ///
     /// # Errors
     /// The agent can't start yet. Call this again to continue.
-    pub async fn renew(&self, reason: &str) -> Result<(), InitFailure> {
+    pub async fn renew_agent(&self, reason: &str) -> Result<(), InitFailure> {
         let _alone = self.0.moving.lock().await;
         let Some(kernel) = self.0.current.get() else {
             return Ok(());
@@ -194,13 +194,13 @@ impl AgentHost {
             kernel.give_way(reason).await;
         }
         if kernel.goes_on() && !self.0.over.is_cancelled() {
-            self.0.current.set(self.0.factory.start(None).await?);
+            self.0.current.set(self.0.factory.start_agent(None).await?);
         }
         Ok(())
     }
 
     /// Ends the agent: drains for at most `timeout_ms`, then cancels. Returns whether everything ended in time.
-    pub async fn end(&self, reason: &str, timeout_ms: u64) -> bool {
+    pub async fn end_agent(&self, reason: &str, timeout_ms: u64) -> bool {
         let _alone = self.0.moving.lock().await;
         match self.0.current.get() {
             Some(kernel) if kernel.status().state != LifecycleState::Stopped => {
@@ -219,15 +219,15 @@ impl AgentHost {
     ///
     /// # Errors
     /// Why the host can't restart itself.
-    pub(crate) fn restart(&self) -> Result<(), &'static str> {
+    pub(crate) fn request_restart(&self) -> Result<(), &'static str> {
         if let Some(why) = self.0.options.cant_restart {
             return Err(why);
         }
         self.0.restarts.store(true, Ordering::SeqCst);
         let host = self.clone();
-        self.outlive(async move {
+        self.spawn_detached(async move {
             tokio::time::sleep(ANSWERED).await;
-            host.stop();
+            host.request_stop();
         });
         Ok(())
     }
@@ -238,20 +238,20 @@ impl AgentHost {
         self.0.restarts.load(Ordering::SeqCst)
     }
 
-    /// Asks the host to stop. [`Self::stopping`] completes then.
-    pub fn stop(&self) {
+    /// Asks the host to stop. [`Self::wait_stop_request`] completes then.
+    pub fn request_stop(&self) {
         self.0.over.cancel();
     }
 
     /// Completes when somebody has asked the host to stop.
-    pub async fn stopping(&self) {
+    pub async fn wait_stop_request(&self) {
         self.0.over.cancelled().await;
     }
 
     /// Closes the host: accepts no new agent, ends the running one, and waits for the open work of connections.
     pub async fn close(&self, reason: &str) -> bool {
-        self.stop();
-        let drained = self.end(reason, self.0.options.drain_timeout_ms).await;
+        self.request_stop();
+        let drained = self.end_agent(reason, self.0.options.drain_timeout_ms).await;
         self.0.left.close();
         if tokio::time::timeout(LEFT, self.0.left.wait()).await.is_err() {
             tracing::warn!(left = self.0.left.len(), "work goes on after the end of the host");
@@ -260,7 +260,7 @@ impl AgentHost {
     }
 
     /// Runs `work` even after the connection that began it has ended.
-    pub(crate) fn outlive(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.left.spawn(work);
     }
 }

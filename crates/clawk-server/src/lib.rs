@@ -42,4 +42,4 @@ pub use host::{AgentHost, Options};
 pub use mcp::serve_mcp;
 pub use transport::converse::{ConnectionEnd, ConnectionEndCause};
 pub use transport::lines::serve;
-pub use transport::standard::standard;
+pub use transport::standard::standard_streams;

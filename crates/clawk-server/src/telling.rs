@@ -46,12 +46,12 @@ impl TurnTextBuffer {
     }
 
     /// Adds an event of the turn. Does not block.
-    pub(crate) fn tell(&self, notice: &SessionNotice) {
+    pub(crate) fn add_notice(&self, notice: &SessionNotice) {
         {
             let mut said = self.lock();
             match notice {
-                SessionNotice::Delta(piece) => said.piece(piece),
-                SessionNotice::Said(text) => said.answer(text),
+                SessionNotice::Delta(piece) => said.add_piece(piece),
+                SessionNotice::Said(text) => said.set_answer(text),
                 // The next pieces may repeat earlier text, or may miss a part.
                 SessionNotice::Missed(_) | SessionNotice::Retrying { .. } => said.gap = true,
                 _ => return,
@@ -61,7 +61,7 @@ impl TurnTextBuffer {
     }
 
     /// Records the end of the turn.
-    pub(crate) fn end(&self, outcome: Result<TurnResult, KernelError>) {
+    pub(crate) fn end_turn(&self, outcome: Result<TurnResult, KernelError>) {
         {
             let mut said = self.lock();
             // The request was a repeated one, so the turn produced no text here: its stored answer is used.
@@ -79,7 +79,7 @@ impl TurnTextBuffer {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(next) = self.lock().behind(told) {
+            if let Some(next) = self.lock().step_after(told) {
                 return next;
             }
             changed.await;
@@ -87,10 +87,10 @@ impl TurnTextBuffer {
     }
 
     /// What the turn did, from the record; only after its end, and only if the record has anything.
-    pub(crate) fn record(&self) -> Option<serde_json::Value> {
+    pub(crate) fn turn_record(&self) -> Option<serde_json::Value> {
         let said = self.lock();
         let told = said.end.as_ref()?.as_ref().as_ref().ok()?; // silent-ok: a turn without an end has no record
-        told.shown.as_ref()?.facts()
+        told.shown.as_ref()?.to_json()
     }
 
     /// The whole text so far.
@@ -100,7 +100,7 @@ impl TurnTextBuffer {
 }
 
 impl TurnTextState {
-    fn behind(&self, told: usize) -> Option<TurnTextStep> {
+    fn step_after(&self, told: usize) -> Option<TurnTextStep> {
         match self.text.get(told..) {
             Some(more) if !more.is_empty() => Some(TurnTextStep::Text(more.to_owned())),
             Some(_) | None => self.end.clone().map(TurnTextStep::End),
@@ -108,7 +108,7 @@ impl TurnTextState {
     }
 
     /// Continues the present answer, or begins a new one after a complete one.
-    fn present(&mut self) {
+    fn begin_answer(&mut self) {
         if self.whole {
             self.whole = false;
             if !self.text.is_empty() {
@@ -118,17 +118,17 @@ impl TurnTextState {
         }
     }
 
-    fn piece(&mut self, piece: &str) {
+    fn add_piece(&mut self, piece: &str) {
         if piece.is_empty() || self.gap {
             return;
         }
-        self.present();
+        self.begin_answer();
         self.text.push_str(piece);
     }
 
     /// Sets the whole text of the present answer.
-    fn answer(&mut self, text: &str) {
-        self.present();
+    fn set_answer(&mut self, text: &str) {
+        self.begin_answer();
         let told = self.text.get(self.begins..).unwrap_or_default();
         if let Some(rest) = text.strip_prefix(told) {
             self.text.push_str(rest);
@@ -148,7 +148,7 @@ mod tests {
 
     fn told(notices: &[SessionNotice]) -> String {
         let telling = TurnTextBuffer::default();
-        notices.iter().for_each(|notice| telling.tell(notice));
+        notices.iter().for_each(|notice| telling.add_notice(notice));
         telling.text()
     }
 

@@ -36,11 +36,11 @@ impl SimBus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn pass(&self, ms: u64) {
+    pub(crate) fn pass_time(&self, ms: u64) {
         self.lock().now_ms += ms;
     }
 
-    pub(crate) fn cut(&self, host: usize, off: bool) {
+    pub(crate) fn set_cut_off(&self, host: usize, off: bool) {
         let mut inner = self.lock();
         if off {
             inner.cut.insert(host);
@@ -54,7 +54,7 @@ impl SimBus {
     }
 
     /// Assigns a task that is offered to `host`. Returns the host that is to work on it; `None` if that host is cut off.
-    pub(crate) fn take(&self, task: &str, host: usize) -> Option<usize> {
+    pub(crate) fn take_task(&self, task: &str, host: usize) -> Option<usize> {
         let mut inner = self.lock();
         let now = inner.now_ms;
         if let Some((holder, heard)) = inner.held.get(task).copied()
@@ -73,7 +73,7 @@ impl SimBus {
     }
 
     /// A running host sends a sign of life for its tasks.
-    pub(crate) fn sign(&self, host: usize) {
+    pub(crate) fn report_progress(&self, host: usize) {
         let mut inner = self.lock();
         if inner.cut.contains(&host) {
             return;
@@ -113,7 +113,7 @@ pub(crate) struct SimBusWorker {
 }
 
 impl RemoteWorkers for SimBusWorker {
-    fn place(&self, _identity: &str) -> Option<MemberRoute> {
+    fn member_route(&self, _identity: &str) -> Option<MemberRoute> {
         None
     }
 
@@ -129,15 +129,15 @@ impl RemoteWorkers for SimBusWorker {
         None
     }
 
-    fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+    fn allowed_tools(&self, _identity: &str) -> Option<Vec<String>> {
         None
     }
 
-    fn key(&self, _identity: &str) -> Option<PublicKey> {
+    fn report_key(&self, _identity: &str) -> Option<PublicKey> {
         None
     }
 
-    fn work<'a>(
+    fn perform_task<'a>(
         &'a self,
         _errand: RemoteTask,
         _reports: Arc<dyn ReportReceiver>,

@@ -57,7 +57,7 @@ impl SharedHostUserFacts {
     }
 
     /// Called when an effect begins.
-    pub(crate) fn begins(&self, request: &RequestId, tool: &str) {
+    pub(crate) fn record_effect_begin(&self, request: &RequestId, tool: &str) {
         let mut known = self.lock();
         let what = format!("{tool} of {request}");
         if known.stopped {
@@ -69,7 +69,7 @@ impl SharedHostUserFacts {
     }
 
     /// Records that an invariant was broken.
-    pub(crate) fn broken(&self, invariant: SimInvariant, what: String) {
+    pub(crate) fn record_violation(&self, invariant: SimInvariant, what: String) {
         self.lock().wrong.push((invariant, what));
     }
 
@@ -85,18 +85,18 @@ impl SharedHostUserFacts {
     }
 
     /// A result that was received once and that the host no longer knows.
-    pub(crate) fn missing(&self) -> Option<String> {
+    pub(crate) fn missing_answer(&self) -> Option<String> {
         let known = self.lock();
         let told = known.told.keys().find(|request| !known.last.contains(*request));
         told.map(|request| format!("{request} was told once, and is not told again"))
     }
 
-    pub(crate) fn wrong(&self) -> Option<(SimInvariant, String)> {
+    pub(crate) fn first_violation(&self) -> Option<(SimInvariant, String)> {
         self.lock().wrong.first().cloned()
     }
 
     /// Records the result of a request. It must be the same as the first one.
-    pub(crate) fn tell(&self, request: &RequestId, said: String, quiet: bool) {
+    pub(crate) fn record_answer(&self, request: &RequestId, said: String, quiet: bool) {
         let mut known = self.lock();
         let key = request.as_str().to_owned();
         if quiet {
@@ -127,7 +127,9 @@ pub(crate) struct HostUser {
 }
 
 /// The final result of a request; `None` if the request may still get another result.
-pub(crate) fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallError>) -> Option<String> {
+pub(crate) fn kept_answer(
+    outcome: &Result<clawk_proto::method::ToolCallResult, CallError>,
+) -> Option<String> {
     match outcome {
         Ok(result) => serde_json::to_string(result).ok(), // silent-ok: ours always serialise
         Err(
@@ -154,7 +156,7 @@ pub(crate) fn tool_call(request: &RequestId, who: &str, n: usize) -> ToolCallPar
 }
 
 /// Sends a message in one of two conversations, and records the answer.
-pub(crate) fn talk(
+pub(crate) fn send_message(
     kernel: Kernel,
     facts: &SharedHostUserFacts,
     (request, who, n): (&RequestId, &str, usize),
@@ -169,8 +171,8 @@ pub(crate) fn talk(
             role: clawk_kernel::Role::Admin,
         };
         // An error is not an answer: the client asks again.
-        if let Ok(told) = kernel.talk(door, asked, &|_, _| {}).await {
-            facts.tell(&key, format!("{:?} {}", told.stop, told.text), quiet);
+        if let Ok(told) = kernel.send_message(door, asked, &|_, _| {}).await {
+            facts.record_answer(&key, format!("{:?} {}", told.stop, told.text), quiet);
         }
     }
 }
@@ -187,7 +189,7 @@ impl HostUser {
     }
 
     /// Whether the client calls tools.
-    pub(crate) const fn calls(&self) -> bool {
+    pub(crate) const fn is_calling_tools(&self) -> bool {
         self.calls > 0
     }
 
@@ -200,7 +202,7 @@ impl HostUser {
     }
 
     /// Called when the host has crashed: its open requests get no result, and the client repeats them.
-    pub(crate) fn crashed(&mut self) {
+    pub(crate) fn note_crash(&mut self) {
         self.open = Arc::default();
     }
 
@@ -221,22 +223,24 @@ impl HostUser {
     }
 
     /// Lets the users act, with some probability.
-    pub(crate) fn act(&self, host: &SwarmHost, rng: &mut SeededRng, quiet: bool) {
-        let Some(running) = host.running() else { return };
+    pub(crate) fn act_randomly(&self, host: &SwarmHost, rng: &mut SeededRng, quiet: bool) {
+        let Some(running) = host.running_kernel() else {
+            return;
+        };
         let kernel = &running.kernel;
         if self.calls > 0 && rng.one_in(3) {
-            let n = rng.below(self.calls);
+            let n = rng.next_below(self.calls);
             self.call(host, (kernel, running.desk), n, quiet);
         }
         if self.messages > 0 && rng.one_in(6) {
-            let n = rng.below(self.messages);
-            self.talk(host, kernel, n, quiet);
+            let n = rng.next_below(self.messages);
+            self.send_message(host, kernel, n, quiet);
         }
         if quiet || rng.one_in(3) {
-            self.person(host, kernel, rng, quiet);
+            self.answer_question(host, kernel, rng, quiet);
         }
         if quiet || rng.one_in(60) {
-            self.operator(host, kernel, quiet);
+            self.operate_stop(host, kernel, quiet);
         }
     }
 
@@ -248,18 +252,18 @@ impl HostUser {
         let params = tool_call(&request, &self.number.to_string(), n);
         let (call, facts, asked) = (kernel.call(session, params), self.facts.clone(), request.clone());
         self.under_way(host, request, async move {
-            if let Some(said) = kept(&call.await) {
-                facts.tell(&asked, said, quiet);
+            if let Some(said) = kept_answer(&call.await) {
+                facts.record_answer(&asked, said, quiet);
             }
         });
     }
 
-    fn talk(&self, host: &SwarmHost, kernel: &Kernel, n: usize, quiet: bool) {
+    fn send_message(&self, host: &SwarmHost, kernel: &Kernel, n: usize, quiet: bool) {
         let request = self.message_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
         }
-        let talk = talk(
+        let talk = send_message(
             kernel.clone(),
             &self.facts,
             (&request, &self.number.to_string(), n),
@@ -275,7 +279,9 @@ impl HostUser {
         request: RequestId,
         what: impl Future<Output = ()> + Send + 'static,
     ) {
-        let Some(running) = host.running() else { return };
+        let Some(running) = host.running_kernel() else {
+            return;
+        };
         let open = Arc::clone(&self.open);
         let lock = |open: &Mutex<Vec<String>>, add: bool, key: &str| {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -294,12 +300,12 @@ impl HostUser {
     }
 
     /// The person answers a question, sometimes twice with different answers. The first accepted answer counts.
-    fn person(&self, host: &SwarmHost, kernel: &Kernel, rng: &mut SeededRng, quiet: bool) {
-        let pending = kernel.pending();
+    fn answer_question(&self, host: &SwarmHost, kernel: &Kernel, rng: &mut SeededRng, quiet: bool) {
+        let pending = kernel.pending_questions();
         if pending.is_empty() {
             return;
         }
-        let Some(question) = pending.get(rng.below(pending.len())) else {
+        let Some(question) = pending.get(rng.next_below(pending.len())) else {
             return;
         };
         let request = question.request_id.clone();
@@ -317,7 +323,8 @@ impl HostUser {
             } else {
                 ApprovalAnswer::Deny
             };
-            let taken = host.ask(async move { kernel.answer(&asked, answer, None, "ann").await });
+            let taken =
+                host.run_to_end(async move { kernel.answer_question(&asked, answer, None, "ann").await });
             let mut known = self.facts.lock();
             match (taken, yes) {
                 (Some(true), true) => known.answers += 1,
@@ -335,14 +342,18 @@ impl HostUser {
     }
 
     /// The operator stops or resumes the agent.
-    fn operator(&self, host: &SwarmHost, kernel: &Kernel, quiet: bool) {
-        let (by, stopped) = (KnownPerson::admin("control", "ann"), !kernel.stops().is_empty());
+    fn operate_stop(&self, host: &SwarmHost, kernel: &Kernel, quiet: bool) {
+        let (by, stopped) = (
+            KnownPerson::admin("control", "ann"),
+            !kernel.active_stops().is_empty(),
+        );
         let kernel = kernel.clone();
         if stopped {
             self.facts.lock().stopped = false;
-            let _lifted = host.ask(async move { kernel.lift(None, &by).await });
+            let _lifted = host.run_to_end(async move { kernel.lift_stop(None, &by).await });
         } else if !quiet {
-            let engaged = host.ask(async move { kernel.stop(None, Level::NoTools, &by, None).await });
+            let engaged =
+                host.run_to_end(async move { kernel.engage_stop(None, Level::NoTools, &by, None).await });
             if engaged.is_some_and(|engaged| engaged.is_ok()) {
                 let mut known = self.facts.lock();
                 known.stopped = true;

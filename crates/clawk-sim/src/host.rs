@@ -64,7 +64,7 @@ pub(crate) struct RunTokenUsage(Arc<Mutex<BTreeMap<String, u64>>>);
 impl RunTokenUsage {
     /// Tokens by run. Clients' messages are not counted, because they belong to no run.
     pub(crate) fn by_run(&self) -> BTreeMap<String, u64> {
-        let mut used = lock(&self.0).clone();
+        let mut used = lock_mutex(&self.0).clone();
         used.retain(|run, _| !run.starts_with("chat"));
         used
     }
@@ -79,11 +79,11 @@ pub(crate) struct RunningKernel {
     pub(crate) session: SessionId,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn spec(run_tokens: u64) -> Value {
+fn agent_spec(run_tokens: u64) -> Value {
     let tool = |name: &str| json!({"name": name, "description": name, "input_schema": {"type": "object"}});
     json!({
         "tools": [tool("write"), tool("note"), tool(FORBIDDEN), tool(DANGER), tool(PAID), tool(LOOK), tool("flaky"), tool("slow")],
@@ -100,7 +100,7 @@ fn spec(run_tokens: u64) -> Value {
     })
 }
 
-fn costly(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompletion {
+fn charge_output_tokens(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompletion {
     // As real vendors do: no more than the requested maximum.
     completion.usage.output_tokens = OUTPUT_TOKENS.min(request.max_output_tokens);
     completion
@@ -108,7 +108,7 @@ fn costly(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompl
 
 /// The simulated model. The head splits a `team` task among its workers. A worker tries the forbidden tool, writes once with its
 /// task as argument, and then reports.
-fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
+fn model_answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
     let task = request.messages.iter().rev().find_map(|message| match message {
         ModelMessage::User { text, .. } => Some(text.clone()),
         ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
@@ -151,8 +151,8 @@ fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
         (false, 1) if twice => calls(&[("note", json!({"task": task}))]),
         _ => says(&format!("done: {task}")),
     };
-    let completion = costly(completion, request);
-    *lock(&used.0).entry(run.join(" ")).or_default() +=
+    let completion = charge_output_tokens(completion, request);
+    *lock_mutex(&used.0).entry(run.join(" ")).or_default() +=
         completion.usage.input_tokens + completion.usage.output_tokens;
     completion
 }
@@ -169,7 +169,7 @@ pub(crate) struct SwarmHostParameters {
     pub(crate) faulty_model: Option<usize>,
 }
 
-fn paid() -> NamedBudget {
+fn paid_budget() -> NamedBudget {
     NamedBudget {
         day: BudgetAllowance {
             calls: Some(PAID_A_DAY),
@@ -180,11 +180,11 @@ fn paid() -> NamedBudget {
 }
 
 /// Builds the parts of a host and the record of its model usage. `may_ask` decides whether a model can be asked now.
-pub(crate) fn rig(
+pub(crate) fn build_rig(
     make: SwarmHostParameters,
     may_ask: impl Fn() -> Result<(), ProviderError> + Send + Sync + 'static,
 ) -> (Rig, RunTokenUsage) {
-    let mut rig = Rig::new(manifest(spec(make.run_tokens)));
+    let mut rig = Rig::new(manifest(agent_spec(make.run_tokens)));
     rig.clock.without_threads();
     let used = RunTokenUsage::default();
     let counted = used.clone();
@@ -193,10 +193,10 @@ pub(crate) fn rig(
         if make.faulty_model.is_some_and(|times| count % times == 0) {
             return Err(ScriptedModel::fault(FaultKind::ServerFault, "too many ask"));
         }
-        Ok(answer(request, &counted))
+        Ok(model_answer(request, &counted))
     });
     rig.models.insert("model".to_owned(), Arc::new(model));
-    rig.budgets.tools.insert(PAID.to_owned(), paid());
+    rig.budgets.tools.insert(PAID.to_owned(), paid_budget());
     rig.runner.read_only(LOOK);
     rig.runner.set("flaky", Behaviour::Flaky(2));
     rig.runner.set("slow", Behaviour::Sleep(SLOW_MS));
@@ -212,15 +212,15 @@ impl SwarmHost {
         let SwarmHostParameters {
             number, disk, drift, ..
         } = make;
-        let (mut rig, used) = rig(make, || Ok(()));
+        let (mut rig, used) = build_rig(make, || Ok(()));
         rig.swarm.elsewhere = Some(elsewhere);
         rig.swarm.token_key = TokenKey([number; 32]);
         let journal = Arc::new(Mutex::new(Arc::clone(&rig.journal)));
         let early: Arc<Mutex<Vec<String>>> = Arc::default();
         let (log, found) = (Arc::clone(&journal), Arc::clone(&early));
         rig.runner.watch(move |request_id, tool| {
-            facts.begins(request_id, tool);
-            let journal = Arc::clone(&lock(&log));
+            facts.record_effect_begin(request_id, tool);
+            let journal = Arc::clone(&lock_mutex(&log));
             let decided = journal.look(|events, _| {
                 // Search from the end, where the latest events are.
                 events.iter().rev().any(|event| {
@@ -229,7 +229,7 @@ impl SwarmHost {
             });
             // A tool without side effects need not wait for the disk.
             if !decided && tool != LOOK {
-                lock(&found).push(format!("{tool} of {request_id}"));
+                lock_mutex(&found).push(format!("{tool} of {request_id}"));
             }
         });
         Self {
@@ -244,13 +244,13 @@ impl SwarmHost {
         }
     }
 
-    pub(crate) const fn running(&self) -> Option<&RunningKernel> {
+    pub(crate) const fn running_kernel(&self) -> Option<&RunningKernel> {
         self.running.as_ref()
     }
 
     /// Effects that began before their decision was durable.
-    pub(crate) fn early(&self) -> Vec<String> {
-        lock(&self.early).clone()
+    pub(crate) fn early_effects(&self) -> Vec<String> {
+        lock_mutex(&self.early).clone()
     }
 
     /// The run for which this host's models used the most tokens, and how many.
@@ -259,7 +259,7 @@ impl SwarmHost {
     }
 
     /// How many more entries the disk can store; `None`: unlimited.
-    pub(crate) fn room(&self, entries: Option<usize>) {
+    pub(crate) fn set_disk_capacity(&self, entries: Option<usize>) {
         match entries {
             Some(entries) => self.rig.journal.fail_after(entries),
             None => self.rig.journal.recover(),
@@ -267,16 +267,16 @@ impl SwarmHost {
     }
 
     /// Shuts the host down in order: it drains, records this in its journal, and stops.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_orderly(&mut self) {
         if let Some(running) = &self.running {
             let kernel = running.kernel.clone();
-            let _drained = self.ask(async move { kernel.shutdown("the operator ends it", 0).await });
+            let _drained = self.run_to_end(async move { kernel.shutdown("the operator ends it", 0).await });
         }
         self.crash();
     }
 
     /// Sets the host's clock, as a person or a bad time server could.
-    pub(crate) fn jump(&self, ms: i64) {
+    pub(crate) fn set_clock(&self, ms: i64) {
         self.rig.clock.set_off_ms(ms);
     }
 
@@ -288,7 +288,7 @@ impl SwarmHost {
             .build()
             .expect("a runtime");
         let door = if self.number == 0 {
-            EntryPoint::launcher("sim")
+            EntryPoint::from_launcher("sim")
         } else {
             // As the real bus opens it.
             EntryPoint::Peer {
@@ -301,9 +301,9 @@ impl SwarmHost {
         self.rig.journal.recover();
         let (kernel, session, desk) = runtime.block_on(async {
             let kernel = self.rig.start().await;
-            let session = kernel.open(door).await.expect("a session opens");
+            let session = kernel.open_session(door).await.expect("a session opens");
             let desk = kernel
-                .open(EntryPoint::launcher("desk"))
+                .open_session(EntryPoint::from_launcher("desk"))
                 .await
                 .expect("a session opens");
             (kernel, session.id, desk.id)
@@ -329,12 +329,12 @@ impl SwarmHost {
         drop(running.runtime);
         let events = self.rig.journal.look(|events, _| events.len());
         self.rig.journal = Arc::new(self.rig.journal.cut(events));
-        *lock(&self.journal) = Arc::clone(&self.rig.journal);
+        *lock_mutex(&self.journal) = Arc::clone(&self.rig.journal);
     }
 
     /// Lets the host work for `turns` scheduler turns, or until it only waits for time; then `pass_ms` pass. Its disk commits
     /// `commits` batches.
-    pub(crate) fn work(&self, turns: usize, pass_ms: u64, commits: usize) {
+    pub(crate) fn run_turns(&self, turns: usize, pass_ms: u64, commits: usize) {
         let Some(running) = &self.running else { return };
         running.runtime.block_on(async {
             for _ in 0..turns {
@@ -350,7 +350,10 @@ impl SwarmHost {
     }
 
     /// Runs one future to its end, however slow the disk is. `None`: it never ends.
-    pub(crate) fn ask<T: Send + 'static>(&self, what: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    pub(crate) fn run_to_end<T: Send + 'static>(
+        &self,
+        what: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
         let running = self.running.as_ref()?;
         let asked = running.runtime.spawn(what);
         for _ in 0..2_000 {

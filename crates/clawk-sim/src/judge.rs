@@ -68,7 +68,7 @@ impl fmt::Display for BrokenInvariant {
 impl std::error::Error for BrokenInvariant {}
 
 impl BrokenInvariant {
-    fn at(self, host: usize) -> Self {
+    fn on_host(self, host: usize) -> Self {
         Self {
             seen: format!("host {host}: {}", self.seen),
             ..self
@@ -76,12 +76,12 @@ impl BrokenInvariant {
     }
 }
 
-pub(crate) fn broken<T>(invariant: SimInvariant, seen: String) -> Result<T, BrokenInvariant> {
+pub(crate) fn broken_invariant<T>(invariant: SimInvariant, seen: String) -> Result<T, BrokenInvariant> {
     Err(BrokenInvariant { invariant, seen })
 }
 
 /// Payloads of the events of these types.
-fn payloads(journal: &MemJournal, kinds: &[&str]) -> Vec<(String, Value)> {
+fn event_payloads(journal: &MemJournal, kinds: &[&str]) -> Vec<(String, Value)> {
     journal.look(|events, _| {
         let wanted = events.iter().filter(|event| kinds.contains(&event.kind.as_str()));
         let read = wanted.map(|event| {
@@ -93,24 +93,26 @@ fn payloads(journal: &MemJournal, kinds: &[&str]) -> Vec<(String, Value)> {
     })
 }
 
-fn word<'a>(payload: &'a Value, name: &str) -> &'a str {
+fn text_member<'a>(payload: &'a Value, name: &str) -> &'a str {
     payload.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Ended runs, and how often each of them ended.
-pub(crate) fn ended(journal: &MemJournal) -> BTreeMap<String, usize> {
+pub(crate) fn ended_runs(journal: &MemJournal) -> BTreeMap<String, usize> {
     let mut ended = BTreeMap::new();
-    for (_, payload) in payloads(journal, &[kind::SWARM_ENDED]) {
-        *ended.entry(word(&payload, "task_id").to_owned()).or_default() += 1;
+    for (_, payload) in event_payloads(journal, &[kind::SWARM_ENDED]) {
+        *ended
+            .entry(text_member(&payload, "task_id").to_owned())
+            .or_default() += 1;
     }
     ended
 }
 
-/// As [`ended`], in the leader's journal.
+/// As [`ended_runs`], in the leader's journal.
 fn ended_at_leader(world: &SwarmWorld) -> BTreeMap<String, usize> {
     let leader = world.hosts.first();
     leader
-        .map(|leader| ended(&leader.rig.journal))
+        .map(|leader| ended_runs(&leader.rig.journal))
         .unwrap_or_default()
 }
 
@@ -127,14 +129,14 @@ pub(crate) fn all_ended(world: &SwarmWorld) -> bool {
 }
 
 /// Verifies every hash chain. This is slower than all other checks. It runs rarely, which is enough because journals only grow.
-pub(crate) fn chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
+pub(crate) fn check_chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     for (at, host) in world.hosts.iter().enumerate() {
         let verified = host
             .rig
             .journal
             .look(|_, sealed| clawk_trace::verify_events(sealed));
         if !verified.valid {
-            return broken(
+            return broken_invariant(
                 SimInvariant::ChainsValid,
                 format!("host {at}: {:?}", verified.fault),
             );
@@ -144,19 +146,19 @@ pub(crate) fn chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
 }
 
 /// Checks the invariants that hold at any time.
-pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
-    once(world)?;
+pub(crate) fn check_always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
+    check_once(world)?;
     for (at, host) in world.hosts.iter().enumerate() {
-        reported_once(&host.rig.journal, world.run_tokens).map_err(|broken| broken.at(at))?;
-        answered_once(&host.rig.journal).map_err(|broken| broken.at(at))?;
-        if let Some((invariant, seen)) = world.desks.get(at).and_then(|desk| desk.facts.wrong()) {
-            return broken(invariant, format!("host {at}: {seen}"));
+        reported_once(&host.rig.journal, world.run_tokens).map_err(|broken| broken.on_host(at))?;
+        answered_once(&host.rig.journal).map_err(|broken| broken.on_host(at))?;
+        if let Some((invariant, seen)) = world.desks.get(at).and_then(|desk| desk.facts.first_violation()) {
+            return broken_invariant(invariant, format!("host {at}: {seen}"));
         }
-        if let Some(what) = host.early().first() {
-            return broken(SimInvariant::DecidedFirst, format!("host {at}: {what}"));
+        if let Some(what) = host.early_effects().first() {
+            return broken_invariant(SimInvariant::DecidedFirst, format!("host {at}: {what}"));
         }
         if let Some((run, tokens)) = host.most_used().filter(|(_, tokens)| *tokens > world.run_tokens) {
-            return broken(
+            return broken_invariant(
                 SimInvariant::PurseHolds,
                 format!("host {at}: models used {tokens} tokens for `{run}`"),
             );
@@ -167,7 +169,7 @@ pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
             ended.any(|event| event.content.as_ref().is_some_and(|content| said(&content.bytes)))
         });
         if forged {
-            return broken(
+            return broken_invariant(
                 SimInvariant::OwnReportsOnly,
                 format!("host {at} took a forged report"),
             );
@@ -179,19 +181,19 @@ pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
 /// Checks that every task is reported once, that every run ends once, and that it stays within its token budget.
 pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(), BrokenInvariant> {
     let mut reported: BTreeMap<String, usize> = BTreeMap::new();
-    for (name, payload) in payloads(journal, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
+    for (name, payload) in event_payloads(journal, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
         if payload.get("orphan") != Some(&Value::Bool(true)) {
             *reported
-                .entry(format!("{name} {}", word(&payload, "task_id")))
+                .entry(format!("{name} {}", text_member(&payload, "task_id")))
                 .or_default() += 1;
         }
         let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
         if tokens > run_tokens {
-            return broken(SimInvariant::PurseHolds, format!("{tokens} tokens"));
+            return broken_invariant(SimInvariant::PurseHolds, format!("{tokens} tokens"));
         }
     }
     match reported.iter().find(|(_, times)| **times > 1) {
-        Some((what, times)) => broken(SimInvariant::ReportedOnce, format!("{what} {times} times")),
+        Some((what, times)) => broken_invariant(SimInvariant::ReportedOnce, format!("{what} {times} times")),
         None => Ok(()),
     }
 }
@@ -199,11 +201,13 @@ pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(),
 /// Checks that no message has two answers.
 pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), BrokenInvariant> {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
-    for (_, payload) in payloads(journal, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
-        *ends.entry(word(&payload, "message_id").to_owned()).or_default() += 1;
+    for (_, payload) in event_payloads(journal, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
+        *ends
+            .entry(text_member(&payload, "message_id").to_owned())
+            .or_default() += 1;
     }
     match ends.iter().find(|(_, times)| **times > 1) {
-        Some((message, times)) => broken(
+        Some((message, times)) => broken_invariant(
             SimInvariant::AnsweredOnce,
             format!("{message} ended {times} times"),
         ),
@@ -212,14 +216,14 @@ pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), BrokenInvariant>
 }
 
 /// Checks that no two tool runs, over all hosts, are the same effect.
-fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
+fn check_once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let mut effects: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut hands: BTreeMap<String, usize> = BTreeMap::new();
     for (at, host) in world.hosts.iter().enumerate() {
         let mut paid = 0;
         for (tool, arguments) in host.rig.runner.runs() {
             if tool == FORBIDDEN {
-                return broken(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
+                return broken_invariant(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
             // Tools without side effects, and tools that failed before any, may run any number of times.
             if tool == LOOK || tool == "flaky" {
@@ -231,7 +235,7 @@ fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
                 let first = *hands.entry(task.to_owned()).or_insert(at);
                 if first != at {
                     let seen = format!("effects of `{task}` on the hosts {first} and {at}");
-                    return broken(SimInvariant::OneHost, seen);
+                    return broken_invariant(SimInvariant::OneHost, seen);
                 }
             }
             let arguments = Value::Object(arguments).to_string();
@@ -239,11 +243,13 @@ fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
         }
         if paid > PAID_A_DAY {
             let seen = format!("host {at}: `{PAID}` ran {paid} times, {PAID_A_DAY} are allowed");
-            return broken(SimInvariant::BudgetHolds, seen);
+            return broken_invariant(SimInvariant::BudgetHolds, seen);
         }
     }
     match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
-        Some((what, hosts)) => broken(SimInvariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
+        Some((what, hosts)) => {
+            broken_invariant(SimInvariant::NoEffectTwice, format!("{what} on hosts {hosts:?}"))
+        }
         None => Ok(()),
     }
 }
@@ -253,15 +259,15 @@ pub(crate) fn at_the_end(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let ended = ended_at_leader(world);
     for (task, text) in &world.tasks {
         if !ended.contains_key(task.as_str()) {
-            return broken(SimInvariant::EveryTaskEnds, format!("`{text}` has not"));
+            return broken_invariant(SimInvariant::EveryTaskEnds, format!("`{text}` has not"));
         }
     }
     for (at, host) in world.hosts.iter().enumerate() {
-        if let Some(seen) = world.desks.get(at).and_then(|desk| desk.facts.missing()) {
-            return broken(SimInvariant::SameAnswer, format!("host {at}: {seen}"));
+        if let Some(seen) = world.desks.get(at).and_then(|desk| desk.facts.missing_answer()) {
+            return broken_invariant(SimInvariant::SameAnswer, format!("host {at}: {seen}"));
         }
         if let Some((message, _)) = host.rig.journal.inbox().iter().find(|(_, end)| end.is_none()) {
-            return broken(
+            return broken_invariant(
                 SimInvariant::EveryMessageEnds,
                 format!("host {at}: {message} is open"),
             );

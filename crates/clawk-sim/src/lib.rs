@@ -26,5 +26,5 @@ mod total;
 mod world;
 
 pub use judge::{BrokenInvariant, SimInvariant};
-pub use total::{SeedFault, SeedRunOptions, SeedTotals, play};
-pub use world::{Kind, SeedReport, SwarmWorld, run, tell};
+pub use total::{SeedFault, SeedRunOptions, SeedTotals, play_seeds};
+pub use world::{Kind, SeedReport, SwarmWorld, play_and_describe, run};

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clawk_sim::{Kind, SeedRunOptions};
 
 /// Parses the value after the option `name`.
-fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
+fn option_value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
     let Some(at) = args.iter().position(|arg| arg == name) else {
         return Ok(None);
     };
@@ -24,9 +24,12 @@ fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
     value.map(Some).ok_or_else(|| format!("`{name}` wants a number"))
 }
 
-fn kinds(args: &[String]) -> Result<&'static [Kind], String> {
+fn parse_kinds(args: &[String]) -> Result<&'static [Kind], String> {
     Ok(
-        match value::<String>(args, "--world").unwrap_or_default().as_deref() {
+        match option_value::<String>(args, "--world")
+            .unwrap_or_default()
+            .as_deref()
+        {
             None if args.iter().any(|arg| arg == "--world") => {
                 return Err("`--world` wants `bus` or `state`".to_owned());
             }
@@ -42,8 +45,8 @@ fn kinds(args: &[String]) -> Result<&'static [Kind], String> {
     )
 }
 
-fn wanted(args: &[String]) -> Result<SeedRunOptions, String> {
-    let time = match value::<f64>(args, "--hours")? {
+fn parse_options(args: &[String]) -> Result<SeedRunOptions, String> {
+    let time = match option_value::<f64>(args, "--hours")? {
         None => None,
         Some(hours) => Some(
             Duration::try_from_secs_f64(hours * 3600.0)
@@ -53,20 +56,20 @@ fn wanted(args: &[String]) -> Result<SeedRunOptions, String> {
     let usual = if time.is_some() { u64::MAX } else { 100 };
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(SeedRunOptions {
-        from: value(args, "--from")?.unwrap_or(0),
-        seeds: value(args, "--seeds")?.unwrap_or(usual),
-        kinds: kinds(args)?,
+        from: option_value(args, "--from")?.unwrap_or(0),
+        seeds: option_value(args, "--seeds")?.unwrap_or(usual),
+        kinds: parse_kinds(args)?,
         time,
-        jobs: value(args, "--jobs")?.unwrap_or(jobs),
+        jobs: option_value(args, "--jobs")?.unwrap_or(jobs),
         keep_going: args.iter().any(|arg| arg == "--keep-going"),
         tell_every: Duration::from_mins(1),
     })
 }
 
-fn tell(kinds: &[Kind], seed: u64) -> ExitCode {
+fn print_seed(kinds: &[Kind], seed: u64) -> ExitCode {
     let mut broke = false;
     for kind in kinds {
-        let (played, lines) = clawk_sim::tell(*kind, seed);
+        let (played, lines) = clawk_sim::play_and_describe(*kind, seed);
         lines.iter().for_each(|line| println!("{line}"));
         println!("{kind:?}: {played:?}");
         broke |= played.is_err();
@@ -76,15 +79,15 @@ fn tell(kinds: &[Kind], seed: u64) -> ExitCode {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = match (value(&args, "--tell"), wanted(&args)) {
-        (Ok(Some(seed)), Ok(wanted)) => return tell(wanted.kinds, seed),
+    let wanted = match (option_value(&args, "--tell"), parse_options(&args)) {
+        (Ok(Some(seed)), Ok(wanted)) => return print_seed(wanted.kinds, seed),
         (Ok(None), Ok(wanted)) => wanted,
         (Err(error), _) | (_, Err(error)) => {
             eprintln!("{error}");
             return ExitCode::from(2);
         }
     };
-    let total = clawk_sim::play(wanted, |line| eprintln!("{line}"));
+    let total = clawk_sim::play_seeds(wanted, |line| eprintln!("{line}"));
     println!("{total}");
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }

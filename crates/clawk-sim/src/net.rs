@@ -34,7 +34,7 @@ impl SimNetwork {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn send(&self, packet: SimPacket) {
+    pub(crate) fn send_packet(&self, packet: SimPacket) {
         self.lock().push_back(packet);
     }
 
@@ -43,17 +43,17 @@ impl SimNetwork {
     }
 
     /// A copy of the message at this position.
-    pub(crate) fn look(&self, at: usize) -> Option<SimPacket> {
+    pub(crate) fn peek_packet(&self, at: usize) -> Option<SimPacket> {
         self.lock().get(at).cloned()
     }
 
     /// Removes and returns the message at this position.
-    pub(crate) fn take(&self, at: usize) -> Option<SimPacket> {
+    pub(crate) fn take_packet(&self, at: usize) -> Option<SimPacket> {
         self.lock().remove(at)
     }
 
     /// Removes and returns the oldest message.
-    pub(crate) fn first(&self) -> Option<SimPacket> {
+    pub(crate) fn take_oldest(&self) -> Option<SimPacket> {
         self.lock().pop_front()
     }
 
@@ -80,7 +80,7 @@ impl SimNetwork {
 pub(crate) struct Bus(pub(crate) SimNetwork);
 
 impl RemoteWorkers for Bus {
-    fn place(&self, identity: &str) -> Option<MemberRoute> {
+    fn member_route(&self, identity: &str) -> Option<MemberRoute> {
         (identity == "hand").then_some(MemberRoute::Bus)
     }
 
@@ -96,15 +96,15 @@ impl RemoteWorkers for Bus {
         None
     }
 
-    fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+    fn allowed_tools(&self, _identity: &str) -> Option<Vec<String>> {
         None
     }
 
-    fn key(&self, _identity: &str) -> Option<PublicKey> {
+    fn report_key(&self, _identity: &str) -> Option<PublicKey> {
         None
     }
 
-    fn work<'a>(
+    fn perform_task<'a>(
         &'a self,
         errand: RemoteTask,
         _reports: Arc<dyn ReportReceiver>,
@@ -116,7 +116,7 @@ impl RemoteWorkers for Bus {
                     "report_token": errand.report_token, "limits": errand.limits},
             });
             let params = serde_json::from_value(params).expect("what is sent can be read");
-            self.0.send(SimPacket::Task(Box::new(params)));
+            self.0.send_packet(SimPacket::Task(Box::new(params)));
             std::future::pending().await
         })
     }

@@ -18,13 +18,13 @@ impl SeededRng {
     }
 
     /// A number below `bound`. `bound` must not be 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn next_below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(1).max(1);
         usize::try_from(self.next() % bound).unwrap_or(0)
     }
 
     /// True with probability 1 / `times`.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
+        self.next_below(times) == 0
     }
 }

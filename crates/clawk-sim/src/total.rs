@@ -118,7 +118,7 @@ impl fmt::Display for SeedTotals {
 type PlayedSeed = (Kind, Result<SeedReport, SeedFault>);
 
 /// Plays a seed twice and compares the results.
-fn twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
+fn play_twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
     let first = run(kind, seed).map_err(SeedFault::Broken)?;
     match run(kind, seed) {
         Ok(second) if first == second => Ok(first),
@@ -127,7 +127,7 @@ fn twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
 }
 
 /// Plays all seeds of `wanted`. `tell` gets progress lines, and a line for each seed that failed.
-pub fn play(wanted: SeedRunOptions, mut tell: impl FnMut(&str)) -> SeedTotals {
+pub fn play_seeds(wanted: SeedRunOptions, mut tell: impl FnMut(&str)) -> SeedTotals {
     let (next, ended) = (AtomicU64::new(wanted.from), AtomicBool::new(false));
     let (began, last) = (Instant::now(), wanted.from.saturating_add(wanted.seeds));
     let worker = |told: SyncSender<(u64, Vec<PlayedSeed>)>| {
@@ -137,7 +137,7 @@ pub fn play(wanted: SeedRunOptions, mut tell: impl FnMut(&str)) -> SeedTotals {
             if seed >= last {
                 return;
             }
-            let played = wanted.kinds.iter().map(|kind| (*kind, twice(*kind, seed)));
+            let played = wanted.kinds.iter().map(|kind| (*kind, play_twice(*kind, seed)));
             if told.send((seed, played.collect())).is_err() {
                 return;
             }

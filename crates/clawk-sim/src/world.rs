@@ -104,7 +104,7 @@ pub(crate) fn id(kind: usize, n: usize) -> RequestId {
 }
 
 /// The driver's request to delegate a task.
-pub(crate) fn delegation(task: &RequestId, request: &RequestId, text: &str) -> DelegateParams {
+pub(crate) fn delegate_params(task: &RequestId, request: &RequestId, text: &str) -> DelegateParams {
     DelegateParams {
         task_id: task.clone(),
         context: DelegateContext {
@@ -150,7 +150,7 @@ pub fn run(kind: Kind, seed: u64) -> Result<SeedReport, BrokenInvariant> {
 }
 
 /// Plays one seed, and returns every journal's events, one line each: host, event type, payload.
-pub fn tell(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
+pub fn play_and_describe(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
     if kind == Kind::State {
         return crate::state::tell(seed);
     }
@@ -158,13 +158,13 @@ pub fn tell(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>)
     let played = world.play();
     let mut lines = Vec::new();
     for (at, host) in world.hosts.iter().enumerate() {
-        lines.extend(self::lines(&at.to_string(), &host.rig.journal));
+        lines.extend(self::journal_lines(&at.to_string(), &host.rig.journal));
     }
     (played, lines)
 }
 
 /// A journal's events, one line each.
-pub(crate) fn lines(whose: &str, journal: &MemJournal) -> Vec<String> {
+pub(crate) fn journal_lines(whose: &str, journal: &MemJournal) -> Vec<String> {
     let events = journal.events().into_iter().zip(journal.trace());
     let lines = events.map(|(event, sealed)| {
         let text = event
@@ -183,11 +183,11 @@ impl SwarmWorld {
     fn new(seed: u64) -> Self {
         let mut rng = SeededRng::new(seed);
         let (net, board) = (SimNetwork::default(), SimBus::default());
-        let workers = 1 + rng.below(3);
-        let tasks = 1 + rng.below(4);
+        let workers = 1 + rng.next_below(3);
+        let tasks = 1 + rng.next_below(4);
         // Worlds without users are faster, so not every seed has them.
-        let (calls, messages) = (rng.below(9), rng.below(3));
-        let run_tokens = match rng.below(3) {
+        let (calls, messages) = (rng.next_below(9), rng.next_below(3));
+        let run_tokens = match rng.next_below(3) {
             0 => 40_000,
             1 => 24_000,
             _ => 12_000,
@@ -208,9 +208,9 @@ impl SwarmWorld {
                 let make = SwarmHostParameters {
                     number: u8::try_from(at).unwrap_or(1),
                     disk,
-                    drift: i64::try_from(rng.below(400)).unwrap_or(0) - 200,
+                    drift: i64::try_from(rng.next_below(400)).unwrap_or(0) - 200,
                     run_tokens,
-                    faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
+                    faulty_model: rng.one_in(3).then(|| 3 + rng.next_below(5)),
                 };
                 let side: Arc<dyn RemoteWorkers> = match at {
                     0 => Arc::new(Bus(net.clone())),
@@ -257,115 +257,119 @@ impl SwarmWorld {
         }
         for step in 0..STEPS {
             let faulty = step < FAULTY;
-            self.board.pass(STEP_MS);
-            let at = self.rng.below(self.hosts.len());
-            self.befall(at, faulty);
-            self.fill(at, faulty);
+            self.board.pass_time(STEP_MS);
+            let at = self.rng.next_below(self.hosts.len());
+            self.disturb_host(at, faulty);
+            self.fill_disk(at, faulty);
             if let Some((desk, host)) = self.desks.get(at).zip(self.hosts.get(at)) {
-                desk.act(host, &mut self.rng, !faulty);
+                desk.act_randomly(host, &mut self.rng, !faulty);
             }
-            self.work(at, faulty);
+            self.run_host(at, faulty);
             if self.rng.one_in(3) {
-                self.give();
+                self.give_task();
             }
             if faulty && self.rng.one_in(150) {
                 self.outages += 1;
-                self.down_until = step + 20 + self.rng.below(60);
+                self.down_until = step + 20 + self.rng.next_below(60);
             }
             if step >= self.down_until && self.rng.one_in(2) {
-                self.deliver(faulty);
+                self.deliver_message(faulty);
             }
             if step % 50 == 0 {
-                judge::always(self)?;
+                judge::check_always(self)?;
             }
             if step % FAULTY == 0 {
-                judge::chains(self)?;
+                judge::check_chains(self)?;
             }
             if !faulty && step % 10 == 0 && judge::all_ended(self) {
                 break;
             }
         }
-        judge::always(self)?;
-        judge::chains(self)?;
+        judge::check_always(self)?;
+        judge::check_chains(self)?;
         judge::at_the_end(self)
     }
 
     /// Applies faults to a host before it works: it starts, crashes, is cut off or returns, or its clock is set.
-    fn befall(&mut self, at: usize, faulty: bool) {
-        let runs = self.hosts.get(at).is_some_and(|host| host.running().is_some());
+    fn disturb_host(&mut self, at: usize, faulty: bool) {
+        let runs = self
+            .hosts
+            .get(at)
+            .is_some_and(|host| host.running_kernel().is_some());
         if !runs {
             if !faulty || self.rng.one_in(4) {
-                self.start(at);
+                self.start_host(at);
             }
         } else if faulty && self.rng.one_in(40) {
-            self.crash(at);
+            self.crash_host(at);
         } else if faulty && self.rng.one_in(150) {
             self.ends += 1;
-            self.end(at);
+            self.end_host(at);
         }
         if self.board.is_cut(at) {
             if !faulty || self.rng.one_in(30) {
-                self.board.cut(at, false);
+                self.board.set_cut_off(at, false);
             }
         } else if faulty && self.rng.one_in(60) {
             self.cuts += 1;
-            self.board.cut(at, true);
+            self.board.set_cut_off(at, true);
         }
         if faulty && self.rng.one_in(80) {
             self.jumps += 1;
             // An answer is stored for five minutes of wall-clock time (R19). So if clients repeat calls, the clock is never set by
             // more.
-            let most = if self.desks.iter().any(HostUser::calls) {
+            let most = if self.desks.iter().any(HostUser::is_calling_tools) {
                 120_000
             } else {
                 3_600_000
             };
-            let ms = i64::try_from(self.rng.below(2 * most)).unwrap_or(0) - i64::try_from(most).unwrap_or(0);
+            let ms =
+                i64::try_from(self.rng.next_below(2 * most)).unwrap_or(0) - i64::try_from(most).unwrap_or(0);
             if let Some(host) = self.hosts.get(at) {
-                host.jump(ms);
+                host.set_clock(ms);
             }
         }
     }
 
     /// Fills the host's disk, or frees it again.
-    fn fill(&mut self, at: usize, faulty: bool) {
+    fn fill_disk(&mut self, at: usize, faulty: bool) {
         let Some((host, full)) = self.hosts.get(at).zip(self.full.get_mut(at)) else {
             return;
         };
         if *full && (!faulty || self.rng.one_in(10)) {
             // Whoever frees the disk also restarts the host: a turn whose end could not be recorded is continued only after a
             // start.
-            host.room(None);
+            host.set_disk_capacity(None);
             self.ends += 1;
-            self.end(at);
+            self.end_host(at);
         } else if !*full && faulty && self.rng.one_in(120) {
             *full = true;
             self.fulls += 1;
-            host.room(Some(self.rng.below(6)));
+            host.set_disk_capacity(Some(self.rng.next_below(6)));
         }
     }
 
-    fn end(&mut self, at: usize) {
+    fn end_host(&mut self, at: usize) {
         if let Some(host) = self.hosts.get_mut(at) {
-            host.end();
+            host.end_orderly();
         }
-        self.forget(at);
+        self.forget_memory(at);
     }
 
     /// Drops what the host had in memory.
-    fn forget(&mut self, at: usize) {
+    fn forget_memory(&mut self, at: usize) {
         if let Some(leaving) = self.leaving.get(at) {
             leaving.clear();
         }
         if let Some(desk) = self.desks.get_mut(at) {
-            desk.crashed();
+            desk.note_crash();
         }
         if let Some(full) = self.full.get_mut(at) {
             *full = false;
         }
     }
 
-    fn start(&mut self, at: usize) {
+    fn start_host(&mut self, at: usize) {
         if let Some(host) = self.hosts.get_mut(at) {
             host.start();
         }
@@ -375,64 +379,66 @@ impl SwarmWorld {
         }
     }
 
-    fn crash(&mut self, at: usize) {
+    fn crash_host(&mut self, at: usize) {
         self.crashes += 1;
         if let Some(host) = self.hosts.get_mut(at) {
             host.crash();
         }
-        self.forget(at);
+        self.forget_memory(at);
     }
 
-    fn work(&mut self, at: usize, faulty: bool) {
-        let turns = self.rng.below(30);
+    fn run_host(&mut self, at: usize, faulty: bool) {
+        let turns = self.rng.next_below(30);
         let pass_ms = if self.rng.one_in(4) { 20 } else { 0 };
-        let commits = if faulty { self.rng.below(3) } else { 8 };
+        let commits = if faulty { self.rng.next_below(3) } else { 8 };
         if let Some(host) = self.hosts.get(at) {
-            host.work(turns, pass_ms, commits);
-            if host.running().is_some() {
-                self.board.sign(at);
+            host.run_turns(turns, pass_ms, commits);
+            if host.running_kernel().is_some() {
+                self.board.report_progress(at);
             }
         }
         let Some(leaving) = self.leaving.get(at).filter(|_| !self.board.is_cut(at)) else {
             return;
         };
-        while let Some(packet) = leaving.first() {
-            self.net.send(packet);
+        while let Some(packet) = leaving.take_oldest() {
+            self.net.send_packet(packet);
         }
     }
 
     /// The driver gives the next task that the leader has not acknowledged since its start.
-    fn give(&mut self) {
+    fn give_task(&mut self) {
         let next = (0..self.tasks.len()).find(|n| !self.given.contains_key(n));
         let Some((n, leader)) = next.zip(self.hosts.first()) else {
             return;
         };
-        let Some((running, (task_id, text))) = leader.running().zip(self.tasks.get(n).cloned()) else {
+        let Some((running, (task_id, text))) = leader.running_kernel().zip(self.tasks.get(n).cloned()) else {
             return;
         };
-        let params = delegation(&task_id, &id(2, n), &text);
+        let params = delegate_params(&task_id, &id(2, n), &text);
         let (kernel, session) = (running.kernel.clone(), running.session);
-        let taken = leader.ask(async move { kernel.delegate(session, params).await });
+        let taken = leader.run_to_end(async move { kernel.delegate_task(session, params).await });
         if taken.is_some_and(|taken| taken.is_ok()) {
             self.given.insert(n, true);
         }
     }
 
     /// Delivers one message; sometimes not the oldest one, and sometimes it will be delivered again.
-    fn deliver(&mut self, faulty: bool) {
+    fn deliver_message(&mut self, faulty: bool) {
         if self.net.len() == 0 {
             return;
         }
-        let at = self.rng.below(self.net.len());
+        let at = self.rng.next_below(self.net.len());
         // Taken out of the queue during delivery, because a report removes tasks, too, and positions change.
-        let Some(packet) = self.net.take(at) else { return };
+        let Some(packet) = self.net.take_packet(at) else {
+            return;
+        };
         let kept = packet.clone();
         let again = faulty && self.rng.one_in(4);
         let arrived = match packet {
             SimPacket::Task(params) => self.give_worker(*params, faulty),
             SimPacket::Report(params) => {
                 if faulty && self.rng.one_in(8) {
-                    self.forge(&params);
+                    self.forge_report(&params);
                 }
                 if faulty && self.rng.one_in(10) {
                     // The task is still on the bus. It is delivered again, and the stored report is sent again.
@@ -453,8 +459,8 @@ impl SwarmWorld {
     /// Gives a task to a worker, perhaps again. The worker reports its end over the network.
     fn give_worker(&mut self, params: DelegateParams, faulty: bool) -> bool {
         let workers = self.hosts.len().saturating_sub(1).max(1);
-        let asking = 1 + self.rng.below(workers);
-        let Some(at) = self.board.take(params.task_id.as_str(), asking) else {
+        let asking = 1 + self.rng.next_below(workers);
+        let Some(at) = self.board.take_task(params.task_id.as_str(), asking) else {
             return false;
         };
         if self.board.is_cut(at) || (faulty && self.rng.one_in(8)) {
@@ -464,11 +470,11 @@ impl SwarmWorld {
         let Some((worker, leaving)) = self.hosts.get(at).zip(self.leaving.get(at)) else {
             return false;
         };
-        let Some(running) = worker.running() else {
+        let Some(running) = worker.running_kernel() else {
             return false;
         };
         let (kernel, session, leaving) = (running.kernel.clone(), running.session, leaving.clone());
-        let taken = worker.ask(async move { kernel.delegate(session, params).await });
+        let taken = worker.run_to_end(async move { kernel.delegate_task(session, params).await });
         if taken.is_none_or(|taken| taken.is_err()) {
             return false;
         }
@@ -478,7 +484,7 @@ impl SwarmWorld {
             let Some(result) = kernel.swarm_result(&task).await else {
                 return;
             };
-            leaving.send(SimPacket::Report(Box::new(ReportParams {
+            leaving.send_packet(SimPacket::Report(Box::new(ReportParams {
                 task_id: task,
                 status: result.status,
                 result: json!({"text": result.text}),
@@ -500,16 +506,16 @@ impl SwarmWorld {
         let Some((leader, running)) = self
             .hosts
             .first()
-            .and_then(|leader| Some((leader, leader.running()?)))
+            .and_then(|leader| Some((leader, leader.running_kernel()?)))
         else {
             return false;
         };
         let (task, token) = (params.task_id.clone(), params.report_token.clone());
-        let reports = running.kernel.reports();
-        if reports.knows(&task, token.as_deref()) != ReportedTryState::Sent {
+        let reports = running.kernel.report_receiver();
+        if reports.try_state(&task, token.as_deref()) != ReportedTryState::Sent {
             return false;
         }
-        let told = leader.ask(async move { reports.report(None, params).await });
+        let told = leader.run_to_end(async move { reports.accept_report(None, params).await });
         let told = told.is_some_and(|told| told.is_ok());
         if told {
             self.forget_try(&task, token.as_deref());
@@ -520,7 +526,7 @@ impl SwarmWorld {
     /// Removes this attempt from the queue after its report has arrived. A later attempt at the same task is another message.
     fn forget_try(&self, task: &RequestId, token: Option<&str>) {
         let mut at = 0;
-        while let Some(packet) = self.net.look(at) {
+        while let Some(packet) = self.net.peek_packet(at) {
             match packet {
                 SimPacket::Task(params)
                     if params.task_id == *task && params.context.report_token.as_deref() == token =>
@@ -533,11 +539,11 @@ impl SwarmWorld {
     }
 
     /// A host reports a task that it does not hold.
-    fn forge(&self, real: &ReportParams) {
+    fn forge_report(&self, real: &ReportParams) {
         let Some((leader, running)) = self
             .hosts
             .first()
-            .and_then(|leader| Some((leader, leader.running()?)))
+            .and_then(|leader| Some((leader, leader.running_kernel()?)))
         else {
             return;
         };
@@ -547,8 +553,8 @@ impl SwarmWorld {
             report_token: Some("0".repeat(32)),
             ..real.clone()
         };
-        let reports = running.kernel.reports();
-        let _refused = leader.ask(async move { reports.report(None, forged).await });
+        let reports = running.kernel.report_receiver();
+        let _refused = leader.run_to_end(async move { reports.accept_report(None, forged).await });
     }
 
     fn report(&self) -> SeedReport {

@@ -68,7 +68,7 @@ async fn journal(name: &str, durability: WriteDurability, count: u64, content: b
     let mut ticket = None;
     for (n, entry) in entries.into_iter().enumerate() {
         let next = journal
-            .submit(Batch {
+            .submit_batch(Batch {
                 entries: vec![entry],
                 ..Batch::default()
             })
@@ -77,7 +77,7 @@ async fn journal(name: &str, durability: WriteDurability, count: u64, content: b
         if n % 16_384 == 0
             && let Some(earlier) = ticket.replace(next)
         {
-            JournalTicket::durable(earlier).await.unwrap();
+            JournalTicket::wait_until_durable(earlier).await.unwrap();
         }
     }
     journal.flush().await.unwrap();
@@ -209,7 +209,7 @@ async fn memory() {
             let entries = numbers.clone().map(new).collect();
             let ids = numbers.map(|n| n.to_string()).collect();
             memory
-                .store(&store, &place, entries, ids, Timestamp(1_700_000_000_000_000))
+                .store_unattributed(&store, &place, entries, ids, Timestamp(1_700_000_000_000_000))
                 .await
                 .unwrap();
         }
@@ -223,7 +223,7 @@ async fn memory() {
             for _ in 0..50 {
                 let start = Instant::now();
                 let found = memory
-                    .query(&store, &place, StoreQuery::Text(query.into()), 10)
+                    .query_entries(&store, &place, StoreQuery::Text(query.into()), 10)
                     .await
                     .unwrap();
                 times.push(start.elapsed());

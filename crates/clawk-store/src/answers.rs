@@ -68,7 +68,7 @@ impl AnswerIndex {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             if let Ok(key) = <[u8; 17]>::try_from(row.get_ref(0)?.as_blob()?) {
-                set(&mut state.filter, &key);
+                set_bits(&mut state.filter, &key);
             }
         }
         Ok(Self(Mutex::new(state)))
@@ -86,7 +86,7 @@ impl AnswerIndex {
         row: i64,
         at: Timestamp,
     ) -> rusqlite::Result<()> {
-        let key = bytes(key);
+        let key = answer_key_bytes(key);
         let mut state = self.lock();
         if at >= state.since.plus_millis(ANSWER_KEPT_MS) {
             // Every key of the older generation has expired.
@@ -97,7 +97,7 @@ impl AnswerIndex {
             }
             state.since = at;
         }
-        set(&mut state.filter, &key);
+        set_bits(&mut state.filter, &key);
         if state.in_last >= BUCKET {
             let number = state.buckets.last().map_or(0, |bucket| bucket.number + 1);
             state.buckets.push(AnswerBucket { number, last: at });
@@ -122,14 +122,14 @@ impl AnswerIndex {
 
     /// Whether an answer may exist; `false` is certain. Reads only memory.
     pub(crate) fn may_have(&self, key: AnswerKey) -> bool {
-        let key = bytes(key);
+        let key = answer_key_bytes(key);
         let state = self.lock();
-        has(&state.filter, &key) || has(&state.older, &key)
+        has_bits(&state.filter, &key) || has_bits(&state.older, &key)
     }
 
     /// The row of the newest answer to this key.
-    pub(crate) fn find(&self, connection: &Connection, key: AnswerKey) -> rusqlite::Result<Option<u64>> {
-        let key = bytes(key);
+    pub(crate) fn find_row(&self, connection: &Connection, key: AnswerKey) -> rusqlite::Result<Option<u64>> {
+        let key = answer_key_bytes(key);
         let buckets: Vec<i64> = self
             .lock()
             .buckets
@@ -185,7 +185,7 @@ fn forget_old(
     Ok(())
 }
 
-fn bytes(key: AnswerKey) -> [u8; 17] {
+fn answer_key_bytes(key: AnswerKey) -> [u8; 17] {
     let mut out = [key.method; 17];
     if let Some((_, id)) = out.split_first_mut() {
         id.copy_from_slice(&key.request_id);
@@ -194,7 +194,7 @@ fn bytes(key: AnswerKey) -> [u8; 17] {
 }
 
 /// The filter bits of a key, by double hashing. A collision only costs a search in the buckets.
-fn bits(key: &[u8; 17]) -> impl Iterator<Item = (usize, u64)> {
+fn filter_bits(key: &[u8; 17]) -> impl Iterator<Item = (usize, u64)> {
     let mut halves = [0xcbf2_9ce4_8422_2325, 0x9e37_79b9_7f4a_7c15];
     for (at, byte) in key.iter().enumerate() {
         for half in &mut halves {
@@ -210,14 +210,14 @@ fn bits(key: &[u8; 17]) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-fn set(filter: &mut [u64], key: &[u8; 17]) {
-    for (word, bit) in bits(key) {
+fn set_bits(filter: &mut [u64], key: &[u8; 17]) {
+    for (word, bit) in filter_bits(key) {
         if let Some(word) = filter.get_mut(word) {
             *word |= bit;
         }
     }
 }
 
-fn has(filter: &[u64], key: &[u8; 17]) -> bool {
-    bits(key).all(|(word, bit)| filter.get(word).is_some_and(|word| word & bit != 0))
+fn has_bits(filter: &[u64], key: &[u8; 17]) -> bool {
+    filter_bits(key).all(|(word, bit)| filter.get(word).is_some_and(|word| word & bit != 0))
 }

@@ -92,7 +92,10 @@ impl SqliteChainTips {
                     None
                 }
                 Some(content) => {
-                    sealed = places.blobs.seals().closed(content.digest, &content.bytes)?;
+                    sealed = places
+                        .blobs
+                        .state_sealer()
+                        .seal_content(content.digest, &content.bytes)?;
                     Some(sealed.as_deref().unwrap_or(&content.bytes))
                 }
                 None => None,
@@ -108,7 +111,7 @@ impl SqliteChainTips {
             apply(connection, change)?;
         }
         for change in &batch.outbox {
-            boxes::change(connection, change)?;
+            boxes::apply_outbox_change(connection, change)?;
         }
         for spent in &batch.spent {
             let sum = self
@@ -291,7 +294,7 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
                 .prepare_cached(sql)?
                 .execute(params![message.0.as_bytes(), session.0.as_bytes()])?;
             if let Some(arrival) = arrival {
-                boxes::arrive(connection, *session, *message, arrival)?;
+                boxes::record_arrival(connection, *session, *message, arrival)?;
             }
         }
         InboxChange::Closed {
@@ -306,7 +309,7 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
                 .prepare_cached(sql)?
                 .execute(params![message.0.as_bytes(), how])?;
             if let Some((owed, at)) = owed.as_ref().filter(|_| closed > 0) {
-                boxes::owe(connection, owed, *at, reason.as_deref())?;
+                boxes::record_owed_answer(connection, owed, *at, reason.as_deref())?;
             }
         }
     }

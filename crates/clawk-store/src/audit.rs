@@ -47,12 +47,12 @@ impl AuditDb {
         &self.path
     }
 
-    fn open(&self) -> Result<Connection, StateError> {
-        let error = || StateError::database(&self.path);
+    fn open_connection(&self) -> Result<Connection, StateError> {
+        let error = || StateError::database_error(&self.path);
         make_private_file(&self.path)?;
         let connection = Connection::open(&self.path).map_err(error())?;
         fs::set_permissions(&self.path, Permissions::from_mode(0o600))
-            .map_err(StateError::io("can't protect", &self.path))?;
+            .map_err(StateError::io_error("can't protect", &self.path))?;
         let prepare = || -> rusqlite::Result<()> {
             connection.busy_timeout(BUSY)?;
             connection.pragma_update(None, "synchronous", "FULL")?;
@@ -73,16 +73,16 @@ impl AuditDb {
     ///
     /// # Errors
     /// It can't be opened or created, or is not a database.
-    pub fn check(&self) -> Result<(), StateError> {
-        self.open().map(drop)
+    pub fn check_writable(&self) -> Result<(), StateError> {
+        self.open_connection().map(drop)
     }
 
     /// Stores all rows durably in one transaction. Rows that exist already are not changed.
     ///
     /// # Errors
     /// It can't be written; no row is stored.
-    pub fn put(&self, rows: &[AuditRow]) -> Result<(), StateError> {
-        let mut connection = self.open()?;
+    pub fn insert_rows(&self, rows: &[AuditRow]) -> Result<(), StateError> {
+        let mut connection = self.open_connection()?;
         let mut write = || -> rusqlite::Result<()> {
             let transaction = connection.transaction()?;
             {
@@ -97,26 +97,26 @@ impl AuditDb {
             }
             transaction.commit()
         };
-        write().map_err(StateError::database(&self.path))
+        write().map_err(StateError::database_error(&self.path))
     }
 
     /// Deletes older rows and returns their number.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn expire(&self, before_ms: i64) -> Result<usize, StateError> {
-        let connection = self.open()?;
+    pub fn expire_rows(&self, before_ms: i64) -> Result<usize, StateError> {
+        let connection = self.open_connection()?;
         connection
             .execute("DELETE FROM audit WHERE at_ms < ?1", [before_ms])
-            .map_err(StateError::database(&self.path))
+            .map_err(StateError::database_error(&self.path))
     }
 
     /// All rows, oldest first.
     ///
     /// # Errors
     /// It can't be read.
-    pub fn rows(&self) -> Result<Vec<AuditRow>, StateError> {
-        let connection = self.open()?;
+    pub fn read_rows(&self) -> Result<Vec<AuditRow>, StateError> {
+        let connection = self.open_connection()?;
         let read = || -> rusqlite::Result<Vec<AuditRow>> {
             let mut select = connection.prepare(
                 "SELECT at_ms, type, session, sequence, record FROM audit ORDER BY at_ms, session, sequence",
@@ -133,6 +133,6 @@ impl AuditDb {
             })?;
             rows.collect()
         };
-        read().map_err(StateError::database(&self.path))
+        read().map_err(StateError::database_error(&self.path))
     }
 }

@@ -35,11 +35,11 @@ impl BlobStore {
         Self { seals, ..self }
     }
 
-    pub(crate) fn seals(&self) -> &Arc<StateSealer> {
+    pub(crate) fn state_sealer(&self) -> &Arc<StateSealer> {
         &self.seals
     }
 
-    fn path(&self, digest: Digest) -> (PathBuf, PathBuf) {
+    fn blob_path(&self, digest: Digest) -> (PathBuf, PathBuf) {
         let hex = digest.to_hex();
         let (front, rest) = hex.split_at_checked(2).unwrap_or((hex.as_str(), ""));
         let folder = self.root.join(front);
@@ -49,17 +49,17 @@ impl BlobStore {
 
     /// Writes the content if it does not exist. With `durable`, the file and its directories are on the disk when this returns.
     pub(crate) fn write(&self, digest: Digest, bytes: &[u8], durable: bool) -> io::Result<()> {
-        let (folder, file) = self.path(digest);
+        let (folder, file) = self.blob_path(digest);
         let added = self.seals.vault().map_or(0, |_| clawk_recall::seal::OVERHEAD);
         let length = u64::try_from(bytes.len() + added).unwrap_or(u64::MAX);
         if fs::metadata(&file).is_ok_and(|meta| meta.len() == length) {
             return Ok(());
         }
-        let sealed = self.seals.closed(digest, bytes).map_err(io::Error::other)?;
-        self.put((&folder, &file), sealed.as_deref().unwrap_or(bytes), durable)
+        let sealed = self.seals.seal_content(digest, bytes).map_err(io::Error::other)?;
+        self.write_file((&folder, &file), sealed.as_deref().unwrap_or(bytes), durable)
     }
 
-    fn put(&self, (folder, file): (&Path, &Path), bytes: &[u8], durable: bool) -> io::Result<()> {
+    fn write_file(&self, (folder, file): (&Path, &Path), bytes: &[u8], durable: bool) -> io::Result<()> {
         let new_folder = !folder.is_dir();
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Only the writer thread writes, so one temporary name is enough.
@@ -88,10 +88,10 @@ impl BlobStore {
 
     /// Reads the content; `None` if it was erased or never stored here.
     pub(crate) fn read(&self, digest: Digest) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.path(digest).1) {
+        match fs::read(self.blob_path(digest).1) {
             Ok(bytes) => self
                 .seals
-                .opened(digest, bytes)
+                .open_content(digest, bytes)
                 .map(Some)
                 .map_err(io::Error::other),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -100,15 +100,15 @@ impl BlobStore {
     }
 
     /// Deletes the file if it exists.
-    pub(crate) fn erase(&self, digest: Digest) -> io::Result<()> {
-        match fs::remove_file(self.path(digest).1) {
+    pub(crate) fn erase_file(&self, digest: Digest) -> io::Result<()> {
+        match fs::remove_file(self.blob_path(digest).1) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
     }
 
     /// The digests of all content files.
-    pub(crate) fn all(&self) -> io::Result<Vec<Digest>> {
+    pub(crate) fn all_digests(&self) -> io::Result<Vec<Digest>> {
         let mut found = Vec::new();
         for folder in fs::read_dir(&self.root)? {
             let folder = folder?;
@@ -135,7 +135,7 @@ impl BlobStore {
         let Some(vault) = self.seals.vault() else {
             return Ok(());
         };
-        let (folder, file) = self.path(digest);
+        let (folder, file) = self.blob_path(digest);
         let stored = fs::read(&file)?;
         // What somebody said may look sealed.
         let opened = match clawk_trace::chain::digest_of(&stored) == digest {
@@ -146,6 +146,6 @@ impl BlobStore {
             return Ok(());
         }
         let sealed = vault.seal(&place_of(digest), opened.as_deref().unwrap_or(&stored))?;
-        Ok(self.put((&folder, &file), &sealed, true)?)
+        Ok(self.write_file((&folder, &file), &sealed, true)?)
     }
 }

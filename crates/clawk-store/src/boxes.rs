@@ -20,7 +20,7 @@ const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to
     clawk_reason(reason, 'outbox', message)";
 
 /// The stored form of a reason: a text that looks sealed is marked, so that it is not mistaken for a sealed one.
-fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
+fn storable_reason(reason: &str) -> std::borrow::Cow<'_, str> {
     match reason.starts_with('~') {
         true => format!(" {reason}").into(),
         false => reason.into(),
@@ -28,7 +28,7 @@ fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// Records an inbound message of a channel. The connection must be in the writer's transaction.
-pub(crate) fn arrive(
+pub(crate) fn record_arrival(
     connection: &Connection,
     session: SessionId,
     message: MessageId,
@@ -65,7 +65,7 @@ pub(crate) fn arrive(
 }
 
 /// Adds an answer to the outbox.
-pub(crate) fn owe(
+pub(crate) fn record_owed_answer(
     connection: &Connection,
     owed: &OwedAnswer,
     at: Timestamp,
@@ -85,13 +85,13 @@ pub(crate) fn owe(
             owed.reply_to,
             owed.text.map(|text| text.0),
             at.0,
-            reason.map(storable)
+            reason.map(storable_reason)
         ])?;
     Ok(())
 }
 
 /// Changes an entry of the outbox.
-pub(crate) fn change(connection: &Connection, change: &OutboxChange) -> rusqlite::Result<()> {
+pub(crate) fn apply_outbox_change(connection: &Connection, change: &OutboxChange) -> rusqlite::Result<()> {
     match change {
         OutboxChange::Begun { message } => connection
             .prepare_cached("UPDATE outbox SET attempts = attempts + 1, doubt = 1 WHERE message = ?1")?
@@ -106,10 +106,10 @@ pub(crate) fn change(connection: &Connection, change: &OutboxChange) -> rusqlite
             reason,
         } => connection
             .prepare_cached("UPDATE outbox SET next_at = ?2, doubt = ?3, reason = clawk_keep(?4, 'outbox', ?1) WHERE message = ?1")?
-            .execute(params![message.0.as_bytes(), next_at.0, doubt, storable(reason)])?,
+            .execute(params![message.0.as_bytes(), next_at.0, doubt, storable_reason(reason)])?,
         OutboxChange::Dead { message, reason } => connection
             .prepare_cached("UPDATE outbox SET dead = 1, reason = clawk_keep(?2, 'outbox', ?1) WHERE message = ?1")?
-            .execute(params![message.0.as_bytes(), storable(reason)])?,
+            .execute(params![message.0.as_bytes(), storable_reason(reason)])?,
         OutboxChange::Requeued { message, at } => connection
             .prepare_cached("UPDATE outbox SET dead = 0, attempts = 0, next_at = ?2 WHERE message = ?1")?
             .execute(params![message.0.as_bytes(), at.0])?,
@@ -117,7 +117,7 @@ pub(crate) fn change(connection: &Connection, change: &OutboxChange) -> rusqlite
     Ok(())
 }
 
-fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
+fn outbox_row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
     let text = match row.get_ref(6)? {
         rusqlite::types::ValueRef::Null => None,
         _ => Some(digest_at(row, 6)?),
@@ -141,7 +141,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
     })
 }
 
-fn bound(limit: usize) -> i64 {
+fn row_limit(limit: usize) -> i64 {
     integer(u64::try_from(limit).unwrap_or(u64::MAX))
 }
 
@@ -187,7 +187,7 @@ impl StateDirReader {
         );
         self.with(|connection| {
             let mut select = connection.prepare_cached(&sql)?;
-            let rows = select.query_map(params![channel, bound(limit)], row)?;
+            let rows = select.query_map(params![channel, row_limit(limit)], outbox_row)?;
             rows.collect()
         })
     }
@@ -200,7 +200,7 @@ impl StateDirReader {
         let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY n LIMIT ?1");
         self.with(|connection| {
             let mut select = connection.prepare_cached(&sql)?;
-            let rows = select.query_map([bound(limit)], row)?;
+            let rows = select.query_map([row_limit(limit)], outbox_row)?;
             rows.collect()
         })
     }

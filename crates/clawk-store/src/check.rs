@@ -54,7 +54,7 @@ pub(crate) fn verify_chains(
     state: &Path,
     database: &Path,
 ) -> Result<(), StateError> {
-    let broken = first_broken(connection).map_err(StateError::database(database))?;
+    let broken = first_broken(connection).map_err(StateError::database_error(database))?;
     if let Some(BrokenChain { session, found }) = broken {
         return Err(StateError::Broken {
             path: state.display().to_string(),
@@ -64,20 +64,20 @@ pub(crate) fn verify_chains(
             detail: found.detail.to_owned(),
         });
     }
-    if let Some(detail) = rows(connection).map_err(StateError::database(database))? {
+    if let Some(detail) = check_rows(connection).map_err(StateError::database_error(database))? {
         return Err(StateError::Unvouched {
             path: state.to_owned(),
             detail,
         });
     }
-    mark_all(connection).map_err(StateError::database(database))
+    mark_all(connection).map_err(StateError::database_error(database))
 }
 
 /// The first chain with a fault in its new events or its mark.
 pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<BrokenChain>> {
     let mut scratch = HashBuffer::default();
     for chain in &to_verify(connection)? {
-        if let Some(found) = walk(connection, chain, &mut scratch)? {
+        if let Some(found) = walk_chain(connection, chain, &mut scratch)? {
             let session = chain.session;
             return Ok(Some(BrokenChain { session, found }));
         }
@@ -87,7 +87,7 @@ pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<B
 
 /// Checks that the last row's number is the sum of all chains' lengths, since rows are numbered without gaps and never deleted.
 /// Returns the fault.
-pub(crate) fn rows(connection: &Connection) -> rusqlite::Result<Option<String>> {
+pub(crate) fn check_rows(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let sql =
         "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0) FROM sessions)";
     let (last, sum): (i64, i64) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -140,7 +140,7 @@ fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<SqliteChainRow>> {
 }
 
 /// Verifies a chain from the marked row on: every row's hash, its link to the previous row, and that the last row is the head.
-fn walk(
+fn walk_chain(
     connection: &Connection,
     known: &SqliteChainRow,
     scratch: &mut HashBuffer,

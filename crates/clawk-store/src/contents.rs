@@ -61,11 +61,11 @@ pub struct LostContent {
 impl ContentInventory {
     /// Whether no content is missing or corrupt.
     #[must_use]
-    pub const fn whole(&self) -> bool {
+    pub const fn is_complete(&self) -> bool {
         self.missing == 0 && self.corrupt == 0 && self.unreadable.is_empty()
     }
 
-    fn lose(&mut self, digest: Digest, how: &'static str, (session_id, sequence): (SessionId, u64)) {
+    fn add_lost(&mut self, digest: Digest, how: &'static str, (session_id, sequence): (SessionId, u64)) {
         if self.lost.len() < NAMED {
             self.lost.push(LostContent {
                 digest,
@@ -93,12 +93,12 @@ impl StateDirReader {
                 Some(bytes) if digest_of(&bytes) == digest => found.present += 1,
                 Some(_) => {
                     found.corrupt += 1;
-                    found.lose(digest, "corrupt", place);
+                    found.add_lost(digest, "corrupt", place);
                 }
                 None if erased.contains(&digest) => found.erased += 1,
                 None => {
                     found.missing += 1;
-                    found.lose(digest, "missing", place);
+                    found.add_lost(digest, "missing", place);
                 }
             }
         }

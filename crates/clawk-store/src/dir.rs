@@ -34,7 +34,7 @@ pub enum WriteDurability {
 }
 
 impl WriteDurability {
-    pub(crate) const fn synchronous(self) -> &'static str {
+    pub(crate) const fn synchronous_pragma(self) -> &'static str {
         match self {
             Self::Durable => "FULL",
             Self::Relaxed => "NORMAL",
@@ -124,13 +124,14 @@ impl StateDir {
         let database = path.join("state.db");
         let connection = schema::open_writer(&database, options.durability)?;
         fs::set_permissions(&database, Permissions::from_mode(0o600))
-            .map_err(StateError::io("can't protect", &database))?;
+            .map_err(StateError::io_error("can't protect", &database))?;
         check::verify_chains(&connection, &path, &database)?;
         let counters = Arc::new(SqliteWriterCounters::default());
         counters
             .max_bytes
             .store(options.max_bytes.unwrap_or(0), Ordering::Relaxed);
-        limit_size(&connection, options.max_bytes.unwrap_or(0)).map_err(StateError::database(&database))?;
+        limit_size(&connection, options.max_bytes.unwrap_or(0))
+            .map_err(StateError::database_error(&database))?;
         let queue = Arc::new(SqliteWriterQueue::new(Bounds {
             entries: options.queue_entries,
             bytes: options.queue_bytes,
@@ -138,10 +139,11 @@ impl StateDir {
             group_bytes: 2 * 1024 * 1024,
         }));
         let blobs = BlobStore::new(&path);
-        let settled = seal::settle(&connection, &database, &blobs, keys)?;
+        let settled = seal::settle_keys(&connection, &database, &blobs, keys)?;
         let blobs = blobs.sealed_by(settled.seals);
-        crate::erase::finish(&connection, &blobs).map_err(StateError::database(&database))?;
-        let answers = Arc::new(AnswerIndex::load(&connection).map_err(StateError::database(&database))?);
+        crate::erase::finish_erasures(&connection, &blobs).map_err(StateError::database_error(&database))?;
+        let answers =
+            Arc::new(AnswerIndex::load(&connection).map_err(StateError::database_error(&database))?);
         let writer = Writer {
             database: database.clone(),
             durability: options.durability,
@@ -155,7 +157,10 @@ impl StateDir {
         let thread = std::thread::Builder::new()
             .name("clawk-journal".to_owned())
             .spawn(move || writer.run())
-            .map_err(StateError::io("can't start the journal's thread for", &path))?;
+            .map_err(StateError::io_error(
+                "can't start the journal's thread for",
+                &path,
+            ))?;
         let readers = StateReaderPool::new(database, blobs.clone());
         let (thread, lock) = (Mutex::new(Some(thread)), Mutex::new(Some(lock)));
         Ok(Self {
@@ -240,12 +245,12 @@ impl Drop for StateDirInner {
 pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
     if path.is_dir() {
         let mode = fs::metadata(path)
-            .map_err(StateError::io("can't look at", path))?
+            .map_err(StateError::io_error("can't look at", path))?
             .permissions()
             .mode();
         if mode & 0o077 != 0 {
             fs::set_permissions(path, Permissions::from_mode(0o700))
-                .map_err(StateError::io("can't protect", path))?;
+                .map_err(StateError::io_error("can't protect", path))?;
         }
         return Ok(());
     }
@@ -253,7 +258,7 @@ pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(StateError::io("can't make the directory", path))
+        .map_err(StateError::io_error("can't make the directory", path))
 }
 
 /// Refuses symbolic links in the directory: it may come from a cloned repository, and a link would redirect our writes.
@@ -262,18 +267,18 @@ fn refuse_links(state: &Path) -> Result<(), StateError> {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(StateError::io("can't look at", &folder)(e)),
+            Err(e) => return Err(StateError::io_error("can't look at", &folder)(e)),
         };
         for entry in entries {
-            let entry = entry.map_err(StateError::io("can't look at", &folder))?;
+            let entry = entry.map_err(StateError::io_error("can't look at", &folder))?;
             let kind = entry
                 .file_type()
-                .map_err(StateError::io("can't look at", &folder))?;
+                .map_err(StateError::io_error("can't look at", &folder))?;
             if kind.is_symlink() {
                 let why = std::io::Error::other(
                     "a state directory holds no links; remove it, or name another directory with --state",
                 );
-                return Err(StateError::io("refused the link", &entry.path())(why));
+                return Err(StateError::io_error("refused the link", &entry.path())(why));
             }
         }
     }
@@ -286,7 +291,7 @@ pub(crate) fn make_private_file(path: &Path) -> Result<(), StateError> {
     open.write(true).create(true).truncate(false).mode(0o600);
     open.open(path)
         .map(drop)
-        .map_err(StateError::io("can't make", path))
+        .map_err(StateError::io_error("can't make", path))
 }
 
 /// Takes the lock, which lasts as long as the file is open. The process id in the file is only for the error message.
@@ -299,7 +304,7 @@ fn take_lock(state: &Path) -> Result<File, StateError> {
         .truncate(false)
         .mode(0o600)
         .open(&path)
-        .map_err(StateError::io("can't open the lock file", &path))?;
+        .map_err(StateError::io_error("can't open the lock file", &path))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -327,6 +332,6 @@ fn take_lock(state: &Path) -> Result<File, StateError> {
         file.set_len(0)?;
         writeln!(&mut (&file), "{}", std::process::id())
     };
-    write().map_err(StateError::io("can't write the lock file", &path))?;
+    write().map_err(StateError::io_error("can't write the lock file", &path))?;
     Ok(file)
 }

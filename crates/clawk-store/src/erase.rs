@@ -97,13 +97,13 @@ impl StateDir {
             more: found.more,
         };
         let batch = Batch {
-            entries: redacted(&found.gone, what, reason, by, clock)?,
+            entries: redaction_entries(&found.gone, what, reason, by, clock)?,
             ..Batch::default()
         };
         let digests: Vec<Digest> = found.gone.into_values().flatten().collect();
         let (rows, upto, mark, noted) = (found.rows, found.upto, found.mark, digests.clone());
         let job = move |connection: &Connection| {
-            overwriting(connection, || {
+            with_secure_delete(connection, || {
                 let mut clear =
                     connection.prepare_cached("UPDATE events SET content = NULL WHERE row = ?1")?;
                 for row in rows {
@@ -114,7 +114,7 @@ impl StateDir {
             let mut note = connection.prepare_cached(
                 "INSERT OR REPLACE INTO erasing (digest, session, before, upto) VALUES (?1, ?2, ?3, ?4)",
             )?;
-            let (session, before) = scope(what);
+            let (session, before) = erasure_scope(what);
             for digest in &noted {
                 note.execute(params![digest.0, session, before, integer(upto)])?;
             }
@@ -127,7 +127,7 @@ impl StateDir {
             Ok(true)
         };
         let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
-        self.inner.queue.push(work)?.durable().await?;
+        self.inner.queue.push(work)?.wait_until_durable().await?;
         self.finish_erasing().await?;
         Ok(erased)
     }
@@ -148,7 +148,7 @@ impl StateDir {
         self.inner
             .queue
             .push(SqliteWriterWork::Run(Box::new(job)))?
-            .durable()
+            .wait_until_durable()
             .await?;
         if let Some(cause) = fault.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(JournalError::Unwritable(cause));
@@ -203,7 +203,7 @@ impl StateDir {
 }
 
 /// The session whose rows count, or the time before which rows count. Neither: all rows count.
-fn scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
+fn erasure_scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
     match what {
         ErasureSelection::Session(session) | ErasureSelection::Event(session, _) => {
             (Some(session.0.into_bytes()), None)
@@ -217,7 +217,7 @@ fn scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
 ///
 /// # Errors
 /// A payload can't be written.
-pub fn redacted(
+pub fn redaction_entries(
     gone: &BTreeMap<SessionId, Vec<Digest>>,
     what: ErasureSelection,
     reason: &str,
@@ -250,8 +250,8 @@ pub fn redacted(
             }
             entries.push(JournalEntry {
                 session: *session,
-                event_id: clock.uuid(),
-                span: clock.uuid(),
+                event_id: clock.new_uuid(),
+                span: clock.new_uuid(),
                 parent: Some(session.0),
                 at: clock.now(),
                 kind: REDACTED,
@@ -265,7 +265,7 @@ pub fn redacted(
 }
 
 /// Finishes what a crash interrupted. A file that can't be deleted stays noted for the next start.
-pub(crate) fn finish(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<()> {
+pub(crate) fn finish_erasures(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<()> {
     if let Some(fault) = remove_files(connection, blobs)? {
         tracing::error!(fault, "content that was erased on the record still has its file");
     }
@@ -280,9 +280,9 @@ fn remove_files(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let digest = digest_at(row, 0)?;
         let (session, before): (Option<Vec<u8>>, Option<i64>) = (row.get(1)?, row.get(2)?);
-        let others = others(connection, digest, (session.as_deref(), before), row.get(3)?)?;
+        let others = count_other_references(connection, digest, (session.as_deref(), before), row.get(3)?)?;
         if others == 0
-            && let Err(error) = blobs.erase(digest)
+            && let Err(error) = blobs.erase_file(digest)
         {
             fault = Some(format!(
                 "content {digest} is erased from the journal, its file is not: {error}"
@@ -295,7 +295,7 @@ fn remove_files(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<
 }
 
 /// The number of rows outside the scope that refer to the content.
-fn others(
+fn count_other_references(
     connection: &Connection,
     digest: Digest,
     (session, before): (Option<&[u8]>, Option<i64>),
@@ -338,7 +338,7 @@ impl StateDirReader {
                 }
             }
         };
-        let (of, before) = scope(what);
+        let (of, before) = erasure_scope(what);
         let in_force = self.atlases_in_force()?;
         let mut judged: BTreeMap<Digest, bool> = BTreeMap::new();
         for (row, session, digest) in candidates {
@@ -346,7 +346,7 @@ impl StateDirReader {
                 Some(goes) => *goes,
                 None => {
                     let others = self.with(|connection| {
-                        others(
+                        count_other_references(
                             connection,
                             digest,
                             (of.as_ref().map(<[u8; 16]>::as_slice), before),
@@ -486,7 +486,7 @@ fn passed_by(
 }
 
 /// Runs an erasure with overwriting of freed pages. That is too slow to be always on.
-pub(crate) fn overwriting<T>(
+pub(crate) fn with_secure_delete<T>(
     connection: &Connection,
     erase: impl FnOnce() -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {

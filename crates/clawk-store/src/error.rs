@@ -111,7 +111,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             what,
             path: path.to_owned(),
@@ -119,7 +119,7 @@ impl StateError {
         }
     }
 
-    pub(crate) fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
+    pub(crate) fn database_error(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Database {
             path: path.to_owned(),
             source,

@@ -70,7 +70,7 @@ impl StateDir {
             root,
             timestamp: timestamp.clone(),
         };
-        let mut lines = line(&signer.sign_tree(statement))?;
+        let mut lines = statement_line(&signer.sign_tree(statement))?;
         for (session_id, events, head) in sessions {
             let statement = CheckpointStatement {
                 session_id,
@@ -78,7 +78,7 @@ impl StateDir {
                 head,
                 timestamp: timestamp.clone(),
             };
-            lines.push_str(&line(&signer.sign(statement))?);
+            lines.push_str(&statement_line(&signer.sign(statement))?);
         }
         let head = StoredHead {
             size,
@@ -97,7 +97,7 @@ impl StateDir {
         self.inner
             .queue
             .push(SqliteWriterWork::Run(Box::new(job)))?
-            .durable()
+            .wait_until_durable()
             .await?;
         Ok(Some(head))
     }
@@ -147,7 +147,7 @@ impl StateDir {
         self.inner
             .queue
             .push(SqliteWriterWork::Run(Box::new(job)))?
-            .durable()
+            .wait_until_durable()
             .await
     }
 
@@ -164,7 +164,7 @@ impl StateDir {
     }
 }
 
-fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
+fn statement_line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
     let text = serde_json::to_string(statement).map_err(|e| JournalError::Unwritable(e.to_string()))?;
     Ok(text + "\n")
 }
@@ -275,7 +275,7 @@ impl StateDirReader {
                     let bytes: Vec<u8> = row.get(4)?;
                     let (peaks, rest) = bytes.as_chunks::<32>();
                     let peaks = peaks.iter().map(|peak| Digest(*peak)).collect();
-                    let tree = Tree::resume(head.size, peaks).filter(|_| rest.is_empty());
+                    let tree = Tree::from_peaks(head.size, peaks).filter(|_| rest.is_empty());
                     Ok((tree, head))
                 })
                 .optional()

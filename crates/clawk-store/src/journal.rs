@@ -37,18 +37,18 @@ impl SqliteJournal {
 }
 
 impl Journal for SqliteJournal {
-    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
-        if let Some(fault) = batch.fault() {
+    fn submit_batch(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
+        if let Some(fault) = batch.find_fault() {
             return Err(fault);
         }
         self.inner.queue.push(SqliteWriterWork::Append(batch))
     }
 
-    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+    fn watch_commits(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
-    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
+    fn scan_events(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         Box::pin(self.read(move |reader| reader.scan(&scan)))
     }
 
@@ -62,7 +62,7 @@ impl Journal for SqliteJournal {
             return Box::pin(std::future::ready(Ok(None)));
         }
         Box::pin(self.read(move |reader| {
-            let Some(row) = reader.with(|connection| answers.find(connection, key))? else {
+            let Some(row) = reader.with(|connection| answers.find_row(connection, key))? else {
                 return Ok(None);
             };
             let after_row = row.saturating_sub(1);
@@ -79,7 +79,7 @@ impl Journal for SqliteJournal {
         }))
     }
 
-    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn read_content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         Box::pin(self.read(move |reader| reader.content(digest)))
     }
 
@@ -87,11 +87,11 @@ impl Journal for SqliteJournal {
         Box::pin(self.read(reader::StateDirReader::open_messages))
     }
 
-    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn message_session(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         Box::pin(self.read(move |reader| reader.message(id)))
     }
 
-    fn arrived(
+    fn find_arrival(
         &self,
         channel: &str,
         platform_id: &str,
@@ -101,21 +101,28 @@ impl Journal for SqliteJournal {
         Box::pin(self.read(move |reader| reader.arrived(&channel, &id, now)))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation_session(
+        &self,
+        key: &ConversationKey,
+    ) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
         Box::pin(self.read(move |reader| reader.conversation(&key)))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed_answers(
+        &self,
+        channel: &str,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let channel = channel.to_owned();
         Box::pin(self.read(move |reader| reader.owed(&channel, limit)))
     }
 
-    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn read_outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         Box::pin(self.read(move |reader| reader.outbox(limit)))
     }
 
-    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn list_sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         Box::pin(self.read(move |reader| reader.sessions(limit)))
     }
 
@@ -129,6 +136,6 @@ impl Journal for SqliteJournal {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
         let ticket = self.inner.queue.push(SqliteWriterWork::Flush);
-        Box::pin(async move { ticket?.durable().await })
+        Box::pin(async move { ticket?.wait_until_durable().await })
     }
 }

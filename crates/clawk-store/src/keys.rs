@@ -25,7 +25,7 @@ impl StateDir {
         let folder = self.path().join("keys");
         let path = folder.join(PRIVATE);
         match fs::read_to_string(&path).map(Zeroizing::new) {
-            Ok(text) => existing(self.path(), &path, &text),
+            Ok(text) => load_existing(self.path(), &path, &text),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if self.is_signed()? {
                     return Err(key_fault(
@@ -33,9 +33,9 @@ impl StateDir {
                         "the key that signed this journal is gone; put it back".to_owned(),
                     ));
                 }
-                make(&folder, &path)
+                create_signer(&folder, &path)
             }
-            Err(e) => Err(StateError::io("can't read", &path)(e)),
+            Err(e) => Err(StateError::io_error("can't read", &path)(e)),
         }
     }
 }
@@ -48,15 +48,15 @@ pub fn signer_of(state: &Path) -> Result<TraceSigner, StateError> {
     let folder = state.join("keys");
     let path = folder.join(PRIVATE);
     match fs::read_to_string(&path).map(Zeroizing::new) {
-        Ok(text) => existing(state, &path, &text),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => make(&folder, &path),
-        Err(e) => Err(StateError::io("can't read", &path)(e)),
+        Ok(text) => load_existing(state, &path, &text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create_signer(&folder, &path),
+        Err(e) => Err(StateError::io_error("can't read", &path)(e)),
     }
 }
 
-fn existing(state: &Path, path: &Path, text: &str) -> Result<TraceSigner, StateError> {
+fn load_existing(state: &Path, path: &Path, text: &str) -> Result<TraceSigner, StateError> {
     let mode = fs::metadata(path)
-        .map_err(StateError::io("can't look at", path))?
+        .map_err(StateError::io_error("can't look at", path))?
         .permissions()
         .mode();
     if mode & 0o077 != 0 {
@@ -89,7 +89,7 @@ pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(StateError::io("can't read", &path)(e)),
+        Err(e) => return Err(StateError::io_error("can't read", &path)(e)),
     };
     PublicKey::parse(&text)
         .map(Some)
@@ -99,10 +99,10 @@ pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
         })
 }
 
-fn make(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
+fn create_signer(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
     make_private(folder)?;
     let mut seed = Zeroizing::new([0; 32]);
-    fill(&mut seed).map_err(StateError::io("can't get random bytes for", path))?;
+    fill_seed(&mut seed).map_err(StateError::io_error("can't get random bytes for", path))?;
     let signer = TraceSigner::from_seed(&seed);
     let write = |path: PathBuf, text: &[u8]| -> Result<(), StateError> {
         let write = || -> io::Result<()> {
@@ -114,25 +114,25 @@ fn make(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
             file.write_all(text)?;
             file.sync_all()
         };
-        write().map_err(StateError::io("can't write", &path))
+        write().map_err(StateError::io_error("can't write", &path))
     };
     let public = folder.join(PUBLIC);
     if public.exists() {
-        fs::remove_file(&public).map_err(StateError::io("can't replace", &public))?;
+        fs::remove_file(&public).map_err(StateError::io_error("can't replace", &public))?;
     }
     write(public, (signer.public().to_hex() + "\n").as_bytes())?;
     // The buffer has its final size, so that no shorter copy of the key stays in memory.
     let mut text = Zeroizing::new(vec![b'\n'; 65]);
     if let Some(room) = text.get_mut(..64) {
         hex::encode_to_slice(*seed, room)
-            .map_err(|e| StateError::io("can't write", path)(io::Error::other(e)))?;
+            .map_err(|e| StateError::io_error("can't write", path)(io::Error::other(e)))?;
     }
     write(path.to_owned(), &text)?;
     Ok(signer)
 }
 
 /// Reads random bytes from the kernel, which blocks until its generator is seeded.
-fn fill(seed: &mut [u8; 32]) -> io::Result<()> {
+fn fill_seed(seed: &mut [u8; 32]) -> io::Result<()> {
     let mut filled = 0;
     while let Some(rest) = seed.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;

@@ -36,14 +36,14 @@ pub use audit::{AuditDb, AuditRow};
 pub use clawk_recall::keys::{Keys, SealKeyLookup, SealKeyReferences};
 pub use contents::{ContentInventory, LostContent, UnreadableRecord};
 pub use dir::{Options, StateDir, WriteDurability, WriterStats};
-pub use erase::{ErasureResult, ErasureSelection, REDACTED, redacted};
+pub use erase::{ErasureResult, ErasureSelection, REDACTED, redaction_entries};
 pub use error::StateError;
 pub use heads::{Delivery, SESSIONS_SIGNED, StoredHead};
 pub use journal::SqliteJournal;
 pub use keys::{public_key, signer_of};
 pub use memory::{
     FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, RememberedEntry, RestoreSelection, SqliteMemory,
-    forgotten, restored,
+    forgotten_journal_entries, restored_journal_entries,
 };
 pub use reader::{Filter, StateDirReader, StoredEvent};
 pub use schema::schema_version;

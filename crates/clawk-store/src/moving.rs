@@ -15,7 +15,7 @@ use clawk_kernel::moved::{
 };
 use clawk_proto::Digest;
 use clawk_recall::entry::EntryProvenance;
-use clawk_recall::keys::{Keys, named};
+use clawk_recall::keys::{Keys, join_names};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
@@ -53,9 +53,9 @@ pub fn moved_to(dir: &Path) -> Result<Option<String>, StateError> {
         Ok(file) => file
             .take(MAX_MOVED)
             .read_to_string(&mut text)
-            .map_err(StateError::io("can't read", &path))?,
+            .map_err(StateError::io_error("can't read", &path))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StateError::io("can't read", &path)(error)),
+        Err(error) => return Err(StateError::io_error("can't read", &path)(error)),
     };
     // Control characters are removed: the text is shown to people, and the directory may come from a cloned repository.
     Ok(Some(text.chars().filter(|c| !c.is_control()).collect()))
@@ -67,14 +67,14 @@ pub fn moved_to(dir: &Path) -> Result<Option<String>, StateError> {
 /// A file can't be copied.
 pub fn copy_files(from: &Path, to: &Path) -> Result<u64, StateError> {
     let mut copied = 0;
-    let entries = fs::read_dir(from).map_err(StateError::io("can't look at", from))?;
+    let entries = fs::read_dir(from).map_err(StateError::io_error("can't look at", from))?;
     for entry in entries {
-        let entry = entry.map_err(StateError::io("can't look at", from))?;
+        let entry = entry.map_err(StateError::io_error("can't look at", from))?;
         let (path, name) = (entry.path(), entry.file_name());
         let place = to.join(&name);
         let kind = entry
             .file_type()
-            .map_err(StateError::io("can't look at", &path))?;
+            .map_err(StateError::io_error("can't look at", &path))?;
         if OWN.iter().any(|own| name == *own) {
             continue;
         }
@@ -82,7 +82,7 @@ pub fn copy_files(from: &Path, to: &Path) -> Result<u64, StateError> {
             make_private(&place)?;
             copied += copy_files(&path, &place)?;
         } else if kind.is_file() {
-            fs::copy(&path, &place).map_err(StateError::io("can't copy", &path))?;
+            fs::copy(&path, &place).map_err(StateError::io_error("can't copy", &path))?;
             copied += 1;
         }
     }
@@ -124,7 +124,7 @@ impl SqliteStateExport {
         let reader = StateDirReader::open(dir)?;
         let sealed = |why: &str| StateError::Sealed {
             path: dir.to_owned(),
-            stores: named(reader.seals().stores().iter().cloned()),
+            stores: join_names(reader.seals().stores().iter().cloned()),
             why: why.to_owned(),
         };
         if let Some(why) = reader.lacks_key() {
@@ -147,7 +147,7 @@ impl SqliteStateExport {
         };
         Ok(Self {
             dir: dir.to_owned(),
-            carrier: RowSealer::new(reader.seals().clone(), place, MovedCell::Null),
+            carrier: RowSealer::new(reader.seals().clone(), seal_place, MovedCell::Null),
             keys,
             reader,
             owner,
@@ -162,12 +162,12 @@ impl SqliteStateExport {
     ///
     /// # Errors
     /// The database or a content file can't be read.
-    pub fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
+    pub fn next_page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
         if self.table != table.name {
             (self.table, self.offset, self.digests) = (table.name, 0, None);
         }
         let mut rows = if table.name == CONTENTS {
-            self.contents()?
+            self.content_rows()?
         } else {
             let rows = self
                 .reader
@@ -179,9 +179,9 @@ impl SqliteStateExport {
             };
             rows
         };
-        let opened = self.carrier.open(table, &mut rows);
-        opened.map_err(|why| StateError::io("can't move", &self.dir)(io::Error::other(why)))?;
-        self.tally.add(table, &rows);
+        let opened = self.carrier.unseal_rows(table, &mut rows);
+        opened.map_err(|why| StateError::io_error("can't move", &self.dir)(io::Error::other(why)))?;
+        self.tally.add_rows(table, &rows);
         Ok(rows)
     }
 
@@ -191,7 +191,7 @@ impl SqliteStateExport {
         self.keys.clone()
     }
 
-    fn contents(&mut self) -> Result<Vec<MovedRow>, StateError> {
+    fn content_rows(&mut self) -> Result<Vec<MovedRow>, StateError> {
         if self.digests.is_none() {
             let all = self.reader.with(|connection| {
                 let sql =
@@ -216,15 +216,15 @@ impl SqliteStateExport {
     }
 
     /// The totals of the rows that were read.
-    pub fn sum(&mut self) -> StateTotals {
-        std::mem::take(&mut self.tally).sum()
+    pub fn crossed_totals(&mut self) -> StateTotals {
+        std::mem::take(&mut self.tally).into_totals()
     }
 
     /// Records the state's new location: it can no longer be served here.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn moved(&self, target: &str) -> Result<(), StateError> {
+    pub fn mark_moved(&self, target: &str) -> Result<(), StateError> {
         let path = self.dir.join(MOVED);
         let part = self.dir.join("moved.new");
         let write = || -> io::Result<()> {
@@ -240,7 +240,7 @@ impl SqliteStateExport {
             fs::rename(&part, &path)?;
             File::open(&self.dir)?.sync_all()
         };
-        write().map_err(StateError::io("can't write", &path))?;
+        write().map_err(StateError::io_error("can't write", &path))?;
         if let Some(owner) = &self.owner {
             owner.close();
         }
@@ -249,8 +249,8 @@ impl SqliteStateExport {
 }
 
 /// The query for a page of a table. `?1` is an offset, or the number of the last row already read.
-fn select(table: &Table) -> String {
-    let names = table.names();
+fn select_statement(table: &Table) -> String {
+    let names = table.column_names();
     match table.name {
         EVENTS => {
             let columns: Vec<String> = table
@@ -289,7 +289,7 @@ fn select(table: &Table) -> String {
 const KEYED: [&str; 5] = ["conversations", "platform_ids", "spent", "deliveries", "marks"];
 
 fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<Vec<MovedRow>> {
-    let mut select = connection.prepare_cached(&select(table))?;
+    let mut select = connection.prepare_cached(&select_statement(table))?;
     let mut rows = select.query([from])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -317,7 +317,7 @@ fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<V
 }
 
 /// The context string for sealing an entry, as in the writer's statements.
-fn place(part: i64, id: &str) -> String {
+fn seal_place(part: i64, id: &str) -> String {
     format!("{part}/{id}")
 }
 

@@ -131,7 +131,7 @@ impl SqliteWriterQueue {
     }
 
     /// Waits for work and takes one group.
-    pub(crate) fn take(&self, patience: Option<Duration>) -> SqliteWriterDrain {
+    pub(crate) fn take_group(&self, patience: Option<Duration>) -> SqliteWriterDrain {
         let mut state = self.lock();
         while state.items.is_empty() {
             if state.closed {
@@ -170,7 +170,7 @@ impl SqliteWriterQueue {
     }
 
     /// From now on, refuses all work with this cause. Returns the queued work.
-    pub(crate) fn refuse(&self, cause: &str) -> Vec<SqliteWriterItem> {
+    pub(crate) fn refuse_all(&self, cause: &str) -> Vec<SqliteWriterItem> {
         let mut state = self.lock();
         state.refusing = Some(cause.to_owned());
         (state.entries, state.bytes) = (0, 0);
@@ -178,7 +178,7 @@ impl SqliteWriterQueue {
     }
 
     /// Accepts work again.
-    pub(crate) fn accept(&self) {
+    pub(crate) fn accept_again(&self) {
         self.lock().refusing = None;
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
 use crate::blobs::BlobStore;
 use crate::error::StateError;
-use crate::schema::{self, BUCKETS, indexed};
+use crate::schema::{self, BUCKETS, partial_index};
 use crate::seal;
 
 /// The number of rows in a page if the caller gives no limit.
@@ -97,7 +97,8 @@ impl StateReaderPool {
 
     fn open(&self) -> Result<StateDirReader, StateError> {
         let connection = schema::open_reader(&self.database)?;
-        seal::teach(&connection, self.blobs.seals()).map_err(StateError::database(&self.database))?;
+        seal::teach(&connection, self.blobs.state_sealer())
+            .map_err(StateError::database_error(&self.database))?;
         Ok(StateDirReader {
             connection,
             database: self.database.clone(),
@@ -152,10 +153,10 @@ impl StateDirReader {
     /// It does not exist, a later version wrote it, or it can't be read.
     pub fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
         let database = state.as_ref().join("state.db");
-        std::fs::metadata(&database).map_err(StateError::io("there is no state in", state.as_ref()))?;
+        std::fs::metadata(&database).map_err(StateError::io_error("there is no state in", state.as_ref()))?;
         let connection = schema::open_reader(&database)?;
         schema::check_identity(&connection, &database)?;
-        let seals = seal::look(&connection, &database)?;
+        let seals = seal::reader_sealer(&connection, &database)?;
         Ok(Self {
             connection,
             blobs: BlobStore::new(state.as_ref()).sealed_by(seals),
@@ -166,18 +167,18 @@ impl StateDirReader {
     /// The keyring for encrypted values; `None`: nothing is encrypted, or the key is missing.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
-        self.blobs.seals().vault()
+        self.blobs.state_sealer().vault()
     }
 
     /// Why encrypted values can't be opened; `None`: they can, or there are none.
     #[must_use]
     pub fn lacks_key(&self) -> Option<&str> {
-        self.blobs.seals().lacks()
+        self.blobs.state_sealer().missing_key_reason()
     }
 
     /// The sealer, with the names of the encrypted stores.
     pub(crate) fn seals(&self) -> &StateSealer {
-        self.blobs.seals()
+        self.blobs.state_sealer()
     }
 
     /// The path of the state directory.
@@ -187,13 +188,13 @@ impl StateDirReader {
     }
 
     fn sql<T>(&self, outcome: rusqlite::Result<T>) -> Result<T, StateError> {
-        outcome.map_err(StateError::database(&self.database))
+        outcome.map_err(StateError::database_error(&self.database))
     }
 
-    /// See [`clawk_kernel::ports::Journal::scan`]. A page is shorter than the limit only at the journal's end.
+    /// See [`clawk_kernel::ports::Journal::scan_events`]. A page is shorter than the limit only at the journal's end.
     pub(crate) fn scan(&self, scan: &JournalScan) -> Result<Vec<RecordedEvent>, StateError> {
         let after = match scan.since {
-            Some(since) if scan.after_row == 0 && indexed(scan.kinds.iter().copied()).is_none() => {
+            Some(since) if scan.after_row == 0 && partial_index(scan.kinds.iter().copied()).is_none() => {
                 self.sql(self.row_before(since))?
             }
             Some(_) | None => integer(scan.after_row),
@@ -278,7 +279,7 @@ impl StateDirReader {
 
     /// Decodes inline content.
     fn opened(&self, digest: Digest, bytes: Vec<u8>) -> rusqlite::Result<Vec<u8>> {
-        let opened = self.blobs.seals().opened(digest, bytes);
+        let opened = self.blobs.state_sealer().open_content(digest, bytes);
         opened.map_err(|fault| {
             rusqlite::Error::FromSqlConversionFailure(7, rusqlite::types::Type::Blob, Box::new(fault))
         })
@@ -291,7 +292,7 @@ impl StateDirReader {
     }
 
     pub(crate) fn last_row_of(&self, kind: &str) -> Result<Option<u64>, StateError> {
-        let index = indexed([kind]).map_or_else(String::new, |index| format!(" AND {index}"));
+        let index = partial_index([kind]).map_or_else(String::new, |index| format!(" AND {index}"));
         let sql = format!("SELECT row FROM events WHERE kind = ?1{index} ORDER BY row DESC LIMIT 1");
         let read = || {
             self.connection
@@ -502,7 +503,7 @@ fn select(scan: &JournalScan) -> String {
             })
             .collect();
         sql.push_str(&format!(" AND e.kind IN ({})", places.join(",")));
-        if let Some(index) = indexed(scan.kinds.iter().copied()) {
+        if let Some(index) = partial_index(scan.kinds.iter().copied()) {
             sql.push_str(" AND ");
             sql.push_str(index);
         }

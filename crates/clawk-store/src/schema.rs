@@ -96,7 +96,7 @@ const PEER_KINDS: &str = peers!();
 const LEARNT_KINDS: &str = learnt!();
 
 /// The condition of the partial index that holds all of these event types, if there is one.
-pub(crate) fn indexed<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'static str> {
+pub(crate) fn partial_index<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'static str> {
     [
         RARE_KINDS,
         GOVERNED_KINDS,
@@ -268,13 +268,13 @@ const LEARNT: &str = concat!(
 
 /// Opens the write connection and migrates the schema.
 pub(crate) fn open_writer(path: &Path, durability: WriteDurability) -> Result<Connection, StateError> {
-    let error = || StateError::database(path);
+    let error = || StateError::database_error(path);
     make_private_file(path)?;
     let connection = Connection::open(path).map_err(error())?;
     let configure = || -> rusqlite::Result<()> {
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", durability.synchronous())?;
+        connection.pragma_update(None, "synchronous", durability.synchronous_pragma())?;
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
         connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
         // All pages of a group fit, so no page is written twice.
@@ -285,17 +285,17 @@ pub(crate) fn open_writer(path: &Path, durability: WriteDurability) -> Result<Co
     // Check the database before anything changes.
     check_identity(&connection, path)?;
     configure().map_err(error())?;
-    migrate(&connection, path)?;
+    migrate_schema(&connection, path)?;
     Ok(connection)
 }
 
 /// Opens a read-only connection. Works while another process owns the directory.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(StateError::database(path))?;
+    let connection = Connection::open_with_flags(path, flags).map_err(StateError::database_error(path))?;
     connection
         .busy_timeout(std::time::Duration::from_secs(5))
-        .map_err(StateError::database(path))?;
+        .map_err(StateError::database_error(path))?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }
@@ -306,15 +306,15 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
 /// There is no database, or it can't be read.
 pub fn schema_version(state: &Path) -> Result<i64, StateError> {
     let database = state.join("state.db");
-    std::fs::metadata(&database).map_err(StateError::io("there is no state in", state))?;
+    std::fs::metadata(&database).map_err(StateError::io_error("there is no state in", state))?;
     let connection = open_reader(&database)?;
-    let (version, _) = versions(&connection).map_err(StateError::database(&database))?;
+    let (version, _) = read_versions(&connection).map_err(StateError::database_error(&database))?;
     Ok(version)
 }
 
 /// Refuses a database of a later version or of another program.
 pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(), StateError> {
-    let (found, application) = versions(connection).map_err(StateError::database(path))?;
+    let (found, application) = read_versions(connection).map_err(StateError::database_error(path))?;
     let known = known_version();
     if found > known {
         return Err(StateError::Newer {
@@ -326,7 +326,7 @@ pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
     // A new database has no version and no tables.
     let ours = match found {
         1.. => application == APPLICATION_ID,
-        0 => application == 0 && objects(connection).map_err(StateError::database(path))? == 0,
+        0 => application == 0 && count_objects(connection).map_err(StateError::database_error(path))? == 0,
         _ => false,
     };
     if ours {
@@ -337,7 +337,7 @@ pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
     })
 }
 
-fn objects(connection: &Connection) -> rusqlite::Result<i64> {
+fn count_objects(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
 }
 
@@ -345,15 +345,15 @@ fn known_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-fn versions(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
+fn read_versions(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     Ok((version, application))
 }
 
-fn migrate(connection: &Connection, path: &Path) -> Result<(), StateError> {
+fn migrate_schema(connection: &Connection, path: &Path) -> Result<(), StateError> {
     let step = || -> rusqlite::Result<()> {
-        let (found, _) = versions(connection)?;
+        let (found, _) = read_versions(connection)?;
         for (version, sql) in (0..).zip(MIGRATIONS).skip_while(|(version, _)| *version < found) {
             let next: i64 = version + 1;
             connection.execute_batch(&format!(
@@ -362,5 +362,5 @@ fn migrate(connection: &Connection, path: &Path) -> Result<(), StateError> {
         }
         Ok(())
     };
-    step().map_err(StateError::database(path))
+    step().map_err(StateError::database_error(path))
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use clawk_kernel::ports::JournalError;
 use clawk_recall::keys::{
     self, BEGUN, EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateKeyError, StateSealer,
-    named,
+    join_names,
 };
 use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed, is_sealed_text};
@@ -39,7 +39,7 @@ pub fn find_keys_by(find: SealKeyLookup) {
     let _ = FIND.set(find); // silent-ok: the first word counts
 }
 
-fn known(connection: &Connection) -> rusqlite::Result<Vec<EncryptedStore>> {
+fn encrypted_stores(connection: &Connection) -> rusqlite::Result<Vec<EncryptedStore>> {
     let there: bool = connection
         .prepare("SELECT 1 FROM sqlite_master WHERE name = 'seals'")?
         .exists([])?;
@@ -57,41 +57,41 @@ fn known(connection: &Connection) -> rusqlite::Result<Vec<EncryptedStore>> {
     rows.collect()
 }
 
-fn refused(path: &Path, stores: impl IntoIterator<Item = String>, why: &str) -> StateError {
+fn refused_error(path: &Path, stores: impl IntoIterator<Item = String>, why: &str) -> StateError {
     StateError::Sealed {
         path: path.to_owned(),
-        stores: named(stores),
+        stores: join_names(stores),
         why: why.to_owned(),
     }
 }
 
-fn found(reference: &str) -> Result<SealKeyring, String> {
-    keys::found(FIND.get().copied(), reference)
+fn find_key(reference: &str) -> Result<SealKeyring, String> {
+    keys::find_key(FIND.get().copied(), reference)
 }
 
 /// For a reader: without the key, only unsealed values can be read.
-pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSealer>, StateError> {
-    let known = known(connection).map_err(StateError::database(path))?;
+pub(crate) fn reader_sealer(connection: &Connection, path: &Path) -> Result<Arc<StateSealer>, StateError> {
+    let known = encrypted_stores(connection).map_err(StateError::database_error(path))?;
     let seals = StateSealer::of_reader(&known, FIND.get().copied());
     let seals = Arc::new(seals);
-    teach(connection, &seals).map_err(StateError::database(path))?;
+    teach(connection, &seals).map_err(StateError::database_error(path))?;
     Ok(seals)
 }
 
 /// For the owner of a state directory: checks that the key is present and right, and seals what is not sealed with it yet.
-pub(crate) fn settle(
+pub(crate) fn settle_keys(
     connection: &Connection,
     path: &Path,
     blobs: &BlobStore,
     keys: Option<Keys>,
 ) -> Result<SettledSeals, StateError> {
-    let database = || StateError::database(path);
-    let known = known(connection).map_err(database())?;
+    let database = || StateError::database_error(path);
+    let known = encrypted_stores(connection).map_err(database())?;
     let names = || known.iter().map(|known| known.store.clone());
     let keys = match (keys, known.first()) {
         (Some(keys), _) => keys,
         (None, Some(first)) => Keys {
-            vault: found(&first.reference).map_err(|why| refused(path, names(), &why))?,
+            vault: find_key(&first.reference).map_err(|why| refused_error(path, names(), &why))?,
             reference: first.reference.clone(),
             stores: BTreeSet::new(),
         },
@@ -107,7 +107,7 @@ pub(crate) fn settle(
     for known in &known {
         known
             .is_proved_by(&keys.vault)
-            .map_err(|why| refused(path, [known.store.clone()], &why))?;
+            .map_err(|why| refused_error(path, [known.store.clone()], &why))?;
     }
     let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
     let seals = Arc::new(StateSealer::new(keys.vault.clone(), all.clone()));
@@ -136,9 +136,9 @@ pub(crate) fn settle(
             faults: &faults,
         };
         pass.run(&keys, &all).map_err(|error| match error {
-            PassError::Database(error) => StateError::database(path)(error),
-            PassError::Blob(error) => StateError::io("can't encrypt a content of", path)(error),
-            PassError::Seal(why) => refused(path, all.iter().cloned(), &why),
+            PassError::Database(error) => StateError::database_error(path)(error),
+            PassError::Blob(error) => StateError::io_error("can't encrypt a content of", path)(error),
+            PassError::Seal(why) => refused_error(path, all.iter().cloned(), &why),
         })?;
         report = std::mem::take(&mut *faults.lock().unwrap_or_else(PoisonError::into_inner));
         for fault in report.faults() {
@@ -185,7 +185,7 @@ impl StateDirReader {
     /// The database can't be read.
     pub fn key_references(&self) -> Result<Option<SealKeyReferences>, StateError> {
         self.with(|connection| {
-            if known(connection)?.is_empty() {
+            if encrypted_stores(connection)?.is_empty() {
                 return Ok(None);
             }
             let sql = "SELECT reference, previous FROM seals ORDER BY store LIMIT 1";
@@ -213,7 +213,7 @@ impl StateDir {
         self.inner
             .queue
             .push(SqliteWriterWork::Run(Box::new(job)))?
-            .durable()
+            .wait_until_durable()
             .await
     }
 
@@ -227,7 +227,7 @@ impl StateDir {
     /// What opens and seals; `None`: nothing is encrypted.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
-        self.inner.blobs.seals().vault()
+        self.inner.blobs.state_sealer().vault()
     }
 }
 
@@ -248,7 +248,7 @@ struct SqliteResealPass<'a> {
 impl SqliteResealPass<'_> {
     fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
         // The proofs come first: from the first sealed byte on, a start needs the key.
-        self.commit(|| {
+        self.commit_job(|| {
             for store in stores.difference(self.proved) {
                 self.is_new(store)?;
             }
@@ -264,32 +264,34 @@ impl SqliteResealPass<'_> {
             }
             Ok(())
         })?;
-        self.pages("events", |from, to| {
+        self.commit_pages("events", |from, to| {
             let sql = "UPDATE events SET content = clawk_reseal(content, 'content', content_digest) \
                        WHERE row > ?1 AND row <= ?2 AND content IS NOT NULL";
             self.connection.prepare_cached(sql)?.execute([from, to]).map(drop)
         })?;
-        self.commit(|| {
+        self.commit_job(|| {
             let sql = "UPDATE embeddings SET vector = clawk_reseal(vector, 'embedding', digest)";
             self.connection.execute(sql, []).map(drop)
         })?;
-        self.commit(|| {
+        self.commit_job(|| {
             self.connection.execute("UPDATE inbox SET reason = NULL", [])?;
             let sql = "UPDATE outbox SET reason = clawk_reseal(reason, 'outbox', message)";
             self.connection.execute(sql, []).map(drop)
         })?;
         for table in ["memory", "memory_aside"] {
-            self.pages(table, |from, to| self.entries(table, stores, (from, to)))?;
+            self.commit_pages(table, |from, to| self.reseal_entries(table, stores, (from, to)))?;
         }
-        self.pages("memory_vectors", |from, to| self.vectors(stores, (from, to)))?;
-        self.commit(|| crate::memory::drop_dead_words(self.connection))?;
-        for digest in self.blobs.all()? {
+        self.commit_pages("memory_vectors", |from, to| {
+            self.reseal_vectors(stores, (from, to))
+        })?;
+        self.commit_job(|| crate::memory::drop_dead_words(self.connection))?;
+        for digest in self.blobs.all_digests()? {
             if let Err(error) = self.blobs.seal_anew(digest) {
                 self.check(&error)?;
                 self.add_fault(&format!("the file of the content {}", digest.to_hex()), &error);
             }
         }
-        self.commit(|| {
+        self.commit_job(|| {
             for store in stores {
                 self.connection.execute(
                     "UPDATE seals SET previous = CASE WHEN reference <> ?2 THEN reference ELSE previous END, reference = ?2, \
@@ -308,7 +310,7 @@ impl SqliteResealPass<'_> {
         self.connection.execute_batch("VACUUM")?;
         self.connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        self.commit(|| {
+        self.commit_job(|| {
             let sql = "DELETE FROM marks WHERE name = ?1";
             self.connection.execute(sql, [UNFINISHED]).map(drop)
         })
@@ -330,11 +332,11 @@ impl SqliteResealPass<'_> {
     }
 
     /// What somebody without the key put into an encrypted store is not sealed for them.
-    fn expected(&self, store: &str, is_sealed: bool, what: &str) -> rusqlite::Result<()> {
+    fn check_sealed(&self, store: &str, is_sealed: bool, what: &str) -> rusqlite::Result<()> {
         if is_sealed || !self.whole.contains(store) {
             return Ok(());
         }
-        Err(fault(format!(
+        Err(seal_fault(format!(
             "{what} of store `{store}` in `state.db` is not encrypted, so it was not put there by clawk"
         )))
     }
@@ -346,7 +348,7 @@ impl SqliteResealPass<'_> {
                 "SELECT 1 FROM {table} WHERE part IN (SELECT id FROM memory_parts WHERE store = ?1) AND substr(content, 1, 1) = '~'"
             );
             if self.connection.prepare(&sql)?.exists([store])? {
-                return Err(fault(format!(
+                return Err(seal_fault(format!(
                     "store `{store}` is encrypted, and the proof of its key was taken out of `state.db`"
                 )));
             }
@@ -354,7 +356,7 @@ impl SqliteResealPass<'_> {
         Ok(())
     }
 
-    fn commit(&self, job: impl FnOnce() -> rusqlite::Result<()>) -> Result<(), PassError> {
+    fn commit_job(&self, job: impl FnOnce() -> rusqlite::Result<()>) -> Result<(), PassError> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         match job() {
             Ok(()) => Ok(self.connection.execute_batch("COMMIT")?),
@@ -366,7 +368,11 @@ impl SqliteResealPass<'_> {
     }
 
     /// Runs a job for each page of a table's rows, each in its own commit.
-    fn pages(&self, table: &str, job: impl Fn(i64, i64) -> rusqlite::Result<()>) -> Result<(), PassError> {
+    fn commit_pages(
+        &self,
+        table: &str,
+        job: impl Fn(i64, i64) -> rusqlite::Result<()>,
+    ) -> Result<(), PassError> {
         let sql = format!(
             "SELECT max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ?1 ORDER BY rowid LIMIT ?2)"
         );
@@ -377,12 +383,17 @@ impl SqliteResealPass<'_> {
                 .prepare_cached(&sql)?
                 .query_row([after, AT_ONCE], |row| row.get(0))?;
             let Some(last) = last else { return Ok(()) };
-            self.commit(|| job(after, last))?;
+            self.commit_job(|| job(after, last))?;
             after = last;
         }
     }
 
-    fn entries(&self, table: &str, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
+    fn reseal_entries(
+        &self,
+        table: &str,
+        stores: &BTreeSet<String>,
+        page: (i64, i64),
+    ) -> rusqlite::Result<()> {
         let select = "SELECT m.n, m.part, m.id, p.store, m.content, m.key, m.metadata, m.mark FROM ";
         let sql =
             format!("{select}{table} m JOIN memory_parts p ON p.id = m.part WHERE m.n > ?1 AND m.n <= ?2");
@@ -398,7 +409,7 @@ impl SqliteResealPass<'_> {
         while let Some(row) = rows.next()? {
             let (n, store): (i64, String) = (row.get(0)?, row.get(3)?);
             let content: String = row.get(4)?;
-            self.expected(&store, is_sealed_text(&content), "an entry")?;
+            self.check_sealed(&store, is_sealed_text(&content), "an entry")?;
             let current = self
                 .seals
                 .vault()
@@ -411,7 +422,8 @@ impl SqliteResealPass<'_> {
                 match self.opened_entry(&place, &content) {
                     Ok(bundle) => bundle,
                     Err(error) => {
-                        self.check(&error).map_err(|error| fault(error.to_string()))?;
+                        self.check(&error)
+                            .map_err(|error| seal_fault(error.to_string()))?;
                         self.add_fault(&format!("the entry {} of `state.db`", shown(&place)), &error);
                         continue;
                     }
@@ -429,12 +441,12 @@ impl SqliteResealPass<'_> {
 
     /// What a sealed entry of this place says.
     fn opened_entry(&self, place: &str, content: &str) -> Result<SealedEntryFields, ResealError> {
-        let opened = self.seals.known()?.open_text(place, content)?;
+        let opened = self.seals.require_vault()?.open_text(place, content)?;
         let bundle = crate::memory::bundle_of(&opened.unwrap_or_default());
         Ok(bundle.map_err(|error| StateKeyError(error.to_string()))?)
     }
 
-    fn vectors(&self, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
+    fn reseal_vectors(&self, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
         for store in stores {
             let sql = "SELECT vector FROM memory_vectors WHERE v > ?1 AND v <= ?2 AND part IN \
                        (SELECT id FROM memory_parts WHERE store = ?3)";
@@ -442,7 +454,7 @@ impl SqliteResealPass<'_> {
             let mut rows = select.query(params![page.0, page.1, store])?;
             while let Some(row) = rows.next()? {
                 let vector: Vec<u8> = row.get(0)?;
-                self.expected(store, is_sealed(&vector), "a vector")?;
+                self.check_sealed(store, is_sealed(&vector), "a vector")?;
             }
             let sql = "UPDATE memory_vectors SET vector = clawk_reseal(vector, 'vector', n) \
                        WHERE v > ?1 AND v <= ?2 AND part IN (SELECT id FROM memory_parts WHERE store = ?3)";
@@ -455,6 +467,6 @@ impl SqliteResealPass<'_> {
 }
 
 /// An SQL error that says what is wrong with a sealed value.
-fn fault(why: String) -> rusqlite::Error {
+fn seal_fault(why: String) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(Box::new(StateKeyError(why)))
 }

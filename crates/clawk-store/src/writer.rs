@@ -50,9 +50,9 @@ impl Writer {
     pub(crate) fn run(mut self) {
         loop {
             let patience = self.connection.is_none().then_some(PROBE_INTERVAL);
-            match self.queue.take(patience) {
-                SqliteWriterDrain::Items(items) => self.commit(items),
-                SqliteWriterDrain::Nothing => self.probe(),
+            match self.queue.take_group(patience) {
+                SqliteWriterDrain::Items(items) => self.commit_items(items),
+                SqliteWriterDrain::Nothing => self.probe_database(),
                 SqliteWriterDrain::Closed => break,
             }
         }
@@ -68,13 +68,13 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, items: Vec<SqliteWriterItem>) {
+    fn commit_items(&mut self, items: Vec<SqliteWriterItem>) {
         let Some(connection) = self.connection.take() else {
-            return self.fail("it is not open", items);
+            return self.fail_items("it is not open", items);
         };
         let (jobs, senders): (Vec<SqliteWriterWork>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
-        let outcome = self.transaction(&connection, jobs);
+        let outcome = self.run_transaction(&connection, jobs);
         match outcome {
             Ok(entries) => {
                 self.connection = Some(connection);
@@ -89,10 +89,10 @@ impl Writer {
                 }
             }
             Err(error) => {
-                let cause = describe(&error);
+                let cause = describe_error(&error);
                 // Closing the connection ends the transaction, whose state is unknown.
                 drop(connection);
-                self.fail(&cause, Vec::new());
+                self.fail_items(&cause, Vec::new());
                 for done in senders {
                     let _ = done.send(Err(JournalError::Unwritable(cause.clone()))); // silent-ok: nobody waits
                 }
@@ -100,7 +100,7 @@ impl Writer {
         }
     }
 
-    fn transaction(
+    fn run_transaction(
         &mut self,
         connection: &Connection,
         works: Vec<SqliteWriterWork>,
@@ -143,7 +143,7 @@ impl Writer {
     }
 
     /// Refuses the given, the queued and all future work until a probe succeeds.
-    fn fail(&mut self, cause: &str, items: Vec<SqliteWriterItem>) {
+    fn fail_items(&mut self, cause: &str, items: Vec<SqliteWriterItem>) {
         tracing::error!(
             cause,
             "the journal can't be written; everything is refused until it can"
@@ -151,17 +151,17 @@ impl Writer {
         self.connection = None;
         self.tips.forget();
         self.answers.forget_fill();
-        for item in items.into_iter().chain(self.queue.refuse(cause)) {
+        for item in items.into_iter().chain(self.queue.refuse_all(cause)) {
             let _ = item.done.send(Err(JournalError::Unwritable(cause.to_owned()))); // silent-ok: nobody waits
         }
     }
 
     /// Tries a small real write on a new connection.
-    fn probe(&mut self) {
+    fn probe_database(&mut self) {
         let attempt = || -> Result<Connection, String> {
             let connection =
                 schema::open_writer(&self.database, self.durability).map_err(|e| e.to_string())?;
-            seal::teach(&connection, self.blobs.seals()).map_err(|e| e.to_string())?;
+            seal::teach(&connection, self.blobs.state_sealer()).map_err(|e| e.to_string())?;
             limit_size(&connection, self.counters.max_bytes.load(Ordering::Relaxed))
                 .map_err(|e| e.to_string())?;
             connection
@@ -180,10 +180,10 @@ impl Writer {
             Ok(connection) => {
                 tracing::info!("the journal can be written again");
                 self.connection = Some(connection);
-                self.queue.accept();
+                self.queue.accept_again();
             }
             Err(cause) => {
-                for item in self.queue.refuse(&cause) {
+                for item in self.queue.refuse_all(&cause) {
                     let _ = item.done.send(Err(JournalError::Unwritable(cause.clone()))); // silent-ok: nobody waits
                 }
             }
@@ -203,6 +203,6 @@ pub(crate) fn limit_size(connection: &Connection, max_bytes: u64) -> rusqlite::R
     })
 }
 
-fn describe(error: &impl Display) -> String {
+fn describe_error(error: &impl Display) -> String {
     error.to_string()
 }

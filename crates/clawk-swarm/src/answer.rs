@@ -21,18 +21,18 @@ pub struct TaskAnswer {
 impl TaskAnswer {
     /// The answer in a text.
     #[must_use]
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self {
-            data: object(text).or_else(|| object(fenced(text)?)),
+            data: parse_object(text).or_else(|| parse_object(fenced_block(text)?)),
             text: text.to_owned(),
         }
     }
 
     /// The answer in a report's `result`: a text, an object with `text`, or any other JSON, which becomes the data.
     #[must_use]
-    pub fn reported(result: &Value) -> Self {
+    pub fn from_report(result: &Value) -> Self {
         match result {
-            Value::String(text) => Self::of(text),
+            Value::String(text) => Self::from_text(text),
             Value::Object(object) => match object.get("text").and_then(Value::as_str) {
                 Some(text) => Self {
                     text: text.to_owned(),
@@ -40,12 +40,12 @@ impl TaskAnswer {
                         .get("data")
                         .filter(|data| data.is_object())
                         .cloned()
-                        .or_else(|| Self::of(text).data),
+                        .or_else(|| Self::from_text(text).data),
                 },
-                None => Self::data(result.clone()),
+                None => Self::from_data(result.clone()),
             },
             other => Self {
-                text: canonical(other),
+                text: canonical_json(other),
                 data: None,
             },
         }
@@ -53,26 +53,26 @@ impl TaskAnswer {
 
     /// The answer in an object.
     #[must_use]
-    pub fn data(data: Value) -> Self {
+    pub fn from_data(data: Value) -> Self {
         Self {
-            text: canonical(&data),
+            text: canonical_json(&data),
             data: Some(data),
         }
     }
 }
 
 /// Canonical JSON (JCS); plain JSON if a number has no canonical text.
-pub(crate) fn canonical(value: &Value) -> String {
+pub(crate) fn canonical_json(value: &Value) -> String {
     clawk_trace::canonical::text_of(value).unwrap_or_else(|_| value.to_string()) // silent-ok: still the same value
 }
 
-fn object(text: &str) -> Option<Value> {
+fn parse_object(text: &str) -> Option<Value> {
     let parsed: Map<String, Value> = serde_json::from_str(text.trim()).ok()?; // silent-ok: prose is an ordinary answer
     Some(Value::Object(parsed))
 }
 
 /// The content of the only fenced block in a text; `None` if there are several.
-pub(crate) fn fenced(text: &str) -> Option<&str> {
+pub(crate) fn fenced_block(text: &str) -> Option<&str> {
     let (_before, rest) = text.split_once("```")?;
     let (_language, rest) = rest.split_once('\n')?;
     let (block, after) = rest.split_once("```")?;
@@ -93,23 +93,23 @@ pub struct SwarmFault {
 impl SwarmFault {
     /// The task failed (-32041).
     #[must_use]
-    pub fn failed(reason: &str, message: impl Into<String>) -> Self {
-        Self::coded(ErrorCode::PeerFailed, reason, message)
+    pub fn task_failed(reason: &str, message: impl Into<String>) -> Self {
+        Self::with_code(ErrorCode::PeerFailed, reason, message)
     }
 
     /// No member was reached (-32040).
     #[must_use]
-    pub fn unreached(reason: &str, message: impl Into<String>) -> Self {
-        Self::coded(ErrorCode::PeerUnreachable, reason, message)
+    pub fn member_unreached(reason: &str, message: impl Into<String>) -> Self {
+        Self::with_code(ErrorCode::PeerUnreachable, reason, message)
     }
 
     /// A limit of the swarm is used up (-32021).
     #[must_use]
-    pub fn spent(reason: &str, message: impl Into<String>) -> Self {
-        Self::coded(ErrorCode::QuotaExceeded, reason, message)
+    pub fn limit_spent(reason: &str, message: impl Into<String>) -> Self {
+        Self::with_code(ErrorCode::QuotaExceeded, reason, message)
     }
 
-    fn coded(code: ErrorCode, reason: &str, message: impl Into<String>) -> Self {
+    fn with_code(code: ErrorCode, reason: &str, message: impl Into<String>) -> Self {
         Self {
             code: code.code(),
             reason: reason.to_owned(),
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn data_is_a_whole_object_or_one_fenced_one() {
-        assert_eq!(TaskAnswer::of(r#" {"a": 1} "#).data, Some(json!({"a": 1})));
+        assert_eq!(TaskAnswer::from_text(r#" {"a": 1} "#).data, Some(json!({"a": 1})));
         let fenced = "Here:\n```json\n{\"a\": 2}\n```\nDone.";
-        assert_eq!(TaskAnswer::of(fenced).data, Some(json!({"a": 2})));
+        assert_eq!(TaskAnswer::from_text(fenced).data, Some(json!({"a": 2})));
         for none in [
             "prose",
             "[1]",
@@ -147,17 +147,17 @@ mod tests {
             "```json\n[1]\n```",
             "1",
         ] {
-            assert_eq!(TaskAnswer::of(none).data, None, "{none}");
+            assert_eq!(TaskAnswer::from_text(none).data, None, "{none}");
         }
     }
 
     #[test]
     fn a_report_is_a_text_or_an_object() {
-        assert_eq!(TaskAnswer::reported(&json!("x")).text, "x");
-        let both = TaskAnswer::reported(&json!({"text": "x", "data": {"v": 1}}));
+        assert_eq!(TaskAnswer::from_report(&json!("x")).text, "x");
+        let both = TaskAnswer::from_report(&json!({"text": "x", "data": {"v": 1}}));
         assert_eq!((both.text.as_str(), both.data), ("x", Some(json!({"v": 1}))));
-        let data = TaskAnswer::reported(&json!({"b": 1, "a": 2}));
+        let data = TaskAnswer::from_report(&json!({"b": 1, "a": 2}));
         assert_eq!(data.text, r#"{"a":2,"b":1}"#);
-        assert_eq!(TaskAnswer::reported(&json!([1])).data, None);
+        assert_eq!(TaskAnswer::from_report(&json!([1])).data, None);
     }
 }

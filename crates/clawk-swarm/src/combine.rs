@@ -5,8 +5,8 @@ use clawk_proto::method::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::answer::{MemberAnswer, SwarmFault, TaskAnswer, fenced};
-use crate::merge::{MergeConflict, merge};
+use crate::answer::{MemberAnswer, SwarmFault, TaskAnswer, fenced_block};
+use crate::merge::{MergeConflict, merge_answers};
 use crate::vote::{self, BallotCount};
 
 /// What a head is asked to do.
@@ -58,7 +58,7 @@ pub struct TaskOutcome {
 impl TaskOutcome {
     /// A complete outcome with this answer.
     #[must_use]
-    pub fn completed(answer: TaskAnswer) -> Self {
+    pub fn from_answer(answer: TaskAnswer) -> Self {
         Self {
             status: TaskStatus::Completed,
             answer,
@@ -72,16 +72,16 @@ impl TaskOutcome {
 
     /// An outcome without an answer.
     #[must_use]
-    pub fn failed(fault: SwarmFault) -> Self {
+    pub fn from_fault(fault: SwarmFault) -> Self {
         Self {
             status: TaskStatus::Failed,
             fault: Some(fault),
-            ..Self::completed(TaskAnswer::default())
+            ..Self::from_answer(TaskAnswer::default())
         }
     }
 
     /// Marks the outcome of a run that was cut short: existing answers count, but it is partial.
-    fn cut(mut self, short: Option<&SwarmFault>) -> Self {
+    fn cut_short(mut self, short: Option<&SwarmFault>) -> Self {
         if let (TaskStatus::Completed, Some(fault)) = (self.status, short) {
             self.status = TaskStatus::Partial;
             self.fault = Some(fault.clone());
@@ -100,14 +100,14 @@ pub enum CombineResult {
 }
 
 impl CombineResult {
-    fn done(outcome: TaskOutcome) -> Self {
+    fn from_outcome(outcome: TaskOutcome) -> Self {
         Self::Done(Box::new(outcome))
     }
 }
 
 /// The answers that count, in order.
 #[must_use]
-pub fn counting(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer> {
+pub fn counting_answers(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer> {
     let counts = |status| match status {
         TaskStatus::Completed => true,
         TaskStatus::Partial => matches!(strategy, Strategy::Merge | Strategy::LeaderDecides),
@@ -118,26 +118,30 @@ pub fn counting(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer>
 
 /// Combines the answers of tasks that have all ended. `short`: why the run was cut short, if it was.
 #[must_use]
-pub fn combine(strategy: Strategy, said: &[MemberAnswer], short: Option<&SwarmFault>) -> CombineResult {
-    let counting = counting(strategy, said);
+pub fn combine_answers(
+    strategy: Strategy,
+    said: &[MemberAnswer],
+    short: Option<&SwarmFault>,
+) -> CombineResult {
+    let counting = counting_answers(strategy, said);
     let Some(first) = counting.first() else {
-        let none = || SwarmFault::failed("no_answer", "no member gave an answer that counts");
-        return CombineResult::done(TaskOutcome::failed(short.cloned().unwrap_or_else(none)));
+        let none = || SwarmFault::task_failed("no_answer", "no member gave an answer that counts");
+        return CombineResult::from_outcome(TaskOutcome::from_fault(short.cloned().unwrap_or_else(none)));
     };
     let alone = counting.len() == 1;
     let outcome = match strategy {
-        Strategy::MajorityVote if said.len() > 1 => majority(&counting, said.len()),
-        Strategy::Chain => chain(said, first, short.is_some()),
+        Strategy::MajorityVote if said.len() > 1 => majority_outcome(&counting, said.len()),
+        Strategy::Chain => chain_outcome(said, first, short.is_some()),
         Strategy::Merge if !alone => {
-            let (answer, conflicts) = merge(&counting);
+            let (answer, conflicts) = merge_answers(&counting);
             TaskOutcome {
                 conflicts,
-                ..TaskOutcome::completed(answer)
+                ..TaskOutcome::from_answer(answer)
             }
         }
         Strategy::LeaderDecides | Strategy::BestOfN if !alone => {
             if let Some(fault) = short {
-                return CombineResult::done(TaskOutcome::failed(fault.clone()));
+                return CombineResult::from_outcome(TaskOutcome::from_fault(fault.clone()));
             }
             return CombineResult::Ask(match strategy {
                 Strategy::BestOfN => HeadPurpose::Choose,
@@ -147,18 +151,18 @@ pub fn combine(strategy: Strategy, said: &[MemberAnswer], short: Option<&SwarmFa
         Strategy::MajorityVote | Strategy::Merge | Strategy::LeaderDecides | Strategy::BestOfN => {
             TaskOutcome {
                 status: first.status,
-                ..TaskOutcome::completed(first.answer.clone())
+                ..TaskOutcome::from_answer(first.answer.clone())
             }
         }
     };
-    CombineResult::done(outcome.cut(short))
+    CombineResult::from_outcome(outcome.cut_short(short))
 }
 
-fn majority(cast: &[&MemberAnswer], asked: usize) -> TaskOutcome {
-    let (votes, winner) = vote::count(cast, asked);
+fn majority_outcome(cast: &[&MemberAnswer], asked: usize) -> TaskOutcome {
+    let (votes, winner) = vote::count_ballots(cast, asked);
     let outcome = match winner.and_then(|at| cast.get(at)) {
-        Some(said) => TaskOutcome::completed(said.answer.clone()),
-        None => TaskOutcome::failed(SwarmFault::failed(
+        Some(said) => TaskOutcome::from_answer(said.answer.clone()),
+        None => TaskOutcome::from_fault(SwarmFault::task_failed(
             "no_majority",
             format!(
                 "no ballot has more than half of the {} cast by {asked} asked",
@@ -173,7 +177,7 @@ fn majority(cast: &[&MemberAnswer], asked: usize) -> TaskOutcome {
 }
 
 /// The last task's answer. A failed task ends the chain. If the run is cut short, the last complete answer counts.
-fn chain(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcome {
+fn chain_outcome(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcome {
     let whole = said
         .iter()
         .take_while(|said| said.status == TaskStatus::Completed);
@@ -182,20 +186,20 @@ fn chain(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcom
         .iter()
         .find(|said| !short && said.status != TaskStatus::Completed)
     {
-        Some(broken) => TaskOutcome::failed(SwarmFault::failed(
+        Some(broken) => TaskOutcome::from_fault(SwarmFault::task_failed(
             "chain_broken",
             format!("the task of `{}` did not end completed", broken.member),
         )),
-        None => TaskOutcome::completed(last.answer.clone()),
+        None => TaskOutcome::from_answer(last.answer.clone()),
     }
 }
 
 /// Parses a head's choice among `n` answers: the number, from 1, and the reason. `None`: unreadable or out of range.
 #[must_use]
-pub fn verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
+pub fn parse_verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
     let trimmed = text.trim();
     let parsed = |text: &str| serde_json::from_str::<Value>(text.trim()).ok(); // silent-ok: then it is unreadable
-    let value = parsed(trimmed).or_else(|| parsed(fenced(trimmed)?))?;
+    let value = parsed(trimmed).or_else(|| parsed(fenced_block(trimmed)?))?;
     let best = value.as_u64().or_else(|| value.get("best")?.as_u64())?;
     let best = usize::try_from(best).ok()?; // silent-ok: out of range, as below
     let why = value.get("why").and_then(Value::as_str).map(str::to_owned);
@@ -204,7 +208,12 @@ pub fn verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
 
 /// The outcome of a head's choice.
 #[must_use]
-pub fn chosen(counting: &[&MemberAnswer], member: &str, best: usize, why: Option<String>) -> TaskOutcome {
+pub fn chosen_outcome(
+    counting: &[&MemberAnswer],
+    member: &str,
+    best: usize,
+    why: Option<String>,
+) -> TaskOutcome {
     match best.checked_sub(1).and_then(|at| counting.get(at)) {
         Some(said) => TaskOutcome {
             judge: Some(JudgeChoice {
@@ -212,16 +221,16 @@ pub fn chosen(counting: &[&MemberAnswer], member: &str, best: usize, why: Option
                 best,
                 why,
             }),
-            ..TaskOutcome::completed(said.answer.clone())
+            ..TaskOutcome::from_answer(said.answer.clone())
         },
-        None => TaskOutcome::failed(no_verdict(member)),
+        None => TaskOutcome::from_fault(no_verdict(member)),
     }
 }
 
 /// The fault of a head that did not choose.
 #[must_use]
 pub fn no_verdict(member: &str) -> SwarmFault {
-    SwarmFault::failed(
+    SwarmFault::task_failed(
         "no_verdict",
         format!("`{member}` was asked twice which answer is best and named none"),
     )

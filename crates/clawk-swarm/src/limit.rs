@@ -67,7 +67,7 @@ pub struct Limits {
 impl Limits {
     /// The limits of a manifest's swarm with this many seats.
     #[must_use]
-    pub fn of(swarm: &Swarm, seats: usize, local: LocalLimits) -> Self {
+    pub fn from_manifest(swarm: &Swarm, seats: usize, local: LocalLimits) -> Self {
         let concurrency = &swarm.coordination.concurrency;
         let bound = concurrency
             .max_parallel
@@ -96,14 +96,14 @@ impl Limits {
 
     /// The largest number of tries of one task.
     #[must_use]
-    pub fn tries(&self) -> u32 {
+    pub fn max_tries(&self) -> u32 {
         self.dead_letter.unwrap_or(self.retries).saturating_add(1)
     }
 
     /// The time limit of one try, milliseconds.
     #[must_use]
     pub fn try_ms(&self) -> u64 {
-        let share = self.timeout_ms.map(|all| all / u64::from(self.tries()));
+        let share = self.timeout_ms.map(|all| all / u64::from(self.max_tries()));
         share.map_or(TRY_MS, |share| share.max(1))
     }
 
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn tries_and_delays_are_exact() {
         let mut limits = limits();
-        assert_eq!((limits.tries(), limits.try_ms()), (3, TRY_MS));
+        assert_eq!((limits.max_tries(), limits.try_ms()), (3, TRY_MS));
         limits.dead_letter = Some(5);
         limits.timeout_ms = Some(12_000);
-        assert_eq!((limits.tries(), limits.try_ms()), (6, 2000));
+        assert_eq!((limits.max_tries(), limits.try_ms()), (6, 2000));
         let delays: Vec<u64> = (1..8).map(|n| limits.delay_ms(n)).collect();
         assert_eq!(delays, [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
         assert_eq!(limits.delay_ms(200), 30_000);

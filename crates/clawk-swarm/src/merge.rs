@@ -30,7 +30,7 @@ type MergeValue<'a> = (&'a str, &'a Value);
 
 /// The merged answer, and the positions where the answers differ.
 #[must_use]
-pub fn merge(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
+pub fn merge_answers(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
     let data: Option<Vec<MergeValue<'_>>> = said
         .iter()
         .map(|said| Some((said.member.as_str(), said.answer.data.as_ref()?)))
@@ -38,8 +38,8 @@ pub fn merge(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
     match data.filter(|data| !data.is_empty()) {
         Some(data) => {
             let mut conflicts = Vec::new();
-            let merged = values(&data, "", 0, &mut conflicts);
-            (TaskAnswer::data(merged), conflicts)
+            let merged = merge_values(&data, "", 0, &mut conflicts);
+            (TaskAnswer::from_data(merged), conflicts)
         }
         None => {
             let parts: Vec<String> = said
@@ -55,7 +55,12 @@ pub fn merge(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
     }
 }
 
-fn values(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Vec<MergeConflict>) -> Value {
+fn merge_values(
+    held: &[MergeValue<'_>],
+    path: &str,
+    depth: usize,
+    conflicts: &mut Vec<MergeConflict>,
+) -> Value {
     let Some((_, first)) = held.first() else {
         return Value::Null;
     };
@@ -83,13 +88,18 @@ fn values(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Vec
         .copied()
         .collect();
     match first {
-        Value::Object(_) if depth < MAX_DEPTH => objects(&alike, path, depth, conflicts),
-        Value::Array(_) if depth < MAX_DEPTH => arrays(&alike),
+        Value::Object(_) if depth < MAX_DEPTH => merge_objects(&alike, path, depth, conflicts),
+        Value::Array(_) if depth < MAX_DEPTH => merge_arrays(&alike),
         other => (*other).clone(),
     }
 }
 
-fn objects(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Vec<MergeConflict>) -> Value {
+fn merge_objects(
+    held: &[MergeValue<'_>],
+    path: &str,
+    depth: usize,
+    conflicts: &mut Vec<MergeConflict>,
+) -> Value {
     let mut merged = Map::new();
     let keys = held
         .iter()
@@ -104,13 +114,13 @@ fn objects(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Ve
             .filter_map(|(member, value)| Some((*member, value.get(key)?)))
             .collect();
         let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-        let value = values(&under, &path, depth + 1, conflicts);
+        let value = merge_values(&under, &path, depth + 1, conflicts);
         merged.insert(key.clone(), value);
     }
     Value::Object(merged)
 }
 
-fn arrays(held: &[MergeValue<'_>]) -> Value {
+fn merge_arrays(held: &[MergeValue<'_>]) -> Value {
     let mut all: Vec<Value> = Vec::new();
     for (at, (_, value)) in held.iter().enumerate() {
         for item in value.as_array().into_iter().flatten() {
@@ -129,21 +139,21 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::{MemberAnswer, merge};
+    use super::{MemberAnswer, merge_answers};
     use crate::answer::TaskAnswer;
 
     fn said(answers: &[Value]) -> Vec<MemberAnswer> {
         let one = |(at, value): (usize, &Value)| MemberAnswer {
             member: format!("m{at}"),
             status: TaskStatus::Completed,
-            answer: TaskAnswer::reported(value),
+            answer: TaskAnswer::from_report(value),
         };
         answers.iter().enumerate().map(one).collect()
     }
 
     fn merged(answers: &[Value]) -> (Value, Value) {
         let said = said(answers);
-        let (answer, conflicts) = merge(&said.iter().collect::<Vec<_>>());
+        let (answer, conflicts) = merge_answers(&said.iter().collect::<Vec<_>>());
         (answer.data.unwrap_or(json!(answer.text)), json!(conflicts))
     }
 

@@ -82,7 +82,7 @@ pub struct Plan {
     pub limits: Limits,
 }
 
-fn leads(role: &str) -> bool {
+fn is_leader_role(role: &str) -> bool {
     matches!(role, "leader" | "root" | "source")
 }
 
@@ -104,8 +104,8 @@ impl Plan {
     ///
     /// # Errors
     /// The head's entry has a `count` above 1.
-    pub fn of(swarm: &Swarm, claw: &str, local: LocalLimits) -> Result<Self, PlanFault> {
-        let head = swarm.agents.iter().position(|agent| leads(&agent.role));
+    pub fn from_manifest(swarm: &Swarm, claw: &str, local: LocalLimits) -> Result<Self, PlanFault> {
+        let head = swarm.agents.iter().position(|agent| is_leader_role(&agent.role));
         if let Some(agent) = head
             .and_then(|head| swarm.agents.get(head))
             .filter(|agent| agent.count > 1)
@@ -121,7 +121,7 @@ impl Plan {
         };
         // The head of a hierarchy is above all others, wherever its entry is.
         for (entry, agent) in swarm.agents.iter().enumerate() {
-            seating.entry(entry, agent);
+            seating.add_entry(entry, agent);
         }
         let seats = seating.seats;
         let head = seats
@@ -133,7 +133,7 @@ impl Plan {
             claw: claw.to_owned(),
             topology: swarm.topology,
             strategy: swarm.aggregation.strategy,
-            limits: Limits::of(swarm, seats.len(), local),
+            limits: Limits::from_manifest(swarm, seats.len(), local),
             seats,
             head,
         };
@@ -189,7 +189,7 @@ impl Plan {
 
     /// The member of this name.
     #[must_use]
-    pub fn find(&self, member: &str) -> Option<SwarmWorkerId> {
+    pub fn find_member(&self, member: &str) -> Option<SwarmWorkerId> {
         let seat = self.seats.iter().position(|seat| seat.member == member);
         seat.map(SwarmWorkerId::Seat)
             .or_else(|| (self.claw == member).then_some(SwarmWorkerId::Claw))
@@ -197,22 +197,22 @@ impl Plan {
 
     /// All seats except the head's, in seat order.
     #[must_use]
-    pub fn others(&self) -> Vec<SwarmWorkerId> {
-        self.all().filter(|who| *who != self.head).collect()
+    pub fn other_seats(&self) -> Vec<SwarmWorkerId> {
+        self.all_seats().filter(|who| *who != self.head).collect()
     }
 
     /// All seats, in order.
-    pub fn all(&self) -> impl Iterator<Item = SwarmWorkerId> + use<> {
+    pub fn all_seats(&self) -> impl Iterator<Item = SwarmWorkerId> + use<> {
         (0..self.seats.len()).map(SwarmWorkerId::Seat)
     }
 
     /// The members to which this member may delegate, in seat order.
     #[must_use]
-    pub fn below(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
+    pub fn delegable_seats(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match self.topology {
-            Topology::LeaderWorker if who == self.head => self.others(),
+            Topology::LeaderWorker if who == self.head => self.other_seats(),
             Topology::Hierarchical => self
-                .all()
+                .all_seats()
                 .filter(|other| self.seat(*other).is_some_and(|seat| seat.parent == Some(who)))
                 .collect(),
             Topology::LeaderWorker | Topology::Pipeline | Topology::Broadcast | Topology::PeerToPeer => {
@@ -223,10 +223,10 @@ impl Plan {
 
     /// The members that this member may ask, in seat order.
     #[must_use]
-    pub fn askable(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
+    pub fn askable_seats(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match (self.topology, who) {
             (Topology::PeerToPeer, SwarmWorkerId::Seat(_)) => {
-                self.all().filter(|other| *other != who).collect()
+                self.all_seats().filter(|other| *other != who).collect()
             }
             _ => Vec::new(),
         }
@@ -236,7 +236,7 @@ impl Plan {
     #[must_use]
     pub fn stages(&self) -> Vec<Vec<SwarmWorkerId>> {
         let mut stages: Vec<(usize, Vec<SwarmWorkerId>)> = Vec::new();
-        for who in self.others() {
+        for who in self.other_seats() {
             let Some(entry) = self.seat(who).map(|seat| seat.entry) else {
                 continue;
             };
@@ -256,7 +256,7 @@ impl Plan {
 
     /// The workers in `among` that match a name: a member, an identity or a role. Empty: none matches.
     #[must_use]
-    pub fn named(&self, among: &[SwarmWorkerId], name: &str) -> Vec<SwarmWorkerId> {
+    pub fn find_seats(&self, among: &[SwarmWorkerId], name: &str) -> Vec<SwarmWorkerId> {
         let of = |matches: &dyn Fn(&SwarmSeat) -> bool| -> Vec<SwarmWorkerId> {
             among
                 .iter()
@@ -310,13 +310,13 @@ struct SeatBuilder {
 }
 
 impl SeatBuilder {
-    fn entry(&mut self, entry: usize, agent: &SwarmAgent) {
+    fn add_entry(&mut self, entry: usize, agent: &SwarmAgent) {
         let name = identity_name(&agent.identity_ref);
         let is_head = self.head == Some(entry);
         let branch = self.hierarchical && !is_head && opens_a_branch(&agent.role);
         if branch || is_head || !self.hierarchical || self.branches.is_empty() {
             let from = self.seats.len();
-            self.instances(entry, agent, &name, None);
+            self.add_instances(entry, agent, &name, None);
             if branch {
                 self.branches = (from..self.seats.len()).collect();
             }
@@ -325,11 +325,11 @@ impl SeatBuilder {
         for above in self.branches.clone() {
             let prefix = self.seats.get(above).map(|seat| seat.member.clone());
             let name = format!("{}.{name}", prefix.unwrap_or_default());
-            self.instances(entry, agent, &name, Some(SwarmWorkerId::Seat(above)));
+            self.add_instances(entry, agent, &name, Some(SwarmWorkerId::Seat(above)));
         }
     }
 
-    fn instances(&mut self, entry: usize, agent: &SwarmAgent, name: &str, parent: Option<SwarmWorkerId>) {
+    fn add_instances(&mut self, entry: usize, agent: &SwarmAgent, name: &str, parent: Option<SwarmWorkerId>) {
         for n in 1..=agent.count {
             let member = if agent.count == 1 {
                 name.to_owned()

@@ -4,7 +4,7 @@ use clawk_manifest::model::AggregationStrategy;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{MemberAnswer, TaskAnswer, canonical};
+use crate::answer::{MemberAnswer, TaskAnswer, canonical_json};
 
 /// A ballot with its voters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,15 +19,15 @@ pub struct BallotCount {
 
 /// The ballot in an answer.
 #[must_use]
-pub fn ballot(answer: &TaskAnswer) -> String {
+pub fn to_ballot(answer: &TaskAnswer) -> String {
     match answer.data.as_ref().and_then(|data| data.get("vote")) {
-        Some(vote) => canonical(vote),
-        None => normal(&answer.text),
+        Some(vote) => canonical_json(vote),
+        None => normalize_text(&answer.text),
     }
 }
 
 /// A text after NFKC and case folding, without parts that do not change its meaning.
-fn normal(text: &str) -> String {
+fn normalize_text(text: &str) -> String {
     let normalizer = ComposingNormalizerBorrowed::new_nfkc();
     // Upper case, then lower case: this gives full case folding for letters such as `ß`.
     let folded = normalizer.normalize(text).to_uppercase().to_lowercase();
@@ -54,10 +54,10 @@ const fn is_quote(c: char) -> bool {
 
 /// The ballots in the order of their first vote, and the index in `cast` of the winner's first answer.
 #[must_use]
-pub fn count(cast: &[&MemberAnswer], asked: usize) -> (Vec<BallotCount>, Option<usize>) {
+pub fn count_ballots(cast: &[&MemberAnswer], asked: usize) -> (Vec<BallotCount>, Option<usize>) {
     let mut votes: Vec<(usize, BallotCount)> = Vec::new();
     for (at, said) in cast.iter().enumerate() {
-        let ballot = ballot(&said.answer);
+        let ballot = to_ballot(&said.answer);
         match votes.iter_mut().find(|(_, vote)| vote.ballot == ballot) {
             Some((_, vote)) => {
                 vote.count += 1;
@@ -95,7 +95,7 @@ mod tests {
     use clawk_proto::method::TaskStatus;
     use proptest::prelude::*;
 
-    use super::{MemberAnswer, TaskAnswer, ballot, count};
+    use super::{MemberAnswer, TaskAnswer, count_ballots, to_ballot};
 
     #[test]
     fn what_does_not_change_the_meaning_is_no_other_ballot() {
@@ -108,31 +108,33 @@ mod tests {
             "y\u{ff45}s",
             "`yes`!!",
         ] {
-            assert_eq!(ballot(&TaskAnswer::of(same)), "yes", "{same}");
+            assert_eq!(to_ballot(&TaskAnswer::from_text(same)), "yes", "{same}");
         }
         assert_eq!(
-            ballot(&TaskAnswer::of("Stra\u{df}e  12")),
-            ballot(&TaskAnswer::of("STRASSE 12."))
+            to_ballot(&TaskAnswer::from_text("Stra\u{df}e  12")),
+            to_ballot(&TaskAnswer::from_text("STRASSE 12."))
         );
         assert_eq!(
-            ballot(&TaskAnswer::of(r#"{"vote": {"b": 1, "a": 2}, "why": "x"}"#)),
+            to_ballot(&TaskAnswer::from_text(
+                r#"{"vote": {"b": 1, "a": 2}, "why": "x"}"#
+            )),
             r#"{"a":2,"b":1}"#
         );
-        assert_ne!(ballot(&TaskAnswer::of("yes, no")), "yes");
+        assert_ne!(to_ballot(&TaskAnswer::from_text("yes, no")), "yes");
     }
 
     fn said(texts: &[&str]) -> Vec<MemberAnswer> {
         let one = |(at, text): (usize, &&str)| MemberAnswer {
             member: format!("m{at}"),
             status: TaskStatus::Completed,
-            answer: TaskAnswer::of(text),
+            answer: TaskAnswer::from_text(text),
         };
         texts.iter().enumerate().map(one).collect()
     }
 
     fn winner(texts: &[&str], asked: usize) -> Option<usize> {
         let said = said(texts);
-        count(&said.iter().collect::<Vec<_>>(), asked).1
+        count_ballots(&said.iter().collect::<Vec<_>>(), asked).1
     }
 
     #[test]
@@ -150,7 +152,7 @@ mod tests {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let said = said(&texts);
             let cast: Vec<&MemberAnswer> = said.iter().collect();
-            let (votes, winner) = count(&cast, texts.len());
+            let (votes, winner) = count_ballots(&cast, texts.len());
             prop_assert_eq!(votes.iter().map(|vote| vote.count).sum::<usize>(), texts.len());
             let most = ["a", "b", "c"].iter().filter(|b| texts.iter().filter(|t| t == b).count() * 2 > texts.len()).count();
             prop_assert_eq!(usize::from(winner.is_some()), most);
@@ -158,8 +160,8 @@ mod tests {
 
         #[test]
         fn a_ballot_is_normal_after_one_pass(text in "\\PC{0,40}") {
-            let once = super::normal(&text);
-            prop_assert_eq!(super::normal(&once), once);
+            let once = super::normalize_text(&text);
+            prop_assert_eq!(super::normalize_text(&once), once);
         }
     }
 }

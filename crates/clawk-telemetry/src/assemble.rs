@@ -25,12 +25,12 @@ pub struct TelemetrySelection {
 impl TelemetrySelection {
     /// Builds the selection from the manifest.
     #[must_use]
-    pub fn of(telemetry: &Telemetry, agent: &str) -> Self {
+    pub fn from_manifest(telemetry: &Telemetry, agent: &str) -> Self {
         Self {
             events: telemetry.events.clone(),
             redaction: telemetry.redaction.clone(),
             rate: telemetry.sampling.rate,
-            agent: Label::declared(agent),
+            agent: Label::from_declared(agent),
         }
     }
 
@@ -43,7 +43,7 @@ impl TelemetrySelection {
     /// Returns whether a session, or the trace of a swarm task, is exported. The decision holds for the whole session and is the
     /// same on every host.
     #[must_use]
-    pub fn samples(&self, id: &[u8]) -> bool {
+    pub fn is_sampled(&self, id: &[u8]) -> bool {
         if self.rate >= 1.0 {
             return true;
         }
@@ -55,7 +55,7 @@ impl TelemetrySelection {
         f64::from(first) / f64::from(u32::MAX) < self.rate
     }
 
-    fn takes(&self, item: &TelemetryRecord) -> bool {
+    fn selects_record(&self, item: &TelemetryRecord) -> bool {
         let on = match item.category {
             EventCategory::ToolCalls => self.events.tool_calls,
             EventCategory::MemoryOps => self.events.memory_ops,
@@ -68,7 +68,7 @@ impl TelemetrySelection {
         on || (self.events.errors && item.fault.is_some())
     }
 
-    const fn digest(stripped: bool, digest: Digest) -> AttributeValue {
+    const fn digest_attribute(stripped: bool, digest: Digest) -> AttributeValue {
         if stripped {
             AttributeValue::Redacted
         } else {
@@ -94,7 +94,7 @@ impl<T> Default for BoundedIdMap<T> {
 }
 
 impl<T> BoundedIdMap<T> {
-    fn put(&mut self, id: Uuid, value: T) {
+    fn insert(&mut self, id: Uuid, value: T) {
         if self.by_id.insert(id, value).is_none() {
             self.order.push_back(id);
         }
@@ -128,13 +128,13 @@ impl TelemetryAssembler {
     }
 
     /// Adds a fact. Returns the record that this fact completes, if the manifest wants a record of its category.
-    pub fn take(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
-        let mut item = self.item(fact)?;
+    pub fn assemble_record(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
+        let mut item = self.build_record(fact)?;
         let sampled = match self.task_of(&fact.what) {
-            Some(task) => self.wanted.samples(&task_trace(&task)),
-            None => self.wanted.samples(fact.session.as_bytes()),
+            Some(task) => self.wanted.is_sampled(&task_trace(&task)),
+            None => self.wanted.is_sampled(fact.session.as_bytes()),
         };
-        if !sampled || !self.wanted.takes(&item) {
+        if !sampled || !self.wanted.selects_record(&item) {
             return None;
         }
         item.attributes.push((
@@ -158,7 +158,7 @@ impl TelemetryAssembler {
     }
 
     /// Builds a record whose parent is its turn; without a turn it has no parent.
-    fn below(
+    fn nested_record(
         &self,
         fact: &TelemetryFact,
         category: EventCategory,
@@ -193,27 +193,27 @@ impl TelemetryAssembler {
     }
 
     /// Builds a record that starts and ends at the time of the fact.
-    fn moment(&self, fact: &TelemetryFact, category: EventCategory, name: String) -> TelemetryRecord {
+    fn moment_record(&self, fact: &TelemetryFact, category: EventCategory, name: String) -> TelemetryRecord {
         let mut id = fact.session.as_bytes().to_vec();
         id.extend_from_slice(&fact.sequence.to_be_bytes());
-        self.below(fact, category, name, span_of("moment", &id))
+        self.nested_record(fact, category, name, span_of("moment", &id))
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of fact")]
-    fn item(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
+    fn build_record(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
         Some(match &fact.what {
             TelemetryFactKind::TurnBegan { turn, task } => {
                 if let Some(task) = task {
-                    self.tasks.put(*turn, *task);
+                    self.tasks.insert(*turn, *task);
                 }
                 return None;
             }
             TelemetryFactKind::CallWanted { request, arguments } => {
-                self.calls.put(*request, (fact.at_us, *arguments));
+                self.calls.insert(*request, (fact.at_us, *arguments));
                 return None;
             }
             TelemetryFactKind::Lifecycle { from, to } => {
-                let mut item = self.moment(
+                let mut item = self.moment_record(
                     fact,
                     EventCategory::Lifecycle,
                     format!("lifecycle {}", to.as_str()),
@@ -228,8 +228,8 @@ impl TelemetryAssembler {
                 turn,
                 duration_ms,
                 tokens,
-            } => self.turn(fact, *turn, *duration_ms, *tokens),
-            TelemetryFactKind::Inferred(inferred) => self.inference(fact, inferred),
+            } => self.turn_record(fact, *turn, *duration_ms, *tokens),
+            TelemetryFactKind::Inferred(inferred) => self.inference_record(fact, inferred),
             TelemetryFactKind::Called(called) => self.call(fact, called),
             TelemetryFactKind::Memory {
                 op,
@@ -238,7 +238,7 @@ impl TelemetryAssembler {
                 hit,
                 ..
             } => {
-                let mut item = self.moment(
+                let mut item = self.moment_record(
                     fact,
                     EventCategory::MemoryOps,
                     format!("memory.{op} {}", store.as_str()),
@@ -251,7 +251,7 @@ impl TelemetryAssembler {
                     .extend(hit.map(|hit| ("clawk.memory.hit", AttributeValue::Flag(hit))));
                 item
             }
-            TelemetryFactKind::Swarm { .. } => self.swarm(fact)?,
+            TelemetryFactKind::Swarm { .. } => self.swarm_record(fact)?,
             TelemetryFactKind::Planned {
                 skill,
                 world_model,
@@ -260,7 +260,7 @@ impl TelemetryAssembler {
                 ..
             } => {
                 let name = format!("world_model.planned {}", world_model.as_str());
-                let mut item = self.moment(fact, EventCategory::WorldModelOps, name);
+                let mut item = self.moment_record(fact, EventCategory::WorldModelOps, name);
                 item.attributes
                     .push(("clawk.skill", AttributeValue::Label(skill.clone())));
                 item.attributes
@@ -276,7 +276,7 @@ impl TelemetryAssembler {
                 ..
             } => {
                 let name = format!("world_model.compared {}", world_model.as_str());
-                let mut item = self.moment(fact, EventCategory::WorldModelOps, name);
+                let mut item = self.moment_record(fact, EventCategory::WorldModelOps, name);
                 item.attributes
                     .push(("clawk.skill", AttributeValue::Label(skill.clone())));
                 item.attributes
@@ -284,7 +284,7 @@ impl TelemetryAssembler {
                 item
             }
             TelemetryFactKind::Skill { op, skill, .. } => {
-                let mut item = self.moment(
+                let mut item = self.moment_record(
                     fact,
                     EventCategory::PlanningOps,
                     format!("skill.{op} {}", skill.as_str()),
@@ -294,14 +294,15 @@ impl TelemetryAssembler {
                 item
             }
             TelemetryFactKind::Trouble(ErrorFact { kind, .. }) => {
-                let mut item = self.moment(fact, EventCategory::Errors, format!("error {}", kind.as_str()));
+                let mut item =
+                    self.moment_record(fact, EventCategory::Errors, format!("error {}", kind.as_str()));
                 item.fault = Some(kind.clone());
                 item
             }
         })
     }
 
-    fn turn(
+    fn turn_record(
         &self,
         fact: &TelemetryFact,
         turn: Uuid,
@@ -310,7 +311,7 @@ impl TelemetryAssembler {
     ) -> TelemetryRecord {
         let agent = self.wanted.agent.as_str();
         let own = span_of("turn", turn.as_bytes());
-        let mut item = self.below(
+        let mut item = self.nested_record(
             fact,
             EventCategory::ToolCalls,
             format!("invoke_agent {agent}"),
@@ -318,7 +319,7 @@ impl TelemetryAssembler {
         );
         // The parent is the task's span on the delegating host. Both hosts derive the same span id from the task.
         item.parent = self.task_of(&fact.what).map(|task| span_of("task", &task.0));
-        item.start_us = before(fact.at_us, duration_ms);
+        item.start_us = start_time_us(fact.at_us, duration_ms);
         item.attributes
             .push(("gen_ai.operation.name", AttributeValue::Word("invoke_agent")));
         item.attributes
@@ -328,12 +329,12 @@ impl TelemetryAssembler {
         item
     }
 
-    fn inference(&self, fact: &TelemetryFact, inferred: &InferenceFact) -> TelemetryRecord {
+    fn inference_record(&self, fact: &TelemetryFact, inferred: &InferenceFact) -> TelemetryRecord {
         let mut id = inferred.inference.as_bytes().to_vec();
         id.extend_from_slice(&inferred.attempt.to_be_bytes());
         let name = format!("chat {}", inferred.model.as_str());
-        let mut item = self.below(fact, EventCategory::ToolCalls, name, span_of("inference", &id));
-        item.start_us = before(fact.at_us, inferred.duration_ms);
+        let mut item = self.nested_record(fact, EventCategory::ToolCalls, name, span_of("inference", &id));
+        item.start_us = start_time_us(fact.at_us, inferred.duration_ms);
         item.is_client = true;
         item.fault.clone_from(&inferred.fault);
         item.attributes.extend([
@@ -361,11 +362,11 @@ impl TelemetryAssembler {
     fn call(&mut self, fact: &TelemetryFact, called: &ToolCallFact) -> TelemetryRecord {
         let own = span_of("call", called.request.as_bytes());
         let name = format!("execute_tool {}", called.tool.as_str());
-        let mut item = self.below(fact, EventCategory::ToolCalls, name, own);
+        let mut item = self.nested_record(fact, EventCategory::ToolCalls, name, own);
         let wanted = self.calls.by_id.remove(&called.request);
         self.calls.order.retain(|id| *id != called.request);
         item.start_us = wanted.map_or_else(
-            || before(fact.at_us, called.duration_ms),
+            || start_time_us(fact.at_us, called.duration_ms),
             |(at, _)| at.min(fact.at_us),
         );
         item.fault.clone_from(&called.fault);
@@ -381,17 +382,17 @@ impl TelemetryAssembler {
             strip_results,
         } = self.wanted.redaction;
         if let Some((_, arguments)) = wanted {
-            let value = TelemetrySelection::digest(strip_arguments, arguments);
+            let value = TelemetrySelection::digest_attribute(strip_arguments, arguments);
             item.attributes.push(("clawk.tool.arguments_digest", value));
         }
         if let Some(result) = called.result {
-            let value = TelemetrySelection::digest(strip_results, result);
+            let value = TelemetrySelection::digest_attribute(strip_results, result);
             item.attributes.push(("clawk.tool.result_digest", value));
         }
         item
     }
 
-    fn swarm(&self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
+    fn swarm_record(&self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
         let TelemetryFactKind::Swarm {
             op,
             member,
@@ -402,7 +403,7 @@ impl TelemetryAssembler {
         else {
             return None;
         };
-        let mut item = self.moment(fact, EventCategory::SwarmOps, format!("swarm.{}", op.as_str()));
+        let mut item = self.moment_record(fact, EventCategory::SwarmOps, format!("swarm.{}", op.as_str()));
         if let Some(task) = task {
             let root = span_of("task", &task.0);
             if op.as_str() == "reported" {
@@ -412,7 +413,7 @@ impl TelemetryAssembler {
                 item.parent = Some(root);
             }
         }
-        item.start_us = before(fact.at_us, *duration_ms);
+        item.start_us = start_time_us(fact.at_us, *duration_ms);
         item.attributes.extend(
             member
                 .clone()
@@ -428,7 +429,7 @@ impl TelemetryAssembler {
     }
 }
 
-fn before(at_us: i64, duration_ms: u64) -> i64 {
+fn start_time_us(at_us: i64, duration_ms: u64) -> i64 {
     at_us.saturating_sub(i64::try_from(duration_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
 }
 

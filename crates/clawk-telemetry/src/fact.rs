@@ -19,7 +19,7 @@ impl Label {
     /// Makes a label of a name that the operator declared. Other characters become `_`; a longer name is cut to 64 bytes. Do not
     /// pass text of a model, a tool or a person.
     #[must_use]
-    pub fn declared(name: &str) -> Self {
+    pub fn from_declared(name: &str) -> Self {
         let kept = |c: char| match c {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' | '.' | ':' | '/' => c,
             _ => '_',

@@ -133,6 +133,6 @@ pub(crate) fn task_trace(task: &Digest) -> [u8; 16] {
     trace
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::item::{AttributeValue, TelemetryRecord, hex};
+use crate::item::{AttributeValue, TelemetryRecord, to_hex};
 use crate::meter::{Metric, MetricPoint};
 use crate::sink::TelemetryResource;
 
 /// The first bytes of every line. A file that begins with other bytes was not written by an exporter.
 pub(crate) const PREFIX: &str = "{\"clawk_telemetry\":1,";
 
-fn value(val: &AttributeValue) -> Value {
+fn json_value(val: &AttributeValue) -> Value {
     match val {
         AttributeValue::Int(number) => json!(number),
         AttributeValue::Flag(flag) => json!(flag),
@@ -17,7 +17,7 @@ fn value(val: &AttributeValue) -> Value {
     }
 }
 
-fn time(at_us: i64) -> Option<String> {
+fn format_time(at_us: i64) -> Option<String> {
     // silent-ok: a time outside the calendar's range is left out
     jiff::Timestamp::from_microsecond(at_us)
         .ok()
@@ -29,29 +29,29 @@ pub(crate) fn of_item(item: &TelemetryRecord, resource: &TelemetryResource) -> S
     let attributes: Map<String, Value> = item
         .attributes
         .iter()
-        .map(|(name, val)| ((*name).to_owned(), value(val)))
+        .map(|(name, val)| ((*name).to_owned(), json_value(val)))
         .collect();
     let record = json!({
         "agent": resource.agent.as_str(),
         "attributes": attributes,
         "category": item.category.name(),
         "duration_us": item.end_us.saturating_sub(item.start_us),
-        "end": time(item.end_us),
+        "end": format_time(item.end_us),
         "name": item.name,
-        "parent_span_id": item.parent.map(|parent| hex(&parent)),
+        "parent_span_id": item.parent.map(|parent| to_hex(&parent)),
         "sequence": item.sequence,
         "session": item.session,
-        "span_id": hex(&item.span),
-        "start": time(item.start_us),
+        "span_id": to_hex(&item.span),
+        "start": format_time(item.start_us),
         "status": if item.fault.is_some() { "error" } else { "ok" },
-        "trace_id": hex(&item.trace),
+        "trace_id": to_hex(&item.trace),
         "type": "event",
     });
-    begun(&record)
+    prefix_record(&record)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "sums above 2^53 are rounded")]
-pub(crate) fn units(metric: Metric, number: u64) -> f64 {
+pub(crate) fn in_units(metric: Metric, number: u64) -> f64 {
     number as f64 / metric.per_unit()
 }
 
@@ -70,25 +70,25 @@ pub(crate) fn of_point(
         .metric
         .bounds()
         .iter()
-        .map(|bound| units(point.metric, *bound))
+        .map(|bound| in_units(point.metric, *bound))
         .collect();
     let record = json!({
         "agent": resource.agent.as_str(),
-        "at": time(now_us),
+        "at": format_time(now_us),
         "attributes": labels,
         "bounds": bounds,
         "buckets": point.series.buckets,
         "count": point.series.count,
         "name": point.metric.name(),
-        "since": time(since_us),
-        "sum": units(point.metric, point.series.sum),
+        "since": format_time(since_us),
+        "sum": in_units(point.metric, point.series.sum),
         "type": "metric",
         "unit": point.metric.unit(),
     });
-    begun(&record)
+    prefix_record(&record)
 }
 
-fn begun(record: &Value) -> String {
+fn prefix_record(record: &Value) -> String {
     let text = record.to_string();
     format!("{PREFIX}{}", text.strip_prefix('{').unwrap_or(&text))
 }

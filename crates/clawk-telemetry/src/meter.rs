@@ -142,47 +142,47 @@ impl ExporterMetrics {
     }
 
     /// Counts a fact. Returns whether any metric changed.
-    pub fn add(&mut self, fact: &TelemetryFact) -> bool {
+    pub fn count_fact(&mut self, fact: &TelemetryFact) -> bool {
         let wanted = self.wanted.clone();
-        let before = self.total();
+        let before = self.total_count();
         match &fact.what {
             TelemetryFactKind::Inferred(one) => {
                 let labels = [
-                    ("gen_ai.operation.name", Label::declared("chat")),
+                    ("gen_ai.operation.name", Label::from_declared("chat")),
                     ("gen_ai.provider.name", one.provider.clone()),
                     ("gen_ai.request.model", one.model.clone()),
                 ];
                 if wanted.token_usage {
                     for (kind, tokens) in [("input", one.input_tokens), ("output", one.output_tokens)] {
-                        let kind = ("gen_ai.token.type", Label::declared(kind));
-                        self.observe(Metric::Tokens, labels.iter().cloned().chain([kind]), tokens);
+                        let kind = ("gen_ai.token.type", Label::from_declared(kind));
+                        self.observe_value(Metric::Tokens, labels.iter().cloned().chain([kind]), tokens);
                     }
                 }
                 if wanted.latency_histogram {
-                    self.observe(Metric::InferenceTime, labels.iter().cloned(), one.duration_ms);
+                    self.observe_value(Metric::InferenceTime, labels.iter().cloned(), one.duration_ms);
                 }
                 if let Some(cost) = one.cost_microusd.filter(|_| wanted.cost_usd) {
-                    self.observe(Metric::Cost, labels, cost);
+                    self.observe_value(Metric::Cost, labels, cost);
                 }
             }
             TelemetryFactKind::Called(call) if wanted.latency_histogram => {
                 let labels = [
                     ("gen_ai.tool.name", call.tool.clone()),
-                    ("clawk.tool.outcome", Label::declared(call.outcome)),
+                    ("clawk.tool.outcome", Label::from_declared(call.outcome)),
                 ];
-                self.observe(Metric::ToolTime, labels, call.duration_ms);
+                self.observe_value(Metric::ToolTime, labels, call.duration_ms);
             }
             TelemetryFactKind::Memory {
                 store,
                 hit: Some(hit),
                 ..
             } if wanted.retrieval_hit_rate => {
-                let hit = Label::declared(if *hit { "true" } else { "false" });
+                let hit = Label::from_declared(if *hit { "true" } else { "false" });
                 let labels = [("clawk.memory.store", store.clone()), ("clawk.memory.hit", hit)];
-                self.observe(Metric::Retrievals, labels, 1);
+                self.observe_value(Metric::Retrievals, labels, 1);
             }
             TelemetryFactKind::Planned { skill, revisions, .. } if wanted.plan_revision_count => {
-                self.observe(
+                self.observe_value(
                     Metric::PlanRevisions,
                     [("clawk.skill", skill.clone())],
                     *revisions,
@@ -194,21 +194,21 @@ impl ExporterMetrics {
                 ..
             } if wanted.prediction_error => {
                 let labels = [("clawk.world_model", world_model.clone())];
-                self.observe(Metric::PredictionError, labels, *error_permille);
+                self.observe_value(Metric::PredictionError, labels, *error_permille);
             }
             _ => {}
         }
-        self.total() != before
+        self.total_count() != before
     }
 
-    fn total(&self) -> u64 {
+    fn total_count(&self) -> u64 {
         self.series
             .values()
             .map(|series| series.count)
             .fold(0, u64::wrapping_add)
     }
 
-    fn observe(
+    fn observe_value(
         &mut self,
         metric: Metric,
         labels: impl IntoIterator<Item = (&'static str, Label)>,
@@ -222,7 +222,7 @@ impl ExporterMetrics {
         if of_metric >= MAX_SERIES && !self.series.contains_key(&(metric, labels.clone())) {
             labels
                 .values_mut()
-                .for_each(|label| *label = Label::declared(Label::OTHER));
+                .for_each(|label| *label = Label::from_declared(Label::OTHER));
         }
         let bounds = metric.bounds();
         let series = self

@@ -1,7 +1,7 @@
 //! OTLP over HTTP with protobuf. The messages are few and fixed, so this module writes their bytes itself (ADR 0155).
 
 use crate::item::{AttributeValue, TelemetryRecord};
-use crate::line::units;
+use crate::line::in_units;
 use crate::meter::MetricPoint;
 use crate::sink::TelemetryResource;
 
@@ -10,7 +10,7 @@ use crate::sink::TelemetryResource;
 struct ProtobufWriter(Vec<u8>);
 
 impl ProtobufWriter {
-    fn varint(&mut self, mut number: u64) {
+    fn write_varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0
                 .push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
@@ -19,122 +19,122 @@ impl ProtobufWriter {
         self.0.push(u8::try_from(number).unwrap_or_default());
     }
 
-    fn key(&mut self, field: u64, wire: u64) {
-        self.varint((field << 3) | wire);
+    fn write_key(&mut self, field: u64, wire: u64) {
+        self.write_varint((field << 3) | wire);
     }
 
-    fn number(&mut self, field: u64, number: u64) {
-        self.key(field, 0);
-        self.varint(number);
+    fn write_number(&mut self, field: u64, number: u64) {
+        self.write_key(field, 0);
+        self.write_varint(number);
     }
 
-    fn fixed(&mut self, field: u64, number: u64) {
-        self.key(field, 1);
+    fn write_fixed(&mut self, field: u64, number: u64) {
+        self.write_key(field, 1);
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    fn double(&mut self, field: u64, number: f64) {
-        self.fixed(field, number.to_bits());
+    fn write_double(&mut self, field: u64, number: f64) {
+        self.write_fixed(field, number.to_bits());
     }
 
-    fn bytes(&mut self, field: u64, bytes: &[u8]) {
-        self.key(field, 2);
-        self.varint(u64::try_from(bytes.len()).unwrap_or_default());
+    fn write_bytes(&mut self, field: u64, bytes: &[u8]) {
+        self.write_key(field, 2);
+        self.write_varint(u64::try_from(bytes.len()).unwrap_or_default());
         self.0.extend_from_slice(bytes);
     }
 
-    fn message(&mut self, field: u64, write: impl FnOnce(&mut Self)) {
+    fn write_message(&mut self, field: u64, write: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         write(&mut inner);
-        self.bytes(field, &inner.0);
+        self.write_bytes(field, &inner.0);
     }
 
-    fn attribute(&mut self, field: u64, name: &str, write: impl FnOnce(&mut Self)) {
-        self.message(field, |pair| {
-            pair.bytes(1, name.as_bytes());
-            pair.message(2, write);
+    fn write_attribute(&mut self, field: u64, name: &str, write: impl FnOnce(&mut Self)) {
+        self.write_message(field, |pair| {
+            pair.write_bytes(1, name.as_bytes());
+            pair.write_message(2, write);
         });
     }
 
-    fn text(&mut self, field: u64, name: &str, text: &str) {
-        self.attribute(field, name, |value| value.bytes(1, text.as_bytes()));
+    fn write_text(&mut self, field: u64, name: &str, text: &str) {
+        self.write_attribute(field, name, |value| value.write_bytes(1, text.as_bytes()));
     }
 }
 
-fn nanos(at_us: i64) -> u64 {
+fn to_nanos(at_us: i64) -> u64 {
     u64::try_from(at_us).unwrap_or_default().saturating_mul(1000)
 }
 
-fn resource(message: &mut ProtobufWriter, resource: &TelemetryResource) {
-    message.message(1, |it| {
-        it.text(1, "service.name", "clawk");
-        it.text(1, "service.version", env!("CARGO_PKG_VERSION"));
-        it.text(1, "gen_ai.agent.name", resource.agent.as_str());
+fn write_resource(message: &mut ProtobufWriter, resource: &TelemetryResource) {
+    message.write_message(1, |it| {
+        it.write_text(1, "service.name", "clawk");
+        it.write_text(1, "service.version", env!("CARGO_PKG_VERSION"));
+        it.write_text(1, "gen_ai.agent.name", resource.agent.as_str());
     });
 }
 
-fn scope(message: &mut ProtobufWriter) {
-    message.message(1, |it| {
-        it.bytes(1, b"clawk.telemetry");
-        it.bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
+fn write_scope(message: &mut ProtobufWriter) {
+    message.write_message(1, |it| {
+        it.write_bytes(1, b"clawk.telemetry");
+        it.write_bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
     });
 }
 
 /// Writes an `ExportTraceServiceRequest`.
-pub(crate) fn traces(items: &[TelemetryRecord], of: &TelemetryResource) -> Vec<u8> {
+pub(crate) fn encode_traces(items: &[TelemetryRecord], of: &TelemetryResource) -> Vec<u8> {
     let mut request = ProtobufWriter::default();
-    request.message(1, |all| {
-        resource(all, of);
-        all.message(2, |scoped| {
-            scope(scoped);
+    request.write_message(1, |all| {
+        write_resource(all, of);
+        all.write_message(2, |scoped| {
+            write_scope(scoped);
             for item in items {
-                scoped.message(2, |it| span(it, item));
+                scoped.write_message(2, |it| write_span(it, item));
             }
         });
     });
     request.0
 }
 
-fn span(it: &mut ProtobufWriter, item: &TelemetryRecord) {
-    it.bytes(1, &item.trace);
-    it.bytes(2, &item.span);
+fn write_span(it: &mut ProtobufWriter, item: &TelemetryRecord) {
+    it.write_bytes(1, &item.trace);
+    it.write_bytes(2, &item.span);
     if let Some(parent) = &item.parent {
-        it.bytes(4, parent);
+        it.write_bytes(4, parent);
     }
-    it.bytes(5, item.name.as_bytes());
-    it.number(6, if item.is_client { 3 } else { 1 });
-    it.fixed(7, nanos(item.start_us));
-    it.fixed(8, nanos(item.end_us));
-    it.text(9, "clawk.category", item.category.name());
+    it.write_bytes(5, item.name.as_bytes());
+    it.write_number(6, if item.is_client { 3 } else { 1 });
+    it.write_fixed(7, to_nanos(item.start_us));
+    it.write_fixed(8, to_nanos(item.end_us));
+    it.write_text(9, "clawk.category", item.category.name());
     for (name, val) in &item.attributes {
-        it.attribute(9, name, |value| match val {
-            AttributeValue::Int(number) => value.number(3, *number),
-            AttributeValue::Flag(flag) => value.number(2, u64::from(*flag)),
-            other => value.bytes(1, other.text().unwrap_or_default().as_bytes()),
+        it.write_attribute(9, name, |value| match val {
+            AttributeValue::Int(number) => value.write_number(3, *number),
+            AttributeValue::Flag(flag) => value.write_number(2, u64::from(*flag)),
+            other => value.write_bytes(1, other.text().unwrap_or_default().as_bytes()),
         });
     }
-    it.message(15, |status| match &item.fault {
+    it.write_message(15, |status| match &item.fault {
         Some(fault) => {
-            status.bytes(2, fault.as_str().as_bytes());
-            status.number(3, 2);
+            status.write_bytes(2, fault.as_str().as_bytes());
+            status.write_number(3, 2);
         }
-        None => status.number(3, 1),
+        None => status.write_number(3, 1),
     });
 }
 
 /// Writes an `ExportMetricsServiceRequest` with cumulative values since `since_us`.
-pub(crate) fn metrics(
+pub(crate) fn encode_metrics(
     points: &[MetricPoint],
     (since_us, now_us): (i64, i64),
     of: &TelemetryResource,
 ) -> Vec<u8> {
     let mut request = ProtobufWriter::default();
-    request.message(1, |all| {
-        resource(all, of);
-        all.message(2, |scoped| {
-            scope(scoped);
+    request.write_message(1, |all| {
+        write_resource(all, of);
+        all.write_message(2, |scoped| {
+            write_scope(scoped);
             for same in points.chunk_by(|one, next| one.metric == next.metric) {
-                scoped.message(2, |it| metric(it, same, (since_us, now_us)));
+                scoped.write_message(2, |it| write_metric(it, same, (since_us, now_us)));
             }
         });
     });
@@ -144,56 +144,56 @@ pub(crate) fn metrics(
 /// OTLP's number for cumulative values.
 const TEMPORALITY: u64 = 2;
 
-fn metric(it: &mut ProtobufWriter, points: &[MetricPoint], times: (i64, i64)) {
+fn write_metric(it: &mut ProtobufWriter, points: &[MetricPoint], times: (i64, i64)) {
     let Some(metric) = points.first().map(|point| point.metric) else {
         return;
     };
-    it.bytes(1, metric.name().as_bytes());
-    it.bytes(3, metric.unit().as_bytes());
+    it.write_bytes(1, metric.name().as_bytes());
+    it.write_bytes(3, metric.unit().as_bytes());
     let is_counter = metric.bounds().is_empty();
-    it.message(if is_counter { 7 } else { 9 }, |data| {
+    it.write_message(if is_counter { 7 } else { 9 }, |data| {
         for point in points {
-            data.message(1, |one| match is_counter {
-                true => sum(one, point, times),
-                false => histogram(one, point, times),
+            data.write_message(1, |one| match is_counter {
+                true => write_sum(one, point, times),
+                false => write_histogram(one, point, times),
             });
         }
-        data.number(2, TEMPORALITY);
+        data.write_number(2, TEMPORALITY);
         if is_counter {
-            data.number(3, 1);
+            data.write_number(3, 1);
         }
     });
 }
 
-fn sum(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
-    it.fixed(2, nanos(since_us));
-    it.fixed(3, nanos(now_us));
-    it.double(4, units(point.metric, point.series.sum));
+fn write_sum(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
+    it.write_fixed(2, to_nanos(since_us));
+    it.write_fixed(3, to_nanos(now_us));
+    it.write_double(4, in_units(point.metric, point.series.sum));
     for (name, label) in &point.labels {
-        it.text(7, name, label.as_str());
+        it.write_text(7, name, label.as_str());
     }
 }
 
-fn histogram(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
-    it.fixed(2, nanos(since_us));
-    it.fixed(3, nanos(now_us));
-    it.fixed(4, point.series.count);
-    it.double(5, units(point.metric, point.series.sum));
+fn write_histogram(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
+    it.write_fixed(2, to_nanos(since_us));
+    it.write_fixed(3, to_nanos(now_us));
+    it.write_fixed(4, point.series.count);
+    it.write_double(5, in_units(point.metric, point.series.sum));
     let counts: Vec<u8> = point
         .series
         .buckets
         .iter()
         .flat_map(|count| count.to_le_bytes())
         .collect();
-    it.bytes(6, &counts);
+    it.write_bytes(6, &counts);
     let bounds = point
         .metric
         .bounds()
         .iter()
-        .map(|bound| units(point.metric, *bound));
+        .map(|bound| in_units(point.metric, *bound));
     let bounds: Vec<u8> = bounds.flat_map(|bound| bound.to_bits().to_le_bytes()).collect();
-    it.bytes(7, &bounds);
+    it.write_bytes(7, &bounds);
     for (name, label) in &point.labels {
-        it.text(9, name, label.as_str());
+        it.write_text(9, name, label.as_str());
     }
 }

@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// Writes the batch as JSON Lines.
-    fn lines(&self, resource: &TelemetryResource) -> String {
+    fn to_json_lines(&self, resource: &TelemetryResource) -> String {
         let items = self.items.iter().map(|item| line::of_item(item, resource));
         let points = self
             .points
@@ -119,7 +119,7 @@ impl TelemetrySink {
     ///
     /// # Errors
     /// [`DeliveryError`]. The receiver may already have part of the batch; the caller sends all of it again.
-    pub async fn put(
+    pub async fn deliver_batch(
         &self,
         batch: &Batch,
         resource: &TelemetryResource,
@@ -128,27 +128,27 @@ impl TelemetrySink {
         match self {
             Self::Otlp(http) => {
                 if !batch.items.is_empty() {
-                    let body = otlp::traces(&batch.items, resource);
-                    http.post("v1/traces", "application/x-protobuf", body, secret)
+                    let body = otlp::encode_traces(&batch.items, resource);
+                    http.post_body("v1/traces", "application/x-protobuf", body, secret)
                         .await?;
                 }
                 if !batch.points.is_empty() {
-                    let body = otlp::metrics(&batch.points, batch.times, resource);
-                    http.post("v1/metrics", "application/x-protobuf", body, secret)
+                    let body = otlp::encode_metrics(&batch.points, batch.times, resource);
+                    http.post_body("v1/metrics", "application/x-protobuf", body, secret)
                         .await?;
                 }
                 Ok(())
             }
             Self::Webhook(http) => {
-                let body = batch.lines(resource).into_bytes();
-                http.post("", "application/x-ndjson", body, secret).await
+                let body = batch.to_json_lines(resource).into_bytes();
+                http.post_body("", "application/x-ndjson", body, secret).await
             }
-            Self::File(file) => file.append(&batch.lines(resource)),
-            Self::Sqlite(db) => db.put(batch, resource),
+            Self::File(file) => file.append_lines(&batch.to_json_lines(resource)),
+            Self::Sqlite(db) => db.insert_batch(batch, resource),
             Self::Console => {
                 let mut out = std::io::stderr().lock();
                 let path = || PathBuf::from("standard error");
-                out.write_all(batch.lines(resource).as_bytes())
+                out.write_all(batch.to_json_lines(resource).as_bytes())
                     .map_err(|source| DeliveryError::Io { path: path(), source })
             }
         }
@@ -167,7 +167,7 @@ pub struct HttpSink {
 impl HttpSink {
     /// Returns `endpoint` with the path of `signal`. An endpoint that ends in `/v1/traces` is read as the base address of both
     /// signals.
-    fn at(&self, signal: &str) -> Url {
+    fn signal_url(&self, signal: &str) -> Url {
         let mut url = self.endpoint.clone();
         if !signal.is_empty() {
             let path = url.path().trim_end_matches('/');
@@ -180,14 +180,14 @@ impl HttpSink {
         url
     }
 
-    async fn post(
+    async fn post_body(
         &self,
         signal: &str,
         kind: &'static str,
         body: Vec<u8>,
         secret: Option<&Secret>,
     ) -> Result<(), DeliveryError> {
-        let mut request = Request::post(self.at(signal), kind, body);
+        let mut request = Request::post(self.signal_url(signal), kind, body);
         if let Some(secret) = secret {
             // silent-ok: the cause would quote the secret
             let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.expose()))
@@ -222,7 +222,7 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    fn open(&self) -> std::io::Result<fs::File> {
+    fn open_file(&self) -> std::io::Result<fs::File> {
         const O_NOFOLLOW: i32 = 0o400_000;
         const O_NONBLOCK: i32 = 0o4000;
         fs::OpenOptions::new()
@@ -238,11 +238,11 @@ impl FileSink {
     ///
     /// # Errors
     /// The file can't be written, or holds other data.
-    pub fn check(&self) -> Result<(), DeliveryError> {
-        self.append("")
+    pub fn check_file(&self) -> Result<(), DeliveryError> {
+        self.append_lines("")
     }
 
-    fn append(&self, lines: &str) -> Result<(), DeliveryError> {
+    fn append_lines(&self, lines: &str) -> Result<(), DeliveryError> {
         let io = |source| DeliveryError::Io {
             path: self.path.clone(),
             source,
@@ -250,7 +250,7 @@ impl FileSink {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder).map_err(io)?;
         }
-        let mut file = self.open().map_err(io)?;
+        let mut file = self.open_file().map_err(io)?;
         let held = file.metadata().map_err(io)?;
         let mut first = Vec::new();
         let prefix = line::PREFIX.as_bytes();
@@ -263,12 +263,12 @@ impl FileSink {
             .and_then(|()| file.sync_data())
             .map_err(io)?;
         if file.metadata().map_err(io)?.len() > self.max_bytes {
-            self.rotate().map_err(io)?;
+            self.rotate_file().map_err(io)?;
         }
         Ok(())
     }
 
-    fn rotate(&self) -> std::io::Result<()> {
+    fn rotate_file(&self) -> std::io::Result<()> {
         let aside = |number: u32| {
             let mut name = self.path.as_os_str().to_owned();
             name.push(format!(".{number}"));
@@ -295,11 +295,11 @@ impl SqliteSink {
     ///
     /// # Errors
     /// The database can't be written, or was made by another program.
-    pub fn check(&self) -> Result<(), DeliveryError> {
-        self.open().map(drop)
+    pub fn check_database(&self) -> Result<(), DeliveryError> {
+        self.open_database().map(drop)
     }
 
-    fn open(&self) -> Result<rusqlite::Connection, DeliveryError> {
+    fn open_database(&self) -> Result<rusqlite::Connection, DeliveryError> {
         let io = |source| DeliveryError::Io {
             path: self.path.clone(),
             source,
@@ -331,21 +331,21 @@ impl SqliteSink {
             )?;
             Ok(Some(db))
         };
-        let db = open().map_err(|source| self.database(source))?;
+        let db = open().map_err(|source| self.database_error(source))?;
         let db = db.ok_or_else(|| DeliveryError::NotOurs(self.path.clone()))?;
         fs::set_permissions(&self.path, fs::Permissions::from_mode(0o600)).map_err(io)?;
         Ok(db)
     }
 
-    fn database(&self, source: rusqlite::Error) -> DeliveryError {
+    fn database_error(&self, source: rusqlite::Error) -> DeliveryError {
         DeliveryError::Database {
             path: self.path.clone(),
             source,
         }
     }
 
-    fn put(&self, batch: &Batch, resource: &TelemetryResource) -> Result<(), DeliveryError> {
-        let mut db = self.open()?;
+    fn insert_batch(&self, batch: &Batch, resource: &TelemetryResource) -> Result<(), DeliveryError> {
+        let mut db = self.open_database()?;
         let mut write = || -> rusqlite::Result<()> {
             let all = db.transaction()?;
             for item in &batch.items {
@@ -383,7 +383,7 @@ impl SqliteSink {
             )?;
             all.commit()
         };
-        write().map_err(|source| self.database(source))
+        write().map_err(|source| self.database_error(source))
     }
 
     /// Returns the path of the database.

@@ -40,11 +40,11 @@ fn call(fault: Option<&str>) -> TelemetryFactKind {
     TelemetryFactKind::Called(ToolCallFact {
         request: id(7),
         turn: Some(id(2)),
-        tool: Label::declared("shell"),
+        tool: Label::from_declared("shell"),
         outcome: "executed",
         duration_ms: 12,
         result: Some(Digest([3; 32])),
-        fault: fault.map(Label::declared),
+        fault: fault.map(Label::from_declared),
     })
 }
 
@@ -53,8 +53,8 @@ fn inferred() -> TelemetryFactKind {
         inference: id(9),
         attempt: 1,
         turn: id(2),
-        provider: Label::declared("main"),
-        model: Label::declared("m"),
+        provider: Label::from_declared("main"),
+        model: Label::from_declared("m"),
         input_tokens: 100,
         output_tokens: 20,
         cost_microusd: Some(1500),
@@ -64,7 +64,7 @@ fn inferred() -> TelemetryFactKind {
 }
 
 fn one_of_each() -> Vec<(&'static str, TelemetryFactKind)> {
-    let label = |name: &str| Label::declared(name);
+    let label = |name: &str| Label::from_declared(name);
     let memory = TelemetryFactKind::Memory {
         op: "queried",
         store: label("notes"),
@@ -120,7 +120,7 @@ fn events(on: &[&str]) -> Events {
 }
 
 fn assembler(telemetry: &Telemetry) -> TelemetryAssembler {
-    TelemetryAssembler::new(TelemetrySelection::of(telemetry, "agent"))
+    TelemetryAssembler::new(TelemetrySelection::from_manifest(telemetry, "agent"))
 }
 
 #[test]
@@ -128,7 +128,9 @@ fn each_category_is_told_when_it_is_wanted_and_only_then() {
     for (category, what) in one_of_each() {
         let mut wanted = telemetry();
         wanted.events = events(&[category]);
-        let item = assembler(&wanted).take(&fact(1, what.clone())).unwrap();
+        let item = assembler(&wanted)
+            .assemble_record(&fact(1, what.clone()))
+            .unwrap();
         assert_eq!(item.category.name(), category);
         let others: Vec<&str> = one_of_each()
             .iter()
@@ -136,21 +138,32 @@ fn each_category_is_told_when_it_is_wanted_and_only_then() {
             .filter(|name| *name != category)
             .collect();
         wanted.events = events(&others);
-        assert!(assembler(&wanted).take(&fact(1, what)).is_none(), "{category}");
+        assert!(
+            assembler(&wanted).assemble_record(&fact(1, what)).is_none(),
+            "{category}"
+        );
     }
     // Errors of a category that is off are told as long as `errors` is on.
     let mut wanted = telemetry();
     wanted.events = events(&["errors"]);
-    assert!(assembler(&wanted).take(&fact(1, call(Some("failed")))).is_some());
+    assert!(
+        assembler(&wanted)
+            .assemble_record(&fact(1, call(Some("failed"))))
+            .is_some()
+    );
     wanted.events = events(&[]);
-    assert!(assembler(&wanted).take(&fact(1, call(Some("failed")))).is_none());
+    assert!(
+        assembler(&wanted)
+            .assemble_record(&fact(1, call(Some("failed"))))
+            .is_none()
+    );
 }
 
 #[test]
 fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
     let planned = TelemetryFactKind::Planned {
-        skill: Label::declared("tidy"),
-        world_model: Label::declared("wm"),
+        skill: Label::from_declared("tidy"),
+        world_model: Label::from_declared("wm"),
         candidates: 2,
         revisions: 3,
         turn: None,
@@ -160,7 +173,7 @@ fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
     let counted = |wanted: &MetricSettings| {
         let mut meter = ExporterMetrics::new(wanted.clone(), Vec::new());
         all.iter().for_each(|what| {
-            meter.add(&fact(1, what.clone()));
+            meter.count_fact(&fact(1, what.clone()));
         });
         let mut metrics: Vec<Metric> = meter.points().iter().map(|point| point.metric).collect();
         metrics.dedup();
@@ -197,15 +210,15 @@ fn series_are_bounded_and_go_on_where_an_earlier_run_ended() {
     for number in 0..1000 {
         let mut what = call(None);
         if let TelemetryFactKind::Called(call) = &mut what {
-            call.tool = Label::declared(&format!("tool-{number}"));
+            call.tool = Label::from_declared(&format!("tool-{number}"));
         }
-        meter.add(&fact(number, what));
+        meter.count_fact(&fact(number, what));
     }
     let points = meter.points();
     assert!(points.len() <= 257, "{}", points.len());
     assert_eq!(points.iter().map(|point| point.series.count).sum::<u64>(), 1000);
     let mut next = ExporterMetrics::new(MetricSettings::default(), points);
-    next.add(&fact(1, call(None)));
+    next.count_fact(&fact(1, call(None)));
     assert_eq!(
         next.points().iter().map(|point| point.series.count).sum::<u64>(),
         1001
@@ -222,14 +235,14 @@ fn a_session_is_told_whole_or_not_at_all() {
         for sequence in 0..3 {
             let mut one = fact(sequence, call(if sequence == 1 { Some("failed") } else { None }));
             one.session = id(session);
-            all.push(assembler(&wanted).take(&one).is_some());
+            all.push(assembler(&wanted).assemble_record(&one).is_some());
         }
         assert!(all.iter().all(|one| *one == all[0]));
         told += u32::from(all[0]);
     }
     assert!((400..600).contains(&told), "{told}");
     wanted.sampling.rate = 0.0;
-    assert!(TelemetrySelection::of(&wanted, "agent").is_off());
+    assert!(TelemetrySelection::from_manifest(&wanted, "agent").is_off());
 }
 
 #[test]
@@ -244,10 +257,10 @@ fn digests_of_arguments_and_results_are_removed_when_the_manifest_says_so() {
         let arguments = Digest([2; 32]);
         let request = id(7);
         assert!(
-            made.take(&fact(1, TelemetryFactKind::CallWanted { request, arguments }))
+            made.assemble_record(&fact(1, TelemetryFactKind::CallWanted { request, arguments }))
                 .is_none()
         );
-        let item = made.take(&fact(2, call(None))).unwrap();
+        let item = made.assemble_record(&fact(2, call(None))).unwrap();
         let value = |name: &str| {
             let found = item.attributes.iter().find(|(one, _)| *one == name).unwrap();
             found.1.text().unwrap()
@@ -263,14 +276,14 @@ fn digests_of_arguments_and_results_are_removed_when_the_manifest_says_so() {
 
 #[test]
 fn a_hostile_name_forges_neither_a_line_nor_a_label() {
-    let label = Label::declared("x\n{\"clawk_telemetry\":1}\"},secret=\u{202e}\u{1b}[2J");
+    let label = Label::from_declared("x\n{\"clawk_telemetry\":1}\"},secret=\u{202e}\u{1b}[2J");
     assert!(
         label
             .as_str()
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"_-.:/".contains(&b))
     );
-    assert!(Label::declared(&"x".repeat(1000)).as_str().len() <= 64);
+    assert!(Label::from_declared(&"x".repeat(1000)).as_str().len() <= 64);
     assert_eq!(Label::one_of("password123", &["READY"]).as_str(), "other");
 }
 
@@ -281,31 +294,31 @@ fn a_swarm_task_is_one_trace_on_both_hosts() {
     wanted.events.swarm_ops = true;
     // The host that delegates.
     let reported = TelemetryFactKind::Swarm {
-        op: Label::declared("reported"),
+        op: Label::from_declared("reported"),
         member: None,
         task: Some(task),
-        status: Some(Label::declared("completed")),
+        status: Some(Label::from_declared("completed")),
         duration_ms: 5,
     };
-    let root = assembler(&wanted).take(&fact(1, reported));
+    let root = assembler(&wanted).assemble_record(&fact(1, reported));
     // The member's.
     let mut member = assembler(&wanted);
     let turn = id(2);
-    member.take(&fact(
+    member.assemble_record(&fact(
         1,
         TelemetryFactKind::TurnBegan {
             turn,
             task: Some(task),
         },
     ));
-    let called = member.take(&fact(2, call(None))).unwrap();
+    let called = member.assemble_record(&fact(2, call(None))).unwrap();
     let tokens = (1, 2);
     let ended = TelemetryFactKind::TurnEnded {
         turn,
         duration_ms: 4,
         tokens,
     };
-    let ended = member.take(&fact(3, ended)).unwrap();
+    let ended = member.assemble_record(&fact(3, ended)).unwrap();
     let root = root.unwrap();
     assert_eq!(ended.parent, Some(root.span));
     assert_eq!(called.parent, Some(ended.span));
@@ -315,22 +328,22 @@ fn a_swarm_task_is_one_trace_on_both_hosts() {
 fn batch(number: u64) -> (Batch, TelemetryResource) {
     let mut made = assembler(&telemetry());
     let items: Vec<TelemetryRecord> = (0..number)
-        .filter_map(|sequence| made.take(&fact(sequence, call(None))))
+        .filter_map(|sequence| made.assemble_record(&fact(sequence, call(None))))
         .collect();
     let mut meter = ExporterMetrics::new(MetricSettings::default(), Vec::new());
-    meter.add(&fact(1, inferred()));
+    meter.count_fact(&fact(1, inferred()));
     let batch = Batch {
         items,
         points: meter.points(),
         times: (1_700_000_000_000_000, 1_700_000_001_000_000),
     };
-    let agent = Label::declared("agent");
+    let agent = Label::from_declared("agent");
     (batch, TelemetryResource { agent })
 }
 
 fn put(sink: &TelemetrySink, batch: &Batch, resource: &TelemetryResource) -> Result<(), DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(sink.put(batch, resource, None))
+    runtime.block_on(sink.deliver_batch(batch, resource, None))
 }
 
 #[test]

@@ -73,7 +73,11 @@ pub struct UnboundTool {
 ///
 /// # Errors
 /// All tools without a usable executor, in the manifest's order.
-pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: ToolHost) -> Result<Runner, Vec<UnboundTool>> {
+pub fn bind_tools(
+    manifest: &Manifest,
+    config: &ToolsConfig,
+    host: ToolHost,
+) -> Result<Runner, Vec<UnboundTool>> {
     let exits = Arc::new(EgressProxies::new(
         host.egress.clone(),
         host.secrets.env().clone(),
@@ -89,7 +93,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: ToolHost) -> Result
     let mut unbound = Vec::new();
     let mut mending = BTreeMap::new();
     for tool in &manifest.tools {
-        match binder.mending(tool) {
+        match binder.reconcile_plan(tool) {
             Ok(ways) => {
                 mending.insert(tool.name.clone(), ways);
             }
@@ -98,7 +102,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: ToolHost) -> Result
                 reason,
             }),
         }
-        match binder.tool(tool) {
+        match binder.bind_tool(tool) {
             Ok(Some(binding)) => {
                 bound.insert(tool.name.clone(), binding);
             }
@@ -145,11 +149,11 @@ impl ToolBinder<'_> {
             Some(tool) => self.manifest.sandbox_of(tool),
             None => self.manifest.sandbox.as_ref(),
         };
-        Plan::compile(sandbox, &self.host.defaults).keeping(&self.host.own, &self.host.workdir)
+        Plan::compile(sandbox, &self.host.defaults).with_runtime_files(&self.host.own, &self.host.workdir)
     }
 
     /// The binding of one tool; `None` for tools that the kernel runs itself.
-    fn tool(&mut self, tool: &Tool) -> Result<Option<ExecutorBinding>, String> {
+    fn bind_tool(&mut self, tool: &Tool) -> Result<Option<ExecutorBinding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
         if let Some(other) = &config.a2a {
@@ -159,22 +163,25 @@ impl ToolBinder<'_> {
             if config.argv || config.start_in.is_some() {
                 return Err("`argv` and `start_in` go with `command` alone".to_owned());
             }
-            return self.remote(other).map(ExecutorBinding::A2a).map(Some);
+            return self.a2a_endpoint(other).map(ExecutorBinding::A2a).map(Some);
         }
         match (&config.command, &config.http, &config.wasm) {
             (Some(command), None, None) => {
                 let plan = self.plan_of(Some(tool));
                 return self
-                    .command(command, config, &plan)
+                    .build_command(command, config, &plan)
                     .map(ExecutorBinding::Command)
                     .map(Some);
             }
             (None, ..) | (_, Some(_), _) | (_, _, Some(_)) if config.argv || config.start_in.is_some() => {
                 return Err("`argv` and `start_in` go with `command` alone".to_owned());
             }
-            (None, Some(http), None) => return self.endpoint(http).map(ExecutorBinding::Http).map(Some),
+            (None, Some(http), None) => return self.http_endpoint(http).map(ExecutorBinding::Http).map(Some),
             (None, None, Some(module)) => {
-                return self.guest(module, config).map(ExecutorBinding::Command).map(Some);
+                return self
+                    .guest_command(module, config)
+                    .map(ExecutorBinding::Command)
+                    .map(Some);
             }
             (None, None, None) => {}
             _ => return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned()),
@@ -184,7 +191,7 @@ impl ToolBinder<'_> {
         }
         // A tool with an `mcp_source` is served by that server, whatever its name is.
         if let Some(source) = &tool.mcp_source {
-            let server = self.server(&source.uri, tool)?;
+            let server = self.mcp_server(&source.uri, tool)?;
             let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
             return Ok(Some(ExecutorBinding::Mcp(McpTool {
                 server,
@@ -196,7 +203,7 @@ impl ToolBinder<'_> {
         if let Some(extra) = self.host.extras.get(&tool.name) {
             return Ok(Some(ExecutorBinding::Extra(extra.clone())));
         }
-        match BuiltinTool::named(&tool.name) {
+        match BuiltinTool::from_name(&tool.name) {
             Some(builtin) => Ok(Some(ExecutorBinding::Builtin(builtin))),
             None => Err(format!(
                 "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name",
@@ -206,7 +213,7 @@ impl ToolBinder<'_> {
     }
 
     /// How unknown outcomes of this tool are reconciled.
-    fn mending(&self, tool: &Tool) -> Result<ReconcilePlan, String> {
+    fn reconcile_plan(&self, tool: &Tool) -> Result<ReconcilePlan, String> {
         let Some(config) = self.config.tools.get(&tool.name) else {
             return Ok(ReconcilePlan::default());
         };
@@ -235,23 +242,25 @@ impl ToolBinder<'_> {
         let check = config
             .reconcile
             .as_ref()
-            .map(|given| self.check(given, config, &self.plan_of(Some(tool))));
+            .map(|given| self.reconcile_check(given, config, &self.plan_of(Some(tool))));
         Ok(ReconcilePlan {
             key,
             check: check.transpose()?,
         })
     }
 
-    fn check(
+    fn reconcile_check(
         &self,
         given: &ReconcileConfig,
         config: &ToolConfig,
         plan: &Plan,
     ) -> Result<ReconcileCheck, String> {
         match (&given.command, &given.http, &given.tool) {
-            (Some(command), None, None) => self.command(command, config, plan).map(ReconcileCheck::Command),
+            (Some(command), None, None) => self
+                .build_command(command, config, plan)
+                .map(ReconcileCheck::Command),
             (None, Some(template), None) => {
-                let url = Url::parse(&mend::fill(template, &serde_json::Map::new()))
+                let url = Url::parse(&mend::fill_template(template, &serde_json::Map::new()))
                     .map_err(|error| format!("`reconcile.http` can't be read: {error}"))?;
                 let own = config.http.as_ref().filter(|own| {
                     // Headers with secrets are only for the same origin.
@@ -260,7 +269,7 @@ impl ToolBinder<'_> {
                 let headers = match own {
                     Some(own) => {
                         let mut headers = plain_headers(&own.headers)?;
-                        let secrets = self.secrets(&own.secret_headers)?;
+                        let secrets = self.resolve_secrets(&own.secret_headers)?;
                         headers.extend(secret_headers(&secrets, &own.secret_prefix)?);
                         headers
                     }
@@ -269,7 +278,7 @@ impl ToolBinder<'_> {
                 Ok(ReconcileCheck::Http(Box::new(ReconcileEndpoint {
                     template: template.clone(),
                     headers,
-                    client: self.client(&url)?,
+                    client: self.endpoint_client(&url)?,
                 })))
             }
             (None, None, Some(name)) if self.manifest.tool(name).is_some() => {
@@ -282,7 +291,7 @@ impl ToolBinder<'_> {
         }
     }
 
-    pub(crate) fn command(
+    pub(crate) fn build_command(
         &self,
         command: &[String],
         config: &ToolConfig,
@@ -300,11 +309,11 @@ impl ToolBinder<'_> {
         } else {
             program.clone()
         };
-        let secrets = self.secrets(&config.secret_env)?;
+        let secrets = self.resolve_secrets(&config.secret_env)?;
         Ok(Command {
             program,
             args: args.to_vec(),
-            env: self.environment(&config.env, plan),
+            env: self.command_environment(&config.env, plan),
             secrets,
             read_paths: self.read_paths(&[config]),
             guest: false,
@@ -314,7 +323,7 @@ impl ToolBinder<'_> {
     }
 
     /// Binds a WebAssembly file. The guest gets only the configured environment variables.
-    fn guest(&self, module: &std::path::Path, config: &ToolConfig) -> Result<Command, String> {
+    fn guest_command(&self, module: &std::path::Path, config: &ToolConfig) -> Result<Command, String> {
         let path = self.host.base.join(module);
         let path = path
             .canonicalize()
@@ -327,7 +336,7 @@ impl ToolBinder<'_> {
             program: path.to_string_lossy().into_owned(),
             args: Vec::new(),
             env: variables.collect(),
-            secrets: self.secrets(&config.secret_env)?,
+            secrets: self.resolve_secrets(&config.secret_env)?,
             read_paths: Vec::new(),
             guest: true,
             argv: false,
@@ -341,29 +350,29 @@ impl ToolBinder<'_> {
         all.map(|path| self.host.base.join(path)).collect()
     }
 
-    fn endpoint(&self, http: &HttpTool) -> Result<Endpoint, String> {
+    fn http_endpoint(&self, http: &HttpTool) -> Result<Endpoint, String> {
         let url = Url::parse(&http.url).map_err(|error| format!("`http.url` can't be read: {error}"))?;
         let mut headers = plain_headers(&http.headers)?;
-        let secrets = self.secrets(&http.secret_headers)?;
+        let secrets = self.resolve_secrets(&http.secret_headers)?;
         headers.extend(secret_headers(&secrets, &http.secret_prefix)?);
         headers.insert(
             http::header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
         Ok(Endpoint {
-            client: self.client(&url)?,
+            client: self.endpoint_client(&url)?,
             url,
             headers,
         })
     }
 
     /// Binds another agent. Only the origin that the operator wrote is used.
-    fn remote(&self, other: &A2aTool) -> Result<A2aEndpoint, String> {
+    fn a2a_endpoint(&self, other: &A2aTool) -> Result<A2aEndpoint, String> {
         let base = Url::parse(&other.url).map_err(|error| format!("`a2a.url` can't be read: {error}"))?;
-        let secrets = self.secrets(&other.secret_headers)?;
+        let secrets = self.resolve_secrets(&other.secret_headers)?;
         Ok(A2aEndpoint {
             headers: secret_headers(&secrets, &other.secret_prefix)?,
-            client: self.client(&base)?,
+            client: self.endpoint_client(&base)?,
             base,
             card: tokio::sync::OnceCell::new(),
         })
@@ -371,13 +380,13 @@ impl ToolBinder<'_> {
 
     /// The server of a source. All tools that name it share one server, which gets everything that `clawk.toml` grants to any of
     /// them.
-    pub(crate) fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<McpServer>, String> {
+    pub(crate) fn mcp_server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<McpServer>, String> {
         let sandbox = self.manifest.sandbox_of(tool);
         let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
         if let Some(server) = self.servers.get(&place) {
             return Ok(server.clone());
         }
-        let sharing = self.sharing(&place);
+        let sharing = self.tools_sharing_server(&place);
         let plan = self.plan_for(sandbox, &sharing)?;
         let sharing: Vec<&str> = sharing.iter().map(|tool| tool.name.as_str()).collect();
         let configs: Vec<&ToolConfig> = sharing
@@ -392,8 +401,10 @@ impl ToolBinder<'_> {
                 };
                 let mut spec = Spec::new(program, plan.clone());
                 spec.args.clone_from(args);
-                spec.env = self.environment(&united(&configs, "env", |config| &config.env)?, &plan);
-                let secrets = self.secrets(&united(&configs, "secret_env", |config| &config.secret_env)?)?;
+                spec.env =
+                    self.command_environment(&merge_texts(&configs, "env", |config| &config.env)?, &plan);
+                let secrets =
+                    self.resolve_secrets(&merge_texts(&configs, "secret_env", |config| &config.secret_env)?)?;
                 spec.env.extend(
                     secrets
                         .iter()
@@ -403,7 +414,7 @@ impl ToolBinder<'_> {
                 spec.read_paths = self.read_paths(&configs);
                 let way = self.exits.way_out(&sharing, &plan);
                 let way = way.map_err(|refusal| refusal.to_string())?;
-                way.dress(&mut spec);
+                way.add_to_spec(&mut spec);
                 (
                     format!("stdio://{path}"),
                     McpServerSource::Program {
@@ -411,22 +422,22 @@ impl ToolBinder<'_> {
                         spec: Box::new(spec),
                     },
                     way,
-                    mcp::roots(&plan, &self.host.workdir),
+                    mcp::plan_roots(&plan, &self.host.workdir),
                 )
             }
             McpUri::Http { url } => {
                 let url =
                     Url::parse(url).map_err(|error| format!("`mcp_source.uri` can't be read: {error}"))?;
-                let secrets = self.secrets(&united(&configs, "secret_headers", |config| {
+                let secrets = self.resolve_secrets(&merge_texts(&configs, "secret_headers", |config| {
                     &config.secret_headers
                 })?)?;
                 let headers = secret_headers(&secrets, "")?;
-                let shown = shown(&url);
+                let shown = redacted_url(&url);
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
-                    client: self.guarded(&plan)?.telling(ledger),
-                    tokens: self.tokens(&url)?,
+                    client: self.guarded_client(&plan)?.with_ledger(ledger),
+                    tokens: self.stored_tokens(&url)?,
                     url,
                     headers,
                     plan,
@@ -436,7 +447,12 @@ impl ToolBinder<'_> {
                 (shown, source, way, Vec::new())
             }
         };
-        let desk = McpClientContext::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));
+        let desk = McpClientContext::new(
+            name.clone(),
+            roots,
+            self.host.ask.clone(),
+            self.sampling_config(&place),
+        );
         let server = Arc::new(McpServer::new(name, source, way, desk));
         self.servers.insert(place, server.clone());
         Ok(server)
@@ -460,14 +476,14 @@ impl ToolBinder<'_> {
     }
 
     /// The limits for the server's requests to a model: those of its first tool that allows any.
-    fn sampling(&self, place: &ServerPlacement) -> Option<SamplingConfig> {
-        let tools = self.sharing(place).into_iter();
+    fn sampling_config(&self, place: &ServerPlacement) -> Option<SamplingConfig> {
+        let tools = self.tools_sharing_server(place).into_iter();
         let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
         configs.find_map(|config| config.sampling.clone())
     }
 
     /// The OAuth tokens for a server; `None` if this agent has no state directory.
-    fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
+    fn stored_tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
         let Some(state) = &self.host.own.state else {
             return Ok(None);
         };
@@ -483,7 +499,7 @@ impl ToolBinder<'_> {
     }
 
     /// The declared tools that one server serves.
-    fn sharing(&self, (uri, sandbox): &ServerPlacement) -> Vec<&Tool> {
+    fn tools_sharing_server(&self, (uri, sandbox): &ServerPlacement) -> Vec<&Tool> {
         let here = |tool: &&Tool| {
             let own = self.manifest.sandbox_of(tool).map(|own| &own.name);
             tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri) && own == sandbox.as_ref()
@@ -496,35 +512,36 @@ impl ToolBinder<'_> {
         let ToolHost { own, workdir, .. } = self.host;
         let closed = place::closed_to_all(&self.manifest.policies, served, workdir)
             .map_err(|error| error.to_string())?;
-        let plan = Plan::compile(sandbox, &self.host.defaults).denying(&closed.denied, &closed.open);
-        Ok(Arc::new(plan.keeping(own, workdir)))
+        let plan = Plan::compile(sandbox, &self.host.defaults).with_denied(&closed.denied, &closed.open);
+        Ok(Arc::new(plan.with_runtime_files(own, workdir)))
     }
 
     /// The HTTP client for an MCP endpoint, limited by the network rules of its tools' sandbox.
-    fn guarded(&self, plan: &Plan) -> Result<EgressClient, String> {
+    fn guarded_client(&self, plan: &Plan) -> Result<EgressClient, String> {
         let rules = HostAllowList {
             max_response_bytes: MAX_ENDPOINT_BYTES,
             max_redirects: 0,
-            ..self.exits.rules(plan.network())
+            ..self.exits.network_rules(plan.network())
         };
-        EgressClient::guarded(rules, self.host.secrets.env(), patient()).map_err(|error| error.to_string())
+        EgressClient::with_allow_list(rules, self.host.secrets.env(), long_deadlines())
+            .map_err(|error| error.to_string())
     }
 
-    fn client(&self, url: &Url) -> Result<EgressClient, String> {
-        EgressClient::for_provider(url, self.host.secrets.env(), patient(), MAX_ENDPOINT_BYTES)
+    fn endpoint_client(&self, url: &Url) -> Result<EgressClient, String> {
+        EgressClient::for_provider(url, self.host.secrets.env(), long_deadlines(), MAX_ENDPOINT_BYTES)
             .map_err(|error| error.to_string())
     }
 
     /// The environment of a process: search path, home, language, and the variables that the operator configured; nothing else.
-    fn environment(&self, given: &BTreeMap<String, String>, plan: &Plan) -> Vec<(String, String)> {
+    fn command_environment(&self, given: &BTreeMap<String, String>, plan: &Plan) -> Vec<(String, String)> {
         let env = self.host.secrets.env();
         let workdir = &self.host.workdir;
         let home = env
             .non_empty("HOME")
             .unwrap_or_else(|| workdir.to_string_lossy().into_owned());
         // The host's home if the tool can see it; otherwise a home of its own.
-        let home = match plan.home() {
-            Some(own) if !plan.shows(Path::new(&home), workdir) => own.to_owned(),
+        let home = match plan.private_home() {
+            Some(own) if !plan.shows_path(Path::new(&home), workdir) => own.to_owned(),
             Some(_) | None => home,
         };
         let mut all = BTreeMap::from([
@@ -542,7 +559,7 @@ impl ToolBinder<'_> {
         all.into_iter().collect()
     }
 
-    fn secrets(&self, named: &BTreeMap<String, String>) -> Result<Vec<(String, Secret)>, String> {
+    fn resolve_secrets(&self, named: &BTreeMap<String, String>) -> Result<Vec<(String, Secret)>, String> {
         let resolve = |(name, reference): (&String, &String)| {
             let secret = self
                 .host
@@ -556,13 +573,13 @@ impl ToolBinder<'_> {
 }
 
 /// A URL without the parts that may contain secrets.
-fn shown(url: &Url) -> String {
+fn redacted_url(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     format!("{}://{host}{}", url.scheme(), url.path())
 }
 
 /// Long deadlines for a declared endpoint: the call's own deadline ends it.
-pub(crate) fn patient() -> ClientDeadlines {
+pub(crate) fn long_deadlines() -> ClientDeadlines {
     let hour = 3_600_000;
     ClientDeadlines {
         first_byte_ms: hour,
@@ -575,7 +592,7 @@ pub(crate) fn patient() -> ClientDeadlines {
 type TextsByName = BTreeMap<String, String>;
 
 /// Merges what several tools of one server grant it. Contradictions are an error.
-fn united(
+fn merge_texts(
     configs: &[&ToolConfig],
     what: &str,
     of: impl Fn(&ToolConfig) -> &TextsByName,
@@ -595,19 +612,22 @@ fn united(
 }
 
 fn plain_headers(given: &TextsByName) -> Result<HeaderMap, String> {
-    given.iter().map(|(name, value)| header(name, value)).collect()
+    given
+        .iter()
+        .map(|(name, value)| parse_header(name, value))
+        .collect()
 }
 
 fn secret_headers(given: &[(String, Secret)], prefix: &str) -> Result<HeaderMap, String> {
     let sensitive = |(name, secret): &(String, Secret)| {
-        let (name, mut value) = header(name, &format!("{prefix}{}", secret.expose()))?;
+        let (name, mut value) = parse_header(name, &format!("{prefix}{}", secret.expose()))?;
         value.set_sensitive(true);
         Ok((name, value))
     };
     given.iter().map(sensitive).collect()
 }
 
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let bad = || format!("`{name}` is not a valid header, or its value can't be one");
     Ok((
         HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| bad())?,

@@ -42,7 +42,7 @@ impl ExecutorCall<'_> {
     /// schema.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, RunOutcome> {
         T::deserialize(Value::Object(self.arguments.clone()))
-            .map_err(|error| failed(format!("bad arguments: {error}")))
+            .map_err(|error| failure_outcome(format!("bad arguments: {error}")))
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -51,7 +51,7 @@ impl ExecutorCall<'_> {
 }
 
 /// The outcome of a tool that succeeded.
-pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
+pub(crate) fn success_outcome(text: impl Into<String>, structured: Value) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: false,
@@ -61,7 +61,7 @@ pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
 }
 
 /// The outcome of a tool that ran and failed (R20).
-pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
+pub(crate) fn failure_outcome(text: impl Into<String>) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: true,
@@ -71,7 +71,7 @@ pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
 }
 
 /// R20a: facts about a process, in addition to its output.
-pub(crate) fn facts(outcome: &LaunchOutcome) -> Value {
+pub(crate) fn process_facts(outcome: &LaunchOutcome) -> Value {
     let mut facts = json!({
         "exit_code": outcome.exit_code,
         "signal": outcome.signal,
@@ -104,13 +104,13 @@ pub(crate) fn in_time(outcome: LaunchOutcome) -> Result<LaunchOutcome, RunError>
 }
 
 /// The longest prefix of `text` with at most `bytes` bytes, and whether anything was cut.
-pub(crate) fn cut(text: &str, bytes: usize) -> (&str, bool) {
+pub(crate) fn truncate_text(text: &str, bytes: usize) -> (&str, bool) {
     let end = text.floor_char_boundary(bytes.min(text.len()));
     (text.get(..end).unwrap_or_default(), end < text.len())
 }
 
 /// The text of an I/O error without the system's error number.
-pub(crate) fn plainly(error: &std::io::Error) -> String {
+pub(crate) fn plain_error_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
         Some((words, _)) => words.to_lowercase(),

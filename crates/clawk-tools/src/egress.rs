@@ -64,12 +64,12 @@ impl EgressProxies {
     }
 
     /// The plan's rules, combined with what this machine's operator allows.
-    pub(crate) fn rules(&self, network: &Network) -> HostAllowList {
-        let rules = network.rules();
+    pub(crate) fn network_rules(&self, network: &Network) -> HostAllowList {
+        let rules = network.host_rules();
         let hosts = &rules.hosts;
         // Both are needed: the manifest names the host, and the operator opens the private network for it.
         let named = |entry: &&HostPattern| {
-            let host = entry.exact().unwrap_or_default();
+            let host = entry.exact_host().unwrap_or_default();
             network.mode == NetworkMode::AllowAll
                 || hosts.iter().any(|own| {
                     own.is_for_host(host)
@@ -83,8 +83,8 @@ impl EgressProxies {
         }
     }
 
-    fn proxy(&self, network: &Network) -> Result<Proxy, EgressError> {
-        let rules = self.rules(network);
+    fn create_proxy(&self, network: &Network) -> Result<Proxy, EgressError> {
+        let rules = self.network_rules(network);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, proxy)) = known.iter().find(|(of, _)| *of == rules) {
             return Ok(proxy.clone());
@@ -105,18 +105,18 @@ impl EgressProxies {
     }
 
     /// A proxy that allows nothing, for guests whose plan has no network.
-    fn closed(&self) -> Result<Proxy, EgressError> {
+    fn deny_all_proxy(&self) -> Result<Proxy, EgressError> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(proxy) = &*closed {
             return Ok(proxy.clone());
         }
-        let proxy = Proxy::closed()?;
+        let proxy = Proxy::deny_all()?;
         *closed = Some(proxy.clone());
         Ok(proxy)
     }
 
     /// The secret bindings that are granted to any of these tools.
-    fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<EgressSecret>> {
+    fn granted_secrets(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<EgressSecret>> {
         let is_for = move |binding: &&Arc<EgressSecret>| tools.iter().any(|tool| binding.is_for(tool));
         self.egress.bindings.iter().filter(is_for)
     }
@@ -132,10 +132,10 @@ impl EgressProxies {
             SecretInjectionMode::Environment => {
                 let value =
                     |binding: &Arc<EgressSecret>| (binding.env.clone(), binding.secret.expose().to_owned());
-                way.env.extend(self.granted(tools).map(value));
+                way.env.extend(self.granted_secrets(tools).map(value));
             }
             SecretInjectionMode::FileMount => {
-                for binding in self.granted(tools) {
+                for binding in self.granted_secrets(tools) {
                     let name = binding.env.to_ascii_lowercase();
                     way.env.push((
                         format!("{}_FILE", binding.env),
@@ -148,8 +148,8 @@ impl EgressProxies {
                 }
             }
         }
-        let bound =
-            plan.injection() == SecretInjectionMode::HostBoundary && self.granted(tools).next().is_some();
+        let bound = plan.injection() == SecretInjectionMode::HostBoundary
+            && self.granted_secrets(tools).next().is_some();
         if plan.level() == Level::None {
             return if bound {
                 Err(no_boundary(plan.level()))
@@ -172,8 +172,8 @@ impl EgressProxies {
         let proxy = match denied {
             // A guest gets an answer with the refusal, and it is recorded. A sandboxed process without network has nothing to send
             // a request to.
-            true => self.closed().map_err(setup)?,
-            false => self.proxy(plan.network()).map_err(setup)?,
+            true => self.deny_all_proxy().map_err(setup)?,
+            false => self.create_proxy(plan.network()).map_err(setup)?,
         };
         let granted: &[&str] = if bound && !denied { tools } else { &[] };
         let call = proxy.call(granted).map_err(setup)?;
@@ -183,7 +183,9 @@ impl EgressProxies {
             return Ok(way);
         }
         // If no TLS is terminated, the tool's own root certificates are right.
-        let bundle = proxy.bundle().filter(|_| bound || self.egress.terminate_tls);
+        let bundle = proxy
+            .trust_bundle()
+            .filter(|_| bound || self.egress.terminate_tls);
         if let Some(bundle) = bundle {
             way.files.push(InMemoryFile {
                 name: BUNDLE.to_owned(),
@@ -192,21 +194,21 @@ impl EgressProxies {
         }
         let path = bundle.map(|_| format!("{}/{BUNDLE}", InMemoryFile::FOLDER));
         let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
-        way.env.extend(proxy::variables(door, path.as_deref()));
+        way.env.extend(proxy::proxy_variables(door, path.as_deref()));
         way.env.extend(call.placeholders());
         way.call = Some(call);
         Ok(way)
     }
 
     /// The secret headers for a request of clawk to this host: names and values.
-    pub(crate) fn headers(
+    pub(crate) fn secret_headers(
         &self,
         tool: &str,
         host: &str,
         port: u16,
         secure: bool,
     ) -> Vec<(&EgressSecret, String)> {
-        self.granted(&[tool])
+        self.granted_secrets(&[tool])
             .filter(|binding| binding.is_bound(host, port) && (secure || binding.plain_http))
             .map(|binding| {
                 let value = format!("{}{}", binding.prefix, binding.secret.expose());
@@ -216,7 +218,7 @@ impl EgressProxies {
     }
 
     /// The screen for requests of clawk itself.
-    pub(crate) fn screen(&self) -> Option<&Arc<dyn SecretScreen>> {
+    pub(crate) fn secret_screen(&self) -> Option<&Arc<dyn SecretScreen>> {
         self.egress.screen.as_ref()
     }
 }
@@ -256,22 +258,25 @@ pub(crate) struct WayOut {
 
 impl WayOut {
     /// Adds the network access to the launch spec.
-    pub(crate) fn dress(&self, spec: &mut Spec) {
+    pub(crate) fn add_to_spec(&self, spec: &mut Spec) {
         spec.env
             .retain(|(name, _)| !self.env.iter().any(|(own, _)| own == name));
         spec.env.extend(self.env.iter().cloned());
         spec.files.extend(self.files.iter().cloned());
-        spec.gate = self.call.clone().map(|call| gate(call, self.tasks.clone()));
+        spec.gate = self
+            .call
+            .clone()
+            .map(|call| egress_gate(call, self.tasks.clone()));
     }
 
     /// Reports the run's connections to `connections`, also if the run is abandoned.
-    pub(crate) fn telling(mut self, connections: &ConnectionCollector) -> Self {
+    pub(crate) fn with_collector(mut self, connections: &ConnectionCollector) -> Self {
         self.connections = Some(connections.clone());
         self
     }
 
     /// Ends the network access, and waits until the last connections are recorded.
-    pub(crate) async fn over(self) {
+    pub(crate) async fn finish_run(self) {
         self.tasks.close();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
     }
@@ -289,12 +294,12 @@ impl WayOut {
     }
 
     /// Reports the connections so far. For servers that outlive calls.
-    pub(crate) fn tell(&self, connections: &ConnectionCollector) {
+    pub(crate) fn report_connections(&self, connections: &ConnectionCollector) {
         if let Some(ledger) = &self.client {
-            tell(ledger, connections);
+            report_ledger(ledger, connections);
         }
         if let Some(call) = &self.call {
-            tell(call.ledger(), connections);
+            report_ledger(call.ledger(), connections);
         }
     }
 }
@@ -302,7 +307,7 @@ impl WayOut {
 impl Drop for WayOut {
     fn drop(&mut self) {
         if let Some(connections) = &self.connections {
-            self.tell(connections);
+            self.report_connections(connections);
         }
     }
 }
@@ -317,26 +322,26 @@ impl fmt::Debug for WayOut {
 }
 
 /// Runs the proxy for as long as the sandbox lives, and for each request of a guest.
-fn gate(call: ProxyCall, tasks: TaskTracker) -> EgressGate {
+fn egress_gate(call: ProxyCall, tasks: TaskTracker) -> EgressGate {
     let (lanes, lane_tasks) = (call.clone(), tasks.clone());
     let doors = EgressGate::new(move |door| {
         let listener = tokio::net::TcpListener::from_std(door.listener)?;
         let stop = CancellationToken::new();
         let (stopped, call) = (stop.clone(), call.clone());
-        tasks.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
+        tasks.spawn(async move { call.serve_listener(listener, stopped.cancelled_owned()).await });
         Ok(Box::new(stop.drop_guard()) as EgressServerHandle)
     });
     doors.with_lanes(move |lane| {
         let stop = CancellationToken::new();
         let (stopped, call) = (stop.clone(), lanes.clone());
-        lane_tasks.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
+        lane_tasks.spawn(async move { call.serve_guest(lane, stopped.cancelled_owned()).await });
         Box::new(stop.drop_guard()) as EgressServerHandle
     })
 }
 
 /// Converts the egress crate's records to the kernel's.
-pub(crate) fn tell(ledger: &ConnectionLedger, connections: &ConnectionCollector) {
-    let reached = ledger.take();
+pub(crate) fn report_ledger(ledger: &ConnectionLedger, connections: &ConnectionCollector) {
+    let reached = ledger.take_report();
     let one = |one: clawk_egress::ConnectionRecord| ports::CallConnection {
         via: one.via.as_str(),
         host: one.host,
@@ -352,7 +357,7 @@ pub(crate) fn tell(ledger: &ConnectionLedger, connections: &ConnectionCollector)
         findings: one.findings,
         refused: one.refused.map(|denial| (denial.code, denial.reason)),
     };
-    connections.tell(ports::ReachedConnections {
+    connections.add_connections(ports::ReachedConnections {
         connections: reached.connections.into_iter().map(one).collect(),
         more_connected: reached.more.connected,
         more_refused: reached.more.refused,
@@ -369,12 +374,12 @@ pub(crate) struct LedgerGuard<'a>(
 
 impl Drop for LedgerGuard<'_> {
     fn drop(&mut self) {
-        tell(&self.0, self.1);
+        report_ledger(&self.0, self.1);
     }
 }
 
 /// The host and port of a URL.
-pub(crate) fn place(url: &clawk_egress::Url) -> HostPort {
+pub(crate) fn host_port(url: &clawk_egress::Url) -> HostPort {
     HostPort {
         host: url
             .host_str()

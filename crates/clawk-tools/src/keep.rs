@@ -8,9 +8,9 @@ use clawk_kernel::ports::InspectedCall;
 use clawk_plan::Level;
 use serde_json::Value;
 
-use crate::builtin::{BuiltinTool, reaches};
+use crate::builtin::{BuiltinTool, write_target};
 use crate::runner::ExecutorBinding;
-use crate::undo::{OpenUndoRecord, UndoReach, UndoRecord, UndoStore, trees};
+use crate::undo::{OpenUndoRecord, UndoReach, UndoRecord, UndoStore, writable_folders};
 
 /// What a call may overwrite: named files, or everything that its sandbox may write.
 enum Kind {
@@ -33,14 +33,14 @@ fn kind(binding: &ExecutorBinding) -> Option<Kind> {
 }
 
 /// Saves what the call may overwrite. If something can't be saved, the call still runs; its record or the log says so.
-pub(crate) async fn before(
+pub(crate) async fn before_call(
     undo: Option<&Arc<UndoStore>>,
     binding: &ExecutorBinding,
     permit: &Permit,
 ) -> Option<OpenUndoRecord> {
     let (undo, kind) = (Arc::clone(undo?), kind(binding)?);
     let record = UndoRecord::new(permit.session(), permit.request_id().clone(), permit.tool());
-    let (plan, workdir) = (Arc::clone(permit.plan()), permit.workdir().to_owned());
+    let (plan, workdir) = (Arc::clone(permit.sandbox_plan()), permit.workdir().to_owned());
     let named = permit
         .arguments()
         .get("path")
@@ -49,9 +49,9 @@ pub(crate) async fn before(
     let work = move || {
         let reach = match kind {
             Kind::File => {
-                let place = reaches(&plan, &workdir, &named?)?;
+                let place = write_target(&plan, &workdir, &named?)?;
                 // silent-ok: if the folders are unbounded, only folders beside the file are searched for its other hard links
-                let around = trees(plan.filesystem(), &workdir)
+                let around = writable_folders(plan.filesystem(), &workdir)
                     .unwrap_or_else(|_| place.parent().map(Path::to_owned).into_iter().collect());
                 Ok(UndoReach::Places {
                     places: vec![place],
@@ -61,12 +61,12 @@ pub(crate) async fn before(
             Kind::Program if plan.level() == Level::None => {
                 Err("its sandbox has level `none`: it may write anywhere".to_owned())
             }
-            Kind::Program => match trees(plan.filesystem(), &workdir) {
+            Kind::Program => match writable_folders(plan.filesystem(), &workdir) {
                 Ok(trees) if trees.is_empty() => return None,
                 found => found.map(UndoReach::Trees),
             },
         };
-        Some(undo.begin(record, reach))
+        Some(undo.begin_record(record, reach))
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(None) => None,
@@ -83,11 +83,11 @@ pub(crate) async fn before(
 }
 
 /// Notes what the call changed.
-pub(crate) async fn after(undo: Option<&Arc<UndoStore>>, open: Option<OpenUndoRecord>) {
+pub(crate) async fn after_call(undo: Option<&Arc<UndoStore>>, open: Option<OpenUndoRecord>) {
     let (Some(undo), Some(open)) = (undo.cloned(), open) else {
         return;
     };
-    let noted = tokio::task::spawn_blocking(move || undo.end(open)).await;
+    let noted = tokio::task::spawn_blocking(move || undo.end_record(open)).await;
     let why = match noted {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
@@ -97,7 +97,7 @@ pub(crate) async fn after(undo: Option<&Arc<UndoStore>>, open: Option<OpenUndoRe
 }
 
 /// A note for the approval that the call can't be undone; `None` if it can.
-pub(crate) async fn told(
+pub(crate) async fn missing_undo_notice(
     undo: Option<&Arc<UndoStore>>,
     binding: &ExecutorBinding,
     look: &InspectedCall<'_>,

@@ -26,17 +26,17 @@ pub mod undo;
 #[cfg(test)]
 mod testing;
 
-pub use bind::{ToolHost, UnboundTool, bind};
-pub use builtin::{AskUserHandler, ExternalBuiltin, UserAnswer, UserQuestion, load};
+pub use bind::{ToolHost, UnboundTool, bind_tools};
+pub use builtin::{AskUserHandler, ExternalBuiltin, UserAnswer, UserQuestion, load_file};
 pub use config::{A2aTool, HttpTool, ReconcileConfig, ToolConfig, ToolsConfig};
 pub use egress::EgressSettings;
 pub use executor::{A2aAgent, A2aEnd, A2aStep};
-pub use program::{OperatorProgram, program};
+pub use program::{OperatorProgram, program_spec};
 pub use remember::MemoryServer;
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.
 #[must_use]
 pub fn is_builtin(name: &str) -> bool {
-    builtin::BuiltinTool::named(name).is_some()
+    builtin::BuiltinTool::from_name(name).is_some()
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::builtin::BuiltinContext;
 use crate::call::ExecutorCall;
-use crate::executor::{Command, ended, reply};
+use crate::executor::{Command, parse_reply, run_error};
 
 /// Where the idempotency key of a request is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) struct ReconcilePlan {
 
 impl ReconcilePlan {
     /// The method to use. A check is preferred, because it changes nothing.
-    pub(crate) fn way(&self) -> ReconcileMethod {
+    pub(crate) fn reconcile_method(&self) -> ReconcileMethod {
         match (&self.check, &self.key) {
             (Some(ReconcileCheck::Tool(name)), _) => ReconcileMethod::Tool(name.clone()),
             (Some(ReconcileCheck::Command(_) | ReconcileCheck::Http(_)), _) => ReconcileMethod::Check,
@@ -68,7 +68,7 @@ impl ReconcilePlan {
         }
     }
 
-    pub(crate) async fn check(
+    pub(crate) async fn check_outcome(
         &self,
         call: &ExecutorCall<'_>,
         shared: &BuiltinContext,
@@ -80,7 +80,7 @@ impl ReconcilePlan {
                 .unwrap_or_else(|_| {
                     Err(RunError::Timeout {
                         timeout_ms: call.timeout_ms,
-                        obtained: ObtainedEnforcement::remote("declared-endpoint"),
+                        obtained: ObtainedEnforcement::for_remote("declared-endpoint"),
                     })
                 }),
             Some(ReconcileCheck::Tool(_)) | None => Err(RunError::Unavailable("it has no check".to_owned())),
@@ -90,7 +90,7 @@ impl ReconcilePlan {
 
 impl ReconcileEndpoint {
     async fn run(&self, facts: &Map<String, Value>) -> Result<RunOutcome, RunError> {
-        let url = Url::parse(&fill(&self.template, facts))
+        let url = Url::parse(&fill_template(&self.template, facts))
             .map_err(|error| RunError::Unavailable(format!("`reconcile.http`: {error}")))?;
         let request = Request {
             method: Method::GET,
@@ -98,14 +98,14 @@ impl ReconcileEndpoint {
             headers: self.headers.clone(),
             body: Vec::new().into(),
         };
-        let response = self.client.send(request).await.map_err(ended)?;
+        let response = self.client.send(request).await.map_err(run_error)?;
         let status = response.status();
-        let body = response.bytes().await.map_err(ended)?;
+        let body = response.bytes().await.map_err(run_error)?;
         let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
-        let mut outcome = reply(
+        let mut outcome = parse_reply(
             &String::from_utf8_lossy(&body),
             facts,
-            ObtainedEnforcement::remote("declared-endpoint"),
+            ObtainedEnforcement::for_remote("declared-endpoint"),
         );
         outcome.is_error |= !status.is_success();
         Ok(outcome)
@@ -114,7 +114,7 @@ impl ReconcileEndpoint {
 
 /// Fills in `{request_id}` and `{arguments.NAME}`. Each value is encoded as one part of the URL, so that it can't change the
 /// target.
-pub(crate) fn fill(template: &str, facts: &Map<String, Value>) -> String {
+pub(crate) fn fill_template(template: &str, facts: &Map<String, Value>) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('{') {
@@ -127,14 +127,14 @@ pub(crate) fn fill(template: &str, facts: &Map<String, Value>) -> String {
             Some(name) => facts.get("arguments").and_then(|arguments| arguments.get(name)),
             None => facts.get(name),
         };
-        out.push_str(&encoded(value));
+        out.push_str(&encode_value(value));
         rest = behind;
     }
     out.push_str(rest);
     out
 }
 
-fn encoded(value: Option<&Value>) -> String {
+fn encode_value(value: Option<&Value>) -> String {
     use std::fmt::Write as _;
     let text = match value {
         Some(Value::String(text)) => text.clone(),

@@ -28,9 +28,9 @@ use sha2::{Digest as _, Sha256};
 use crate::runner::ExecutorBinding;
 use crate::undo::RecordedPath;
 use crate::undo::look::{self, FileFingerprint};
-pub(crate) use around::{after, before, mark, marked};
+pub(crate) use around::{after_call, before_call, content_origins, mark_content};
 use kept::{ProvenanceLine, ProvenanceLog, WriteScope};
-use reach::{FileReach, FileReads, FileWrites, outermost};
+use reach::{FileReach, FileReads, FileWrites, outermost_paths};
 use walk::{FolderEntry, FolderWalk, HashBudget, missing_of};
 
 /// The maximum size of a file whose wording is recognized, in bytes.
@@ -91,30 +91,34 @@ impl FileProvenanceStore {
         })
     }
 
-    fn record(&self) -> MutexGuard<'_, ProvenanceLog> {
+    fn lock_log(&self) -> MutexGuard<'_, ProvenanceLog> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_empty(&self) -> bool {
-        self.record().known.is_empty()
+        self.lock_log().known.is_empty()
     }
 
     /// Before a call: finds the untrusted text that it could read, and scans what it could write. Blocking.
     ///
     /// # Errors
     /// The start of the call can't be recorded, so the call must not run.
-    fn before(&self, binding: &ExecutorBinding, asked: &TrackedCall) -> io::Result<Option<TrackedWrite>> {
-        let reach = FileReach::of(binding, asked);
+    fn before_call(
+        &self,
+        binding: &ExecutorBinding,
+        asked: &TrackedCall,
+    ) -> io::Result<Option<TrackedWrite>> {
+        let reach = FileReach::for_call(binding, asked);
         let mut origins = asked.origins.clone();
-        let walk = FolderWalk::of(&self.walked(&reach, !origins.is_empty()), &self.state);
+        let walk = FolderWalk::from_trees(&self.walked_folders(&reach, !origins.is_empty()), &self.state);
         let read = self.readable_of(&reach.reads, &walk, &asked.workdir);
         origins.extend(read.values().flatten().cloned());
-        asked.sources.tell(read);
-        self.begin(&asked.call, reach.writes, origins, &walk)
+        asked.sources.add_files(read);
+        self.begin_write(&asked.call, reach.writes, origins, &walk)
     }
 
     /// The folders to scan, once for both reading and writing.
-    fn walked(&self, reach: &FileReach, writes: bool) -> Vec<PathBuf> {
+    fn walked_folders(&self, reach: &FileReach, writes: bool) -> Vec<PathBuf> {
         let mut trees = Vec::new();
         if let (FileReads::Trees(reads), false) = (&reach.reads, self.is_empty()) {
             trees.extend(reads.iter().cloned());
@@ -123,10 +127,10 @@ impl FileProvenanceStore {
         if let (FileWrites::Trees(written), true) = (&reach.writes, writes || !self.is_empty()) {
             trees.extend(written.iter().cloned());
         }
-        outermost(trees)
+        outermost_paths(trees)
     }
 
-    fn begin(
+    fn begin_write(
         &self,
         call: &str,
         writes: FileWrites,
@@ -137,7 +141,7 @@ impl FileProvenanceStore {
         match &writes {
             FileWrites::Nothing => return Ok(None),
             // Only a marked file can become clean.
-            FileWrites::File { place, .. } if clean && self.record().known.at(place).is_none() => {
+            FileWrites::File { place, .. } if clean && self.lock_log().known.file_at(place).is_none() => {
                 return Ok(None);
             }
             FileWrites::Trees(_) | FileWrites::Everything if clean => return Ok(None),
@@ -156,16 +160,16 @@ impl FileProvenanceStore {
         match &open.writes {
             FileWrites::File { place, .. } => {
                 open.missing = missing_of(place);
-                if let Some(entry) = FolderEntry::at(place)? {
+                if let Some(entry) = FolderEntry::from_path(place)? {
                     // Content that the marked file had already stays marked.
                     let fresh = self.of_entry(&entry, &mut HashBudget::default())?.is_empty();
                     if let Some(bytes) = fresh.then(|| text_of(&entry)).flatten() {
-                        open.wording = prints::of(&bytes).unwrap_or_default();
+                        open.wording = prints::text_fingerprints(&bytes).unwrap_or_default();
                     }
                     open.before.insert(place.clone(), entry.seen);
                 }
             }
-            FileWrites::Trees(trees) => match walk.below(trees) {
+            FileWrites::Trees(trees) => match walk.entries_below(trees) {
                 Some(entries) => {
                     open.before = entries.map(|entry| (entry.path.clone(), entry.seen)).collect();
                 }
@@ -180,7 +184,7 @@ impl FileProvenanceStore {
                 origins: open.origins.clone(),
                 since_ns: open.since_ns,
             };
-            self.record().add(vec![begun])?;
+            self.lock_log().add_lines(vec![begun])?;
         }
         Ok(Some(open))
     }
@@ -189,25 +193,25 @@ impl FileProvenanceStore {
     ///
     /// # Errors
     /// The marks can't be recorded. Until the next start, all changes there count as the call's.
-    fn after(
+    fn after_call(
         &self,
         binding: &ExecutorBinding,
         asked: &TrackedCall,
         open: Option<TrackedWrite>,
     ) -> io::Result<()> {
-        let reach = FileReach::of(binding, asked);
-        let walk = FolderWalk::of(&self.walked(&reach, open.is_some()), &self.state);
+        let reach = FileReach::for_call(binding, asked);
+        let walk = FolderWalk::from_trees(&self.walked_folders(&reach, open.is_some()), &self.state);
         // First record what the call wrote: while it is running, all changes in its time count as its work.
-        let ended = open.map_or(Ok(()), |open| self.end(open, &walk));
+        let ended = open.map_or(Ok(()), |open| self.end_write(open, &walk));
         asked
             .sources
-            .tell(self.readable_of(&reach.reads, &walk, &asked.workdir));
+            .add_files(self.readable_of(&reach.reads, &walk, &asked.workdir));
         ended
     }
 
-    fn end(&self, open: TrackedWrite, walk: &FolderWalk) -> io::Result<()> {
+    fn end_write(&self, open: TrackedWrite, walk: &FolderWalk) -> io::Result<()> {
         let until_ns = now_ns();
-        let mut lines = match self.left(&open, walk)? {
+        let mut lines = match self.lines_after_call(&open, walk)? {
             Some(lines) => lines,
             None => vec![ProvenanceLine::Within {
                 at: place_of(&open.writes),
@@ -219,13 +223,13 @@ impl FileProvenanceStore {
         if !open.origins.is_empty() {
             lines.push(ProvenanceLine::Ended { call: open.call });
         }
-        self.record().add(lines)
+        self.lock_log().add_lines(lines)
     }
 
     /// The untrusted files and names among what may be read, by the paths that people use.
-    fn readable(&self, reads: &FileReads, workdir: &Path) -> TaintedFiles {
+    fn readable_tainted_files(&self, reads: &FileReads, workdir: &Path) -> TaintedFiles {
         let walk = match reads {
-            FileReads::Trees(trees) if !self.is_empty() => FolderWalk::of(trees, &self.state),
+            FileReads::Trees(trees) if !self.is_empty() => FolderWalk::from_trees(trees, &self.state),
             FileReads::Trees(_) | FileReads::Nothing | FileReads::Everything => FolderWalk::default(),
         };
         self.readable_of(reads, &walk, workdir)
@@ -239,20 +243,23 @@ impl FileProvenanceStore {
         }
         let mut tell = |path: &Path, origins: BTreeSet<String>| {
             if !origins.is_empty() {
-                found.entry(shown(path, workdir)).or_default().extend(origins);
+                found
+                    .entry(display_path(path, workdir))
+                    .or_default()
+                    .extend(origins);
             }
         };
         match reads {
             FileReads::Nothing => {}
-            FileReads::Everything => tell(Path::new(SOMEWHERE), self.record().known.all()),
-            FileReads::Trees(trees) => match walk.below(trees) {
+            FileReads::Everything => tell(Path::new(SOMEWHERE), self.lock_log().known.all_origins()),
+            FileReads::Trees(trees) => match walk.entries_below(trees) {
                 Some(entries) => {
                     let mut budget = HashBudget::default();
                     for entry in entries {
                         // If a file can't be checked, it counts as having the worst origins.
                         let mut origins = self
                             .of_entry(entry, &mut budget)
-                            .unwrap_or_else(|_| self.record().known.all());
+                            .unwrap_or_else(|_| self.lock_log().known.all_origins());
                         // A reader who gave this path learns nothing from its name.
                         if !trees.contains(&entry.path) {
                             origins.extend(self.of_name(entry));
@@ -260,7 +267,7 @@ impl FileProvenanceStore {
                         tell(&entry.path, origins);
                     }
                 }
-                None => tell(Path::new(SOMEWHERE), self.record().known.all()),
+                None => tell(Path::new(SOMEWHERE), self.lock_log().known.all_origins()),
             },
         }
         found
@@ -268,7 +275,7 @@ impl FileProvenanceStore {
 
     /// The origins of an entry's name, link target and attributes.
     fn of_name(&self, entry: &FolderEntry) -> BTreeSet<String> {
-        let record = self.record();
+        let record = self.lock_log();
         let mut origins = record.known.by_time(&entry.path, entry.seen.changed_ns());
         origins.extend(record.known.of_name(&entry.path).into_iter().flatten().cloned());
         origins
@@ -281,21 +288,21 @@ impl FileProvenanceStore {
             return Ok(BTreeSet::new());
         }
         let (mut origins, held, has_size) = {
-            let record = self.record();
+            let record = self.lock_log();
             let known = &record.known;
             let by_time = known.by_time(path, entry.seen.changed_ns());
-            (by_time, known.at(path).cloned(), known.has_size(size))
+            (by_time, known.file_at(path).cloned(), known.has_size(size))
         };
         if held.is_none() && !has_size {
             return Ok(origins);
         }
         if held.is_none() && !self.is_hashed(&entry.seen) && !budget.spend(size) {
             // Too many files have the size of a known content, so each of them may be that content.
-            origins.extend(self.record().known.of_size(size));
+            origins.extend(self.lock_log().known.of_size(size));
             return Ok(origins);
         }
-        let digest = self.digest(path, &entry.seen)?;
-        let by_content = self.record().known.of_content(&digest).cloned();
+        let digest = self.file_digest(path, &entry.seen)?;
+        let by_content = self.lock_log().known.of_content(&digest).cloned();
         match (by_content, held) {
             (Some(known), None) => {
                 // Found under another name: mark that name, too, so that later edits are recognized there.
@@ -304,15 +311,18 @@ impl FileProvenanceStore {
                     digest,
                     size,
                     origins: known.clone(),
-                    prints: text_of(entry).and_then(|bytes| prints::of(&bytes)),
+                    prints: text_of(entry).and_then(|bytes| prints::text_fingerprints(&bytes)),
                 };
-                self.record().add(vec![line])?;
+                self.lock_log().add_lines(vec![line])?;
                 origins.extend(known);
             }
             (Some(known), Some(_)) => origins.extend(known),
             // Changed outside the agent: check how much of the wording is left.
             (None, Some(held)) => {
-                let left = match (&held.prints, text_of(entry).as_deref().map(prints::of)) {
+                let left = match (
+                    &held.prints,
+                    text_of(entry).as_deref().map(prints::text_fingerprints),
+                ) {
                     (Some(old), Some(Some(now))) => !old.is_disjoint(&now),
                     // The file was not text before or is not text now, so its wording can't be compared.
                     (None, _) | (_, None | Some(None)) => true,
@@ -332,13 +342,13 @@ impl FileProvenanceStore {
         hashed.contains_key(seen)
     }
 
-    fn digest(&self, path: &Path, seen: &FileFingerprint) -> io::Result<String> {
+    fn file_digest(&self, path: &Path, seen: &FileFingerprint) -> io::Result<String> {
         let lock = || self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         let settled = seen.changed_ns() < now_ns().saturating_sub(TICK_NS);
         if settled && let Some(known) = lock().get(seen) {
             return Ok(known.clone());
         }
-        let digest = look::digest_of(look::open(path)?)?;
+        let digest = look::digest_of(look::open_regular(path)?)?;
         if settled {
             let mut hashed = lock();
             if hashed.len() >= MAX_HASHED {
@@ -350,14 +360,14 @@ impl FileProvenanceStore {
     }
 
     /// The origins of untrusted text in these contents. Blocking.
-    fn marked(&self, contents: Vec<MarkedContent>, workdir: &Path) -> TaintedFiles {
+    fn content_origins(&self, contents: Vec<MarkedContent>, workdir: &Path) -> TaintedFiles {
         let mut found = TaintedFiles::new();
         for content in contents {
             match content {
                 MarkedContent::File(path) => {
                     // silent-ok: a file that does not exist contains nothing
                     if let Ok(path) = workdir.join(path).canonicalize() {
-                        found.extend(self.readable(&FileReads::Trees(vec![path]), workdir));
+                        found.extend(self.readable_tainted_files(&FileReads::Trees(vec![path]), workdir));
                     }
                 }
                 MarkedContent::Text { name, text } => {
@@ -380,19 +390,19 @@ impl FileProvenanceStore {
 
     fn of_text(&self, name: &str, text: &[u8]) -> BTreeSet<String> {
         let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        let record = self.record();
+        let record = self.lock_log();
         let known = &record.known;
         if size == 0 || known.is_empty() {
             return BTreeSet::new();
         }
-        let content = known.has_size(size).then(|| known.of_content(&hex(text)));
+        let content = known.has_size(size).then(|| known.of_content(&encode_hex(text)));
         if let Some(origins) = content.flatten() {
             return origins.clone();
         }
         let mut now = None;
         let mut origins = BTreeSet::new();
-        for held in known.ending(name) {
-            let now = now.get_or_insert_with(|| prints::of(text));
+        for held in known.files_ending_with(name) {
+            let now = now.get_or_insert_with(|| prints::text_fingerprints(text));
             let left = match (&held.prints, now) {
                 (Some(old), Some(now)) => !old.is_disjoint(now),
                 (None, _) | (_, None) => true,
@@ -405,7 +415,7 @@ impl FileProvenanceStore {
     }
 
     /// Marks these bytes as made from these origins. Blocking.
-    fn mark(&self, content: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
+    fn mark_content(&self, content: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
         let origins: BTreeSet<String> = origins
             .iter()
             .filter(|origin| lasts(origin))
@@ -414,9 +424,9 @@ impl FileProvenanceStore {
         if origins.is_empty() || content.is_empty() {
             return Ok(());
         }
-        self.record().add(vec![ProvenanceLine::Holds {
+        self.lock_log().add_lines(vec![ProvenanceLine::Holds {
             place: None,
-            digest: hex(content),
+            digest: encode_hex(content),
             size: u64::try_from(content.len()).unwrap_or(u64::MAX),
             origins,
             prints: None,
@@ -436,12 +446,12 @@ pub(crate) struct TrackedCall {
 }
 
 impl TrackedCall {
-    pub(crate) fn of(permit: &Permit) -> Self {
+    pub(crate) fn from_permit(permit: &Permit) -> Self {
         let lasting = permit.made_from().iter().filter(|origin| lasts(origin));
         Self {
             call: permit.request_id().as_str().to_owned(),
             arguments: permit.arguments().clone(),
-            plan: Arc::clone(permit.plan()),
+            plan: Arc::clone(permit.sandbox_plan()),
             workdir: permit.workdir().to_owned(),
             origins: lasting.map(|origin| bare(origin).to_owned()).collect(),
             sources: permit.sources().clone(),
@@ -450,7 +460,7 @@ impl TrackedCall {
 }
 
 /// A path as people write it, relative to the agent's folder.
-fn shown(path: &Path, workdir: &Path) -> String {
+fn display_path(path: &Path, workdir: &Path) -> String {
     let real = workdir.canonicalize();
     let below = path
         .strip_prefix(workdir)
@@ -484,12 +494,12 @@ fn text_of(entry: &FolderEntry) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    let file = look::open(&entry.path).ok()?; // silent-ok: what can't be read has no wording, which counts as the worst
+    let file = look::open_regular(&entry.path).ok()?; // silent-ok: what can't be read has no wording, which counts as the worst
     file.take(MAX_TEXT_BYTES).read_to_end(&mut bytes).ok()?; // silent-ok: as above
     Some(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     clawk_proto::Digest(Sha256::digest(bytes).into()).to_hex()
 }
 

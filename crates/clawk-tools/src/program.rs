@@ -31,11 +31,15 @@ pub struct OperatorProgram<'a> {
     pub allowed_hosts: &'a [String],
 }
 
-/// Builds the spec to start a program with [`clawk_sandbox::Launcher::serve`]. Starts nothing.
+/// Builds the spec to start a program with [`clawk_sandbox::Launcher::start_service`]. Starts nothing.
 ///
 /// # Errors
 /// The reason why it can't be started, for people to read.
-pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>) -> Result<Spec, String> {
+pub fn program_spec(
+    manifest: &Manifest,
+    host: &ToolHost,
+    given: &OperatorProgram<'_>,
+) -> Result<Spec, String> {
     let own;
     let sandbox = match given.sandbox {
         Some(name) if !given.allowed_hosts.is_empty() => {
@@ -48,7 +52,7 @@ pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>
             .find(|sandbox| sandbox.name == name)
             .ok_or_else(|| format!("`sandbox` names `{name}`, which the manifest does not declare"))?,
         None => {
-            own = closed(given);
+            own = closed_sandbox(given);
             &own
         }
     };
@@ -64,14 +68,14 @@ pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>
         host,
         servers: BTreeMap::new(),
     };
-    let plan = Plan::compile(Some(sandbox), &host.defaults).keeping(&host.own, &host.workdir);
+    let plan = Plan::compile(Some(sandbox), &host.defaults).with_runtime_files(&host.own, &host.workdir);
     let config = ToolConfig {
         env: given.env.clone(),
         secret_env: given.secret_env.clone(),
         read_paths: given.read_paths.to_vec(),
         ..ToolConfig::default()
     };
-    let command = binder.command(given.command, &config, &plan)?;
+    let command = binder.build_command(given.command, &config, &plan)?;
     let way = exits
         .way_out(&[given.name], &plan)
         .map_err(|refusal| refusal.to_string())?;
@@ -83,12 +87,12 @@ pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>
         .extend(secrets.map(|(name, secret)| (name.clone(), secret.expose().to_owned())));
     spec.workdir = Some(host.workdir.clone());
     spec.read_paths = command.read_paths;
-    way.dress(&mut spec);
+    way.add_to_spec(&mut spec);
     Ok(spec)
 }
 
 /// A sandbox of level `process` without files that reaches only these hosts.
-fn closed(given: &OperatorProgram<'_>) -> Sandbox {
+fn closed_sandbox(given: &OperatorProgram<'_>) -> Sandbox {
     let network = model::NetworkSettings {
         mode: if given.allowed_hosts.is_empty() {
             NetworkMode::Deny

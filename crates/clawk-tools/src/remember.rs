@@ -11,7 +11,7 @@ use clawk_manifest::model::{Manifest, McpUri, Tool};
 use serde_json::{Map, Value, json};
 
 use crate::bind::{ToolBinder, ToolHost};
-use crate::call::cut;
+use crate::call::truncate_text;
 use crate::config::{ToolConfig, ToolsConfig};
 use crate::egress::EgressProxies;
 use crate::mcp::McpServer;
@@ -63,7 +63,7 @@ impl MemoryServer {
             host,
             servers: BTreeMap::new(),
         };
-        binder.server(uri, &tool).map(|server| Self { server, limit })
+        binder.mcp_server(uri, &tool).map(|server| Self { server, limit })
     }
 
     /// Calls one of its tools. Returns the result object.
@@ -72,20 +72,20 @@ impl MemoryServer {
     /// The server can't be started or reached, lacks the tool, refuses, or exceeds the time limit.
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
         let server = &self.server;
-        let link = server.link().await.map_err(|error| error.to_string())?;
-        if !link.offers(tool) {
+        let link = server.live_session().await.map_err(|error| error.to_string())?;
+        if !link.has_tool(tool) {
             return Err(format!(
                 "the MCP server `{}` offers no tool `{tool}`; the server of a store offers `store`, `query` and `forget`",
                 server.name()
             ));
         }
         server
-            .unchanged(&link, tool)
+            .check_unchanged(&link, tool)
             .await
             .map_err(|error| error.to_string())?;
-        let result = server.asked(&link, tool, arguments, self.limit).await;
+        let result = server.call_tool(&link, tool, arguments, self.limit).await;
         // Its connections belong to no tool call.
-        server.tell(&ConnectionCollector::default());
+        server.report_connections(&ConnectionCollector::default());
         let result = result?;
         let text = || {
             let text = result.pointer("/content/0/text").and_then(Value::as_str);
@@ -93,7 +93,7 @@ impl MemoryServer {
         };
         if result.get("isError") == Some(&Value::Bool(true)) {
             let said = text();
-            let (said, _) = cut(&said, MAX_ERROR_BYTES);
+            let (said, _) = truncate_text(&said, MAX_ERROR_BYTES);
             return Err(format!("the MCP server `{}`, `{tool}`: {said}", server.name()));
         }
         let answer = match result.get("structuredContent") {

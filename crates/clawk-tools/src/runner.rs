@@ -23,7 +23,7 @@ use crate::builtin::{BuiltinContext, BuiltinTool, ExternalBuiltin};
 use crate::call::ExecutorCall;
 use crate::executor::{A2aEndpoint, Command, Endpoint};
 use crate::keep;
-use crate::mcp::{McpServer, McpServerSource, McpTool, admitted, taken_names};
+use crate::mcp::{McpServer, McpServerSource, McpTool, check_admitted, taken_names};
 use crate::mend::{IdempotencyKeySlot, ReconcilePlan};
 use crate::origins::{self, FileProvenanceStore, TrackedCall};
 use crate::stands::CallDependencies;
@@ -92,7 +92,7 @@ impl Runner {
 
     /// Returns this runner with undo: it saves what calls overwrite.
     #[must_use]
-    pub fn keeping(self, undo: Arc<UndoStore>) -> Self {
+    pub fn with_undo_store(self, undo: Arc<UndoStore>) -> Self {
         Self {
             undo: Some(undo),
             ..self
@@ -101,7 +101,7 @@ impl Runner {
 
     /// The kind of a tool's executor, for `clawk doctor` and logs: `built-in`, `command`, `wasm`, `http`, `a2a`, `mcp`.
     #[must_use]
-    pub fn executor(&self, tool: &str) -> Option<&'static str> {
+    pub fn executor_name(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match &**binding {
             ExecutorBinding::Builtin(_) | ExecutorBinding::Extra(_) => "built-in",
             ExecutorBinding::Command(command) if command.guest => "wasm",
@@ -113,7 +113,7 @@ impl Runner {
     }
 
     /// The arguments as sent: with the call's idempotency key, if `clawk.toml` names an argument for it.
-    pub(crate) fn sent<'a>(
+    pub(crate) fn sent_arguments<'a>(
         &self,
         tool: &str,
         arguments: &'a Map<String, Value>,
@@ -137,18 +137,18 @@ impl Runner {
     }
 
     /// Facts for people about how a call is run.
-    fn facts(&self, binding: &ExecutorBinding, look: &InspectedCall<'_>) -> Vec<String> {
+    fn call_facts(&self, binding: &ExecutorBinding, look: &InspectedCall<'_>) -> Vec<String> {
         match binding {
             ExecutorBinding::Builtin(BuiltinTool::Shell) => {
-                CallDependencies::of(binding, look, self.search()).told()
+                CallDependencies::for_call(binding, look, self.search_path()).display_lines()
             }
             ExecutorBinding::Command(command) => {
-                let mut facts = vec![format!("$ {}", line(&command.program, &command.args))];
-                facts.extend(CallDependencies::of(binding, look, None).told());
+                let mut facts = vec![format!("$ {}", command_line(&command.program, &command.args))];
+                facts.extend(CallDependencies::for_call(binding, look, None).display_lines());
                 facts
             }
-            ExecutorBinding::Http(endpoint) => vec![posted(&endpoint.url)],
-            ExecutorBinding::A2a(remote) => vec![remote.fact()],
+            ExecutorBinding::Http(endpoint) => vec![redacted_target(&endpoint.url)],
+            ExecutorBinding::A2a(remote) => vec![remote.call_fact()],
             ExecutorBinding::Mcp(tool) => {
                 let served = tool.served_as.as_deref().unwrap_or(look.tool);
                 vec![format!("ask the MCP server {} for {served}", tool.server.name())]
@@ -160,7 +160,10 @@ impl Runner {
     /// The reasons why programs of MCP servers can't start here, as far as visible without starting them.
     #[must_use]
     pub fn server_faults(&self) -> Vec<String> {
-        self.servers.iter().filter_map(|server| server.fault()).collect()
+        self.servers
+            .iter()
+            .filter_map(|server| server.start_fault())
+            .collect()
     }
 
     /// The number of tools that this tool's MCP server lists. Starts the server.
@@ -168,8 +171,8 @@ impl Runner {
     /// # Errors
     /// The server can't be started or reached, or gives no list.
     pub async fn served_tools(&self, tool: &str) -> Result<usize, RunError> {
-        match &*self.binding(tool)? {
-            ExecutorBinding::Mcp(served) => served.listed().await,
+        match &*self.require_binding(tool)? {
+            ExecutorBinding::Mcp(served) => served.listed_count().await,
             ExecutorBinding::Builtin(_)
             | ExecutorBinding::Extra(_)
             | ExecutorBinding::Command(_)
@@ -179,19 +182,19 @@ impl Runner {
     }
 
     /// The search path of command lines.
-    fn search(&self) -> Option<String> {
+    fn search_path(&self) -> Option<String> {
         self.shared.env.non_empty("PATH")
     }
 
-    fn find(&self, tool: &str) -> Option<Arc<ExecutorBinding>> {
+    fn find_binding(&self, tool: &str) -> Option<Arc<ExecutorBinding>> {
         self.bound.get(tool).cloned().or_else(|| {
             let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
             taken.get(tool).map(|(_, binding)| Arc::clone(binding))
         })
     }
 
-    fn binding(&self, tool: &str) -> Result<Arc<ExecutorBinding>, RunError> {
-        self.find(tool)
+    fn require_binding(&self, tool: &str) -> Result<Arc<ExecutorBinding>, RunError> {
+        self.find_binding(tool)
             .ok_or_else(|| RunError::Unavailable(format!("nothing runs the tool `{tool}`")))
     }
 
@@ -206,7 +209,7 @@ impl Runner {
 
     /// Binds every tool of the server that `tool` represents.
     async fn take_over(&self, tool: &str) -> Result<Option<Vec<String>>, RunError> {
-        let binding = self.binding(tool)?;
+        let binding = self.require_binding(tool)?;
         let ExecutorBinding::Mcp(declared) = &*binding else {
             return Ok(None);
         };
@@ -231,7 +234,7 @@ impl Runner {
 
     #[cfg(test)]
     pub(crate) fn bound_for_tests(&self, tool: &str) -> Arc<ExecutorBinding> {
-        self.find(tool).expect("bound")
+        self.find_binding(tool).expect("bound")
     }
 
     /// Runs a call within its time limit, until it ends or is cancelled.
@@ -248,7 +251,7 @@ impl Runner {
         let level = call.plan.level();
         self.shared
             .launcher
-            .probe(level)
+            .probe_level(level)
             .await
             .map_err(RunError::Sandbox)?;
         if let ExecutorBinding::A2a(remote) = binding {
@@ -264,9 +267,9 @@ impl Runner {
                 ExecutorBinding::Command(command) => command.run(&call, &self.shared).await,
                 ExecutorBinding::Mcp(tool) => tool.run(&call, session).await,
                 ExecutorBinding::Builtin(builtin) => {
-                    timed(&call, builtin.run(&call, &self.shared, session)).await
+                    run_with_timeout(&call, builtin.run(&call, &self.shared, session)).await
                 }
-                ExecutorBinding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
+                ExecutorBinding::Http(endpoint) => run_with_timeout(&call, endpoint.run(&call)).await,
                 ExecutorBinding::Extra(_) | ExecutorBinding::A2a(_) => {
                     Err(RunError::Unavailable("it needs a permit".to_owned()))
                 }
@@ -302,7 +305,7 @@ async fn built_in(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPre
 }
 
 /// A configured command with its words visibly separated.
-fn line(program: &str, args: &[String]) -> String {
+fn command_line(program: &str, args: &[String]) -> String {
     let words = std::iter::once(program).chain(args.iter().map(String::as_str));
     let parts = |c: char| c.is_whitespace() || matches!(c, '\'' | '"');
     let words = words.map(|word| {
@@ -316,7 +319,7 @@ fn line(program: &str, args: &[String]) -> String {
 }
 
 /// The target of a configured request, without parts that may contain secrets.
-fn posted(url: &clawk_egress::Url) -> String {
+fn redacted_target(url: &clawk_egress::Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = if url.query().is_some() {
@@ -328,12 +331,12 @@ fn posted(url: &clawk_egress::Url) -> String {
 }
 
 /// A value that is never the same twice: evidence that can't be read must never match an approval.
-fn unlike(why: &str) -> String {
+fn unmatchable_value(why: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{why} ({})", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-async fn timed(
+async fn run_with_timeout(
     call: &ExecutorCall<'_>,
     work: impl Future<Output = Result<RunOutcome, RunError>>,
 ) -> Result<RunOutcome, RunError> {
@@ -347,7 +350,7 @@ async fn timed(
 }
 
 /// The description of a tool that only the manifest describes.
-fn declared(executor: Executor) -> ToolDescription {
+fn declared_description(executor: Executor) -> ToolDescription {
     ToolDescription {
         input_schema: json!({"type": "object"}),
         executor,
@@ -356,9 +359,9 @@ fn declared(executor: Executor) -> ToolDescription {
 }
 
 impl ToolRunner for Runner {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         Box::pin(async move {
-            Ok(match &*self.binding(tool)? {
+            Ok(match &*self.require_binding(tool)? {
                 ExecutorBinding::Builtin(builtin) => ToolDescription {
                     executor: Executor::Builtin,
                     ..builtin.describe_here(&self.shared)
@@ -376,8 +379,8 @@ impl ToolRunner for Runner {
                     ..A2aEndpoint::describe()
                 },
                 // The manifest describes these tools.
-                ExecutorBinding::Command(_) => declared(Executor::Command),
-                ExecutorBinding::Http(_) => declared(Executor::Http),
+                ExecutorBinding::Command(_) => declared_description(Executor::Command),
+                ExecutorBinding::Http(_) => declared_description(Executor::Http),
             })
         })
     }
@@ -386,24 +389,24 @@ impl ToolRunner for Runner {
         Box::pin(self.take_over(tool))
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.shared.launcher.known(plan.level())?;
-        match self.find(tool).as_deref() {
+        self.shared.launcher.level_availability(plan.level())?;
+        match self.find_binding(tool).as_deref() {
             Some(ExecutorBinding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
             Some(ExecutorBinding::Mcp(served)) => match served.server.source() {
-                McpServerSource::Endpoint(endpoint) => {
-                    plan.available().and_then(|()| admitted(&endpoint.url, plan))
-                }
-                McpServerSource::Program { .. } => plan.available(),
+                McpServerSource::Endpoint(endpoint) => plan
+                    .check_available()
+                    .and_then(|()| check_admitted(&endpoint.url, plan)),
+                McpServerSource::Program { .. } => plan.check_available(),
             },
             Some(ExecutorBinding::Command(_) | ExecutorBinding::Http(_) | ExecutorBinding::A2a(_)) => {
-                plan.available()
+                plan.check_available()
             }
             Some(ExecutorBinding::Extra(_)) | None => Ok(()),
         }
@@ -415,7 +418,7 @@ impl ToolRunner for Runner {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let bound = self.binding(permit.tool())?;
+            let bound = self.require_binding(permit.tool())?;
             let binding = &*bound;
             if let ExecutorBinding::Extra(extra) = binding {
                 return tokio::select! {
@@ -425,32 +428,38 @@ impl ToolRunner for Runner {
                 };
             }
             let request_id = permit.request_id().as_str();
-            let arguments = self.sent(permit.tool(), permit.arguments(), request_id);
+            let arguments = self.sent_arguments(permit.tool(), permit.arguments(), request_id);
             let call = ExecutorCall {
                 arguments: &arguments,
                 key: self.key_header(permit.tool(), request_id),
-                plan: permit.plan(),
+                plan: permit.sandbox_plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
                 request_id,
-                marks: permit.marks(),
-                apart: permit.apart(),
+                marks: permit.file_marks(),
+                apart: permit.excluded_paths(),
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
                 stop: cancel.child_token(),
             };
-            let marked = origins::before(self.origins.as_ref(), &bound, &permit).await?;
-            let kept = keep::before(self.undo.as_ref(), binding, &permit).await;
+            let marked = origins::before_call(self.origins.as_ref(), &bound, &permit).await?;
+            let kept = keep::before_call(self.undo.as_ref(), binding, &permit).await;
             let outcome = self.run_call(binding, call, Some(permit.session()), cancel).await;
-            origins::after(self.origins.as_ref(), &bound, TrackedCall::of(&permit), marked).await;
-            keep::after(self.undo.as_ref(), kept).await;
+            origins::after_call(
+                self.origins.as_ref(),
+                &bound,
+                TrackedCall::from_permit(&permit),
+                marked,
+            )
+            .await;
+            keep::after_call(self.undo.as_ref(), kept).await;
             outcome
         })
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         Box::pin(async move {
-            let Some(found) = self.find(look.tool) else {
+            let Some(found) = self.find_binding(look.tool) else {
                 return ExecutorPreview::default();
             };
             let binding = &*found;
@@ -462,7 +471,7 @@ impl ToolRunner for Runner {
                 | ExecutorBinding::Mcp(_)
                 | ExecutorBinding::Extra(_) => ExecutorPreview::default(),
             };
-            let mut facts = self.facts(binding, &look);
+            let mut facts = self.call_facts(binding, &look);
             let key = self
                 .mending_of(look.tool)
                 .and_then(|mending| mending.key.as_ref());
@@ -471,7 +480,7 @@ impl ToolRunner for Runner {
                     "  `{name}` is set to the call's id, whatever stands below"
                 ));
             }
-            facts.extend(keep::told(self.undo.as_ref(), binding, &look).await);
+            facts.extend(keep::missing_undo_notice(self.undo.as_ref(), binding, &look).await);
             preview
                 .lines
                 .extend(facts.iter().map(|fact| PreviewLine::fact(fact)));
@@ -481,30 +490,43 @@ impl ToolRunner for Runner {
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         Box::pin(async move {
-            let Some(binding) = self.find(look.tool) else {
+            let Some(binding) = self.find_binding(look.tool) else {
                 return Vec::new();
             };
-            let stands = CallDependencies::of(&binding, &look, self.search());
-            match tokio::task::spawn_blocking(move || stands.look()).await {
+            let stands = CallDependencies::for_call(&binding, &look, self.search_path());
+            match tokio::task::spawn_blocking(move || stands.into_preconditions()).await {
                 Ok(facts) => facts,
-                Err(error) => vec![GrantPrecondition::new("the executor", unlike(&error.to_string()))],
+                Err(error) => vec![GrantPrecondition::new(
+                    "the executor",
+                    unmatchable_value(&error.to_string()),
+                )],
             }
         })
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
-        Box::pin(origins::marked(self.origins.as_ref(), &self.workdir, contents))
+    fn marked_origins<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+        Box::pin(origins::content_origins(
+            self.origins.as_ref(),
+            &self.workdir,
+            contents,
+        ))
     }
 
-    fn mark<'a>(&'a self, content: Vec<u8>, from: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(origins::mark(self.origins.as_ref(), content, from))
+    fn mark_content<'a>(
+        &'a self,
+        content: Vec<u8>,
+        from: BTreeSet<String>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(origins::mark_content(self.origins.as_ref(), content, from))
     }
 
-    fn mend(&self, tool: &str) -> ReconcileMethod {
-        self.mending_of(tool).map(ReconcilePlan::way).unwrap_or_default()
+    fn reconcile_method(&self, tool: &str) -> ReconcileMethod {
+        self.mending_of(tool)
+            .map(ReconcilePlan::reconcile_method)
+            .unwrap_or_default()
     }
 
-    fn check<'a>(
+    fn run_check<'a>(
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
@@ -515,21 +537,21 @@ impl ToolRunner for Runner {
             let call = ExecutorCall {
                 arguments: permit.arguments(),
                 key: None,
-                plan: permit.plan(),
+                plan: permit.sandbox_plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
                 request_id: permit.request_id().as_str(),
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
-                marks: permit.marks(),
-                apart: permit.apart(),
+                marks: permit.file_marks(),
+                apart: permit.excluded_paths(),
                 stop: cancel.child_token(),
             };
             let _stop = call.stop.clone().drop_guard();
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => Err(RunError::Cancelled),
-                result = mending.check(&call, &self.shared) => result,
+                result = mending.check_outcome(&call, &self.shared) => result,
             }
         })
     }
@@ -538,9 +560,9 @@ impl ToolRunner for Runner {
         matches!(self.bound.get(tool).map(|binding| &**binding), Some(ExecutorBinding::Builtin(builtin)) if builtin.is_kernels())
     }
 
-    fn models(&self, sampler: SamplingHandler) {
+    fn set_sampling_handler(&self, sampler: SamplingHandler) {
         for server in &self.servers {
-            server.models(Arc::clone(&sampler));
+            server.set_sampler(Arc::clone(&sampler));
         }
     }
 

@@ -44,7 +44,11 @@ pub(crate) struct CallDependencies {
 
 impl CallDependencies {
     /// Collects the dependencies of a call.
-    pub(crate) fn of(binding: &ExecutorBinding, look: &InspectedCall<'_>, search: Option<String>) -> Self {
+    pub(crate) fn for_call(
+        binding: &ExecutorBinding,
+        look: &InspectedCall<'_>,
+        search: Option<String>,
+    ) -> Self {
         let mut stands = Self {
             facts: Vec::new(),
             programs: Vec::new(),
@@ -58,25 +62,25 @@ impl CallDependencies {
             base: look.workdir.to_path_buf(),
         };
         match binding {
-            ExecutorBinding::Builtin(BuiltinTool::Shell) => stands.shell(look),
+            ExecutorBinding::Builtin(BuiltinTool::Shell) => stands.add_shell_command(look),
             ExecutorBinding::Builtin(builtin) => {
-                stands.note("the executor", format!("built-in {}", builtin.name()))
+                stands.add_subject("the executor", format!("built-in {}", builtin.name()))
             }
-            ExecutorBinding::Extra(_) => stands.note("the executor", "built-in".to_owned()),
+            ExecutorBinding::Extra(_) => stands.add_subject("the executor", "built-in".to_owned()),
             ExecutorBinding::Command(command) => {
                 stands.search = path_of(&command.env);
-                stands.program(&command.program, &command.args);
+                stands.add_program(&command.program, &command.args);
                 let env: Vec<String> = command
                     .env
                     .iter()
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect();
-                stands.note("the environment of the command", env.join(" "));
+                stands.add_subject("the environment of the command", env.join(" "));
             }
-            ExecutorBinding::Http(endpoint) => stands.place("the endpoint", endpoint.url.as_str()),
-            ExecutorBinding::A2a(remote) => stands.place("the other agent", remote.base.as_str()),
+            ExecutorBinding::Http(endpoint) => stands.add_endpoint("the endpoint", endpoint.url.as_str()),
+            ExecutorBinding::A2a(remote) => stands.add_endpoint("the other agent", remote.base.as_str()),
             ExecutorBinding::Mcp(tool) => {
-                stands.note(
+                stands.add_subject(
                     "the tool at the server",
                     tool.served_as.clone().unwrap_or_default(),
                 );
@@ -87,10 +91,10 @@ impl CallDependencies {
                         if let Some(folder) = &spec.workdir {
                             stands.from.clone_from(folder);
                         }
-                        stands.program(&spec.program, &spec.args);
+                        stands.add_program(&spec.program, &spec.args);
                     }
                     crate::mcp::McpServerSource::Endpoint(endpoint) => {
-                        stands.place("the MCP server", endpoint.url.as_str())
+                        stands.add_endpoint("the MCP server", endpoint.url.as_str())
                     }
                 }
             }
@@ -98,29 +102,29 @@ impl CallDependencies {
         stands
     }
 
-    fn note(&mut self, subject: &str, value: String) {
+    fn add_subject(&mut self, subject: &str, value: String) {
         self.facts.push(GrantPrecondition::new(subject, value));
     }
 
     /// Adds the target of a request: shown without parts that may contain secrets, but bound with all parts.
-    fn place(&mut self, subject: &str, url: &str) {
+    fn add_endpoint(&mut self, subject: &str, url: &str) {
         let shown = url.split(['?', '#']).next().unwrap_or_default();
         let shown = match shown.split_once("://") {
             Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or(rest)),
             None => shown.to_owned(),
         };
-        self.note(
+        self.add_subject(
             subject,
             format!("{shown} [{}]", witness::digest_of(url.as_bytes())),
         );
     }
 
-    fn program(&mut self, program: &str, args: &[String]) {
+    fn add_program(&mut self, program: &str, args: &[String]) {
         let whole = std::iter::once(program)
             .chain(args.iter().map(String::as_str))
             .collect::<Vec<_>>()
             .join("\u{0}");
-        self.note(
+        self.add_subject(
             "the command",
             format!("{program} [{}]", witness::digest_of(whole.as_bytes())),
         );
@@ -129,7 +133,7 @@ impl CallDependencies {
         self.files.extend(args.iter().map(|arg| self.from.join(arg)));
     }
 
-    fn shell(&mut self, look: &InspectedCall<'_>) {
+    fn add_shell_command(&mut self, look: &InspectedCall<'_>) {
         let text = |name: &str| look.arguments.get(name).and_then(Value::as_str);
         if let Some(folder) = text("workdir") {
             self.from = look.workdir.join(folder);
@@ -140,11 +144,11 @@ impl CallDependencies {
         }
         self.programs.push(self.plan.shell_program(&self.base).to_owned());
         let command = text("command").unwrap_or_default();
-        self.unbound = unknown(command);
-        let words = words(command);
+        self.unbound = unresolved_words(command);
+        let words = command_words(command);
         if words.len() > MAX_WORDS {
             let more = words.len() - MAX_WORDS;
-            self.note(
+            self.add_subject(
                 "the command line",
                 format!("{more} more words, bound by their text alone"),
             );
@@ -168,7 +172,7 @@ impl CallDependencies {
         }
     }
 
-    fn search(&self) -> ProgramSearch<'_> {
+    fn program_search(&self) -> ProgramSearch<'_> {
         ProgramSearch {
             path: self.search.as_deref(),
             from: &self.from,
@@ -178,13 +182,13 @@ impl CallDependencies {
     }
 
     /// Checks the files. Words of command lines count only if such a file exists, because most words are not files.
-    pub(crate) fn look(mut self) -> Vec<GrantPrecondition> {
+    pub(crate) fn into_preconditions(mut self) -> Vec<GrantPrecondition> {
         let mut facts = std::mem::take(&mut self.facts);
         for program in &self.programs {
-            facts.extend(witness::program(program, self.search()));
+            facts.extend(witness::observe_program(program, self.program_search()));
         }
         for file in self.files.iter().filter(|file| file.is_file()) {
-            facts.extend(witness::file(file).facts);
+            facts.extend(witness::observe_file(file).facts);
         }
         for file in self.written.iter().filter(|file| file.is_file()) {
             facts.extend(witness::written_file(file));
@@ -193,9 +197,9 @@ impl CallDependencies {
     }
 
     /// Lines for people: where the call starts, the files behind program names, and the targets of links.
-    pub(crate) fn told(&self) -> Vec<String> {
+    pub(crate) fn display_lines(&self) -> Vec<String> {
         let mut lines = vec![format!("  in {}", self.from.display())];
-        lines.extend(self.programs());
+        lines.extend(self.program_lines());
         let named = self.files.iter().chain(&self.written);
         let links = named.filter_map(|file| {
             let target = std::fs::read_link(file).ok()?; // silent-ok: it is no link, or not there
@@ -208,13 +212,13 @@ impl CallDependencies {
         lines
     }
 
-    fn programs(&self) -> Vec<String> {
+    fn program_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .programs
             .iter()
             .filter(|program| *program != self.plan.shell_program(&self.base))
             .filter_map(|program| {
-                let found = witness::find(program, self.search())?;
+                let found = witness::find_program(program, self.program_search())?;
                 let real = found.canonicalize().ok().filter(|real| *real != found); // silent-ok: shown as it is named
                 let leads = real.map(|real| format!(", which leads to {}", real.display()));
                 let told = found != Path::new(program) || leads.is_some();
@@ -261,7 +265,7 @@ struct CommandWord {
 
 /// Splits a command line into words as a reader would. This helps binding; it is not a complete shell parser. Anything it misses is
 /// still bound by the text of the command line.
-fn words(command: &str) -> Vec<CommandWord> {
+fn command_words(command: &str) -> Vec<CommandWord> {
     let mut found = Vec::new();
     let mut word = String::new();
     let mut first = true;
@@ -321,7 +325,7 @@ fn words(command: &str) -> Vec<CommandWord> {
 }
 
 /// Words with a variable, a pattern or a command substitution: their value is known only when the line runs.
-fn unknown(command: &str) -> Vec<String> {
+fn unresolved_words(command: &str) -> Vec<String> {
     let words = command
         .split_whitespace()
         .filter(|word| word.contains(['$', '*', '?', '[', '`', '{', '~']));
@@ -337,21 +341,21 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{unknown, words};
+    use super::{command_words, unresolved_words};
 
     #[test]
     fn words_that_stand_for_something_else_are_told() {
         assert_eq!(
-            unknown("sh $X *.sh plain ~/x `date`"),
+            unresolved_words("sh $X *.sh plain ~/x `date`"),
             ["$X", "*.sh", "~/x", "`date`"]
         );
-        assert!(unknown("git status").is_empty());
+        assert!(unresolved_words("git status").is_empty());
     }
 
     #[test]
     fn the_words_that_are_only_written() {
         let written = |command: &str| -> Vec<String> {
-            let all = words(command).into_iter().filter(|word| word.written);
+            let all = command_words(command).into_iter().filter(|word| word.written);
             all.map(|word| word.text).collect()
         };
         for (command, wanted) in [
@@ -374,7 +378,10 @@ mod tests {
             assert_eq!(written(command), wanted, "{command}");
         }
         assert_eq!(
-            words("> log sh run.sh").iter().filter(|word| word.first).count(),
+            command_words("> log sh run.sh")
+                .iter()
+                .filter(|word| word.first)
+                .count(),
             1,
             "a command may stand behind a redirection"
         );
@@ -383,7 +390,7 @@ mod tests {
     #[test]
     fn the_words_that_are_commands() {
         let firsts = |command: &str| -> Vec<String> {
-            words(command)
+            command_words(command)
                 .into_iter()
                 .filter(|word| word.first)
                 .map(|word| word.text)
@@ -396,6 +403,10 @@ mod tests {
         );
         assert_eq!(firsts("if test -f x; then c''at x; fi"), ["test", "cat", "fi"]);
         assert_eq!(firsts("echo $(date)"), ["echo", "date"]);
-        assert!(words("sh deploy.sh").iter().any(|word| word.text == "deploy.sh"));
+        assert!(
+            command_words("sh deploy.sh")
+                .iter()
+                .any(|word| word.text == "deploy.sh")
+        );
     }
 }

@@ -95,13 +95,13 @@ pub(crate) fn host(dir: &Path) -> ToolHost {
     ToolHost {
         launcher: launcher(),
         defaults: PlanDefaults::default(),
-        secrets: SecretResolver::without_store(EnvironmentSource::fixed([
+        secrets: SecretResolver::without_store(EnvironmentSource::from_pairs([
             ("PATH", "/usr/bin:/bin"),
             ("TOKEN_REF", "s3cr3t-value"),
         ])),
         base: dir.to_path_buf(),
         workdir: dir.to_path_buf(),
-        own: clawk_plan::RuntimeFiles::nothing(),
+        own: clawk_plan::RuntimeFiles::empty(),
         ask: None,
         extras: BTreeMap::new(),
         egress: crate::EgressSettings::default(),
@@ -110,7 +110,7 @@ pub(crate) fn host(dir: &Path) -> ToolHost {
 
 pub(crate) fn runner(tools: Value, config: &str, dir: &Path) -> Runner {
     let config: ToolsConfig = serde_json::from_str(config).expect("a config");
-    bind(&manifest(tools, dir), &config, host(dir)).expect("all bound")
+    bind_tools(&manifest(tools, dir), &config, host(dir)).expect("all bound")
 }
 
 /// A runner with all built-ins.
@@ -125,7 +125,7 @@ pub(crate) fn builtins_with(dir: &Path, egress: crate::EgressSettings) -> Runner
         .map(|builtin| json!({"name": builtin.name()}))
         .collect();
     let host = ToolHost { egress, ..host(dir) };
-    bind(&manifest(Value::Array(tools), dir), &ToolsConfig::default(), host).expect("all bound")
+    bind_tools(&manifest(Value::Array(tools), dir), &ToolsConfig::default(), host).expect("all bound")
 }
 
 pub(crate) struct Ran {
@@ -156,7 +156,7 @@ impl Ran {
         let arguments: Map<String, Value> = serde_json::from_value(arguments).expect("an object");
         let call = ExecutorCall {
             key: None,
-            arguments: &runner.sent(tool, &arguments, "test-request"),
+            arguments: &runner.sent_arguments(tool, &arguments, "test-request"),
             plan: &self.plan,
             workdir: dir,
             timeout_ms: self.timeout_ms,

@@ -19,7 +19,7 @@ use clawk_proto::SessionId;
 use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::SealKeyring;
 
-pub use back::{UndoConflict, UndoPlan, UndoStep, apply, plan};
+pub use back::{UndoConflict, UndoPlan, UndoStep, apply_undo, plan_undo};
 use look::{FileFingerprint, FileObservation};
 pub use look::{HardLink, State};
 pub use record::{RecordedChange, RecordedPath, UndoRecord};
@@ -90,7 +90,7 @@ impl UndoStore {
     /// # Errors
     /// The folder can't be read.
     pub fn new(root: PathBuf, limits: Limits) -> io::Result<Self> {
-        record::prune(&root, limits.total_bytes)?;
+        record::prune_records(&root, limits.total_bytes)?;
         Ok(Self {
             root,
             limits,
@@ -120,10 +120,10 @@ impl UndoStore {
     /// The reason why a program in this sandbox could not be undone, for people to read. Checks sizes only.
     pub(crate) fn too_much(&self, filesystem: &Filesystem, workdir: &Path) -> Option<String> {
         let megabytes = self.limits.call_bytes >> 20;
-        match trees(filesystem, workdir) {
+        match writable_folders(filesystem, workdir) {
             Err(why) => Some(format!("no undo: {why}")),
             Ok(trees) => {
-                let fits = look::size(&trees, &self.root, self.limits.call_bytes, MAX_ENTRIES);
+                let fits = look::fits_limits(&trees, &self.root, self.limits.call_bytes, MAX_ENTRIES);
                 let why = format!(
                     "no undo: its writable folders hold more than {megabytes} MB (`[undo] max_mb` of clawk.toml) or {MAX_ENTRIES} entries"
                 );
@@ -137,7 +137,7 @@ impl UndoStore {
         clippy::disallowed_methods,
         reason = "the time is compared with the file system's own stamps, which no port gives"
     )]
-    pub(crate) fn begin(
+    pub(crate) fn begin_record(
         &self,
         call: UndoRecord,
         reach: Result<UndoReach, String>,
@@ -159,7 +159,7 @@ impl UndoStore {
             alone,
             running: RunningCallGuard(Arc::clone(&self.running)),
         };
-        match reach.and_then(|reach| Ok((self.looked(&reach, since)?, reach))) {
+        match reach.and_then(|reach| Ok((self.observe_reach(&reach, since)?, reach))) {
             Ok((before, reach)) => (open.before, open.reach) = (before, reach),
             Err(why) => open.record.why = Some(why),
         }
@@ -169,14 +169,18 @@ impl UndoStore {
     }
 
     /// Scans everything that the call may change, and saves the contents.
-    fn looked(
+    fn observe_reach(
         &self,
         reach: &UndoReach,
         now: SystemTime,
     ) -> Result<BTreeMap<PathBuf, FileObservation>, String> {
         let found = match reach {
-            UndoReach::Places { places, around } => look::places(places, (around, &self.root), MAX_ENTRIES),
-            UndoReach::Trees(trees) => look::trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?,
+            UndoReach::Places { places, around } => {
+                look::observe_places(places, (around, &self.root), MAX_ENTRIES)
+            }
+            UndoReach::Trees(trees) => {
+                look::observe_trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?
+            }
         };
         let mut looks = found.map_err(|error| format!("it can't be looked at: {error}"))?;
         let mut left = self.limits.call_bytes;
@@ -192,22 +196,22 @@ impl UndoStore {
                 )
             })?;
             *digest = self
-                .kept(path, &look.seen, now)
+                .keep_content(path, &look.seen, now)
                 .map_err(|error| format!("`{}` can't be kept: {error}", path.display()))?;
         }
         Ok(looks)
     }
 
     /// Saves a file's content and returns its digest.
-    fn kept(&self, path: &Path, seen: &FileFingerprint, now: SystemTime) -> io::Result<String> {
+    fn keep_content(&self, path: &Path, seen: &FileFingerprint, now: SystemTime) -> io::Result<String> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.is_settled(now)
             && let Some(digest) = lock().get(seen)
-            && record::blob(&self.root, digest).is_file()
+            && record::blob_path(&self.root, digest).is_file()
         {
             return Ok(digest.clone());
         }
-        let digest = record::keep(&self.root, &look::open(path)?, self.vault.as_ref())?;
+        let digest = record::keep_content(&self.root, &look::open_regular(path)?, self.vault.as_ref())?;
         if seen.is_settled(now) {
             let mut known = lock();
             if known.len() >= MAX_KNOWN {
@@ -219,7 +223,7 @@ impl UndoStore {
     }
 
     /// Records what the call changed. Blocking.
-    pub(crate) fn end(&self, open: OpenUndoRecord) -> io::Result<()> {
+    pub(crate) fn end_record(&self, open: OpenUndoRecord) -> io::Result<()> {
         let alone = open.alone && self.begun.load(Ordering::SeqCst) == open.begun;
         let OpenUndoRecord {
             mut record,
@@ -234,13 +238,13 @@ impl UndoStore {
         record.alone = alone;
         if record.why.is_none() {
             let after = match &reach {
-                UndoReach::Places { .. } => look::again(before.keys())?,
+                UndoReach::Places { .. } => look::observe_again(before.keys())?,
                 UndoReach::Trees(trees) => {
-                    let all = look::trees(trees, &self.root, u64::MAX, usize::MAX);
+                    let all = look::observe_trees(trees, &self.root, u64::MAX, usize::MAX);
                     all.map_err(io::Error::other)??
                 }
             };
-            record.changes = changes(before, after, since)?;
+            record.changes = recorded_changes(before, after, since)?;
         }
         record::write(&self.root, &record)
     }
@@ -256,15 +260,19 @@ pub fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
 ///
 /// # Errors
 /// A content can't be read, decrypted or removed.
-pub fn erase(root: &Path, vault: Option<&SealKeyring>, goes: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
-    record::erase(root, vault, goes)
+pub fn erase_contents(
+    root: &Path,
+    vault: Option<&SealKeyring>,
+    goes: impl FnMut(&[u8]) -> bool,
+) -> io::Result<u64> {
+    record::erase_contents(root, vault, goes)
 }
 
 /// The recorded calls of a session, newest first.
 ///
 /// # Errors
 /// A record can't be read.
-pub fn records(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
+pub fn session_records(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
     record::of_session(root, session)
 }
 
@@ -280,11 +288,11 @@ pub fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<String>>
 ///
 /// # Errors
 /// An I/O error.
-pub fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
-    record::undone(root, record)
+pub fn mark_undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
+    record::mark_undone(root, record)
 }
 
-fn changes(
+fn recorded_changes(
     before: BTreeMap<PathBuf, FileObservation>,
     after: BTreeMap<PathBuf, FileObservation>,
     since: SystemTime,
@@ -295,19 +303,19 @@ fn changes(
         let now = after.remove(&path).unwrap_or_default();
         // Time stamps of file systems are coarse, so a file that was changed recently is compared by its content.
         if was.seen == now.seen
-            && was.state.linked() == now.state.linked()
+            && was.state.hard_link() == now.state.hard_link()
             && (was.seen.is_settled(since) || !was.state.is_file())
         {
             continue;
         }
-        let now = now.state.hashed(&path)?;
+        let now = now.state.with_digest(&path)?;
         if was.state != now {
             found.push(RecordedChange::new(path, was.state, now));
         }
     }
     for (path, now) in after {
         if now.state != State::Absent {
-            let now = now.state.hashed(&path)?;
+            let now = now.state.with_digest(&path)?;
             found.push(RecordedChange::new(path, State::Absent, now));
         }
     }
@@ -318,7 +326,7 @@ fn changes(
 ///
 /// # Errors
 /// The folders are not limited.
-pub(crate) fn trees(filesystem: &Filesystem, workdir: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn writable_folders(filesystem: &Filesystem, workdir: &Path) -> Result<Vec<PathBuf>, String> {
     match filesystem.mode {
         FsMode::Deny | FsMode::ReadOnly => return Ok(Vec::new()),
         FsMode::Full => return Err("its sandbox shows the whole machine writable".to_owned()),

@@ -11,7 +11,7 @@ use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::canonical::{payload_of, scan};
+use crate::canonical::{payload_of, scan_canonical};
 use crate::chain::digest_of;
 
 /// The longest text in a payload, bytes.
@@ -27,7 +27,7 @@ const EXACT_MAX: u64 = 1 << 53;
 pub fn bounded(payload: Box<RawValue>) -> Box<RawValue> {
     let text = payload.get();
     // A text inside the payload can't be longer than the payload.
-    if text.len() <= TEXT_MAX_BYTES && scan(text).is_some() {
+    if text.len() <= TEXT_MAX_BYTES && scan_canonical(text).is_some() {
         return payload;
     }
     match serde_json::from_str(text) {

@@ -183,7 +183,7 @@ impl SessionChain {
     ///
     /// # Errors
     /// The draft's payload is not JSON; the chain has not changed.
-    pub fn link(
+    pub fn link_event(
         &mut self,
         draft: &Draft<'_>,
         scratch: &mut HashBuffer,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::canonical::{CanonicalPlainness, printable_run, scan};
+use crate::canonical::{CanonicalPlainness, printable_run, scan_canonical};
 
 /// An event as written. Its ids are valid UUIDs, and its hashes are 64 lower-case hex digits.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ impl<'a> RawEvent<'a> {
             sequence: event.sequence,
             timestamp: Cow::Borrowed(&event.timestamp),
             event_type: Cow::Borrowed(&event.event_type),
-            plainness: scan(&payload),
+            plainness: scan_canonical(&payload),
             payload: Cow::Owned(payload),
             event_hash: Cow::Owned(event.event_hash.to_hex()),
             previous_event_hash: Cow::Owned(event.previous_event_hash.to_hex()),
@@ -90,7 +90,7 @@ impl<'a> RawEvent<'a> {
             sequence: event.sequence,
             timestamp: Cow::Borrowed(&event.timestamp),
             event_type: Cow::Borrowed(&event.event_type),
-            plainness: scan(payload),
+            plainness: scan_canonical(payload),
             payload: Cow::Borrowed(payload),
             event_hash: Cow::Owned(event.event_hash.to_hex()),
             previous_event_hash: Cow::Owned(event.previous_event_hash.to_hex()),
@@ -205,7 +205,7 @@ impl<'a> WireEvent<'a> {
             sequence: self.sequence,
             timestamp: self.timestamp,
             event_type: self.event_type,
-            plainness: scan(payload),
+            plainness: scan_canonical(payload),
             payload: Cow::Borrowed(payload),
             event_hash: self.event_hash,
             previous_event_hash: self.previous_event_hash,
@@ -296,12 +296,15 @@ fn as_we_write(line: &str) -> Option<RawEvent<'_>> {
     // The text after the payload has a fixed length.
     const TAIL: usize = ",\"event_hash\":\"\",\"previous_event_hash\":\"\"}".len() + 128;
     let (payload, tail) = rest.split_at_checked(rest.len().checked_sub(TAIL)?)?;
-    let plainness = payload.starts_with('{').then(|| scan(payload)).flatten()?;
+    let plainness = payload
+        .starts_with('{')
+        .then(|| scan_canonical(payload))
+        .flatten()?;
     rest = tail;
     literal(&mut rest, ",\"event_hash\":\"")?;
-    let event_hash = digest(&mut rest)?;
+    let event_hash = digest_bytes(&mut rest)?;
     literal(&mut rest, ",\"previous_event_hash\":\"")?;
-    let previous_event_hash = digest(&mut rest)?;
+    let previous_event_hash = digest_bytes(&mut rest)?;
     (rest == "}").then_some(RawEvent {
         trace_version: Cow::Borrowed(trace_version),
         event_id: Cow::Borrowed(event_id),
@@ -345,7 +348,7 @@ fn uuid_member<'a>(rest: &mut &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[inline]
-fn digest<'a>(rest: &mut &'a str) -> Option<&'a str> {
+fn digest_bytes<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let (text, after) = rest.split_at_checked(64)?;
     *rest = after.strip_prefix('"')?;
     is_digest(text).then_some(text)

@@ -72,13 +72,13 @@ impl Default for AtlasConfig {
 ///
 /// # Errors
 /// An Atlas is not valid, or actions can't run here. The error names all of them.
-pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<AtlasSettings> {
+pub(crate) fn bind_actions(manifest: &mut Manifest, config: &mut Config) -> Result<AtlasSettings> {
     let wanted = config.settings.atlases.clone();
     let folder = config.folder();
     let mut loaded = Vec::new();
     for path in &wanted.paths {
         let path = folder.join(path);
-        let atlas = crate::pack::load(&path)
+        let atlas = crate::pack::load_atlas(&path)
             .with_context(|| format!("`[atlases] paths` names `{}`", path.display()))?;
         for warning in &atlas.warnings {
             tracing::warn!(atlas = %atlas.id, path = warning.path, "{}", warning.message);
@@ -95,7 +95,7 @@ pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<Atlas
         bail!("{}", unbound.join("; "));
     }
     if wanted.simulate {
-        manifest.tools.push(tool(
+        manifest.tools.push(build_tool(
             SIMULATE,
             "answers with what it was given; nothing is done",
             json!({"type": "object"}),
@@ -126,7 +126,8 @@ fn bind_action(
         if let Some(schema) = schema.as_object_mut() {
             schema.entry("type").or_insert_with(|| json!("object"));
         }
-        let made = tool(&id, &action.shown.description, schema, source).map_err(|error| error.to_string())?;
+        let made =
+            build_tool(&id, &action.shown.description, schema, source).map_err(|error| error.to_string())?;
         manifest.tools.push(made);
         Ok(())
     };
@@ -166,7 +167,7 @@ fn bind_action(
         Some(Executor::Tool(name)) if declared(manifest, name) => Ok(()),
         // Without an agent there are no declared tools, but a built-in can be used by its name.
         Some(Executor::Tool(name)) if manifest.providers.is_empty() && clawk_tools::is_builtin(name) => {
-            let made = tool(name, "", Value::Null, json!({})).map_err(|error| error.to_string())?;
+            let made = build_tool(name, "", Value::Null, json!({})).map_err(|error| error.to_string())?;
             manifest.tools.push(made);
             Ok(())
         }
@@ -180,7 +181,7 @@ fn bind_action(
     }
 }
 
-fn tool(name: &str, description: &str, schema: Value, source: Value) -> Result<Tool> {
+fn build_tool(name: &str, description: &str, schema: Value, source: Value) -> Result<Tool> {
     let mut value = json!({
         "name": name,
         "annotations": if name == SIMULATE { json!({"readOnlyHint": true}) } else { json!({}) },
@@ -197,7 +198,7 @@ fn tool(name: &str, description: &str, schema: Value, source: Value) -> Result<T
 
 /// Makes the manifest of an agent that consists only of its Atlases: without a model or channel, and with every action that the
 /// Atlases allow.
-pub(crate) fn alone() -> Result<Manifest> {
+pub(crate) fn atlas_only_manifest() -> Result<Manifest> {
     Ok(Manifest {
         claw: semver::Version::new(0, 3, 0),
         metadata: clawk_manifest::model::Metadata {

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{self, AutonomyLevel};
-use clawk_manifest::{LoadOptions, LoadedDocument, Severity, load, policy, render};
+use clawk_manifest::{LoadOptions, LoadedDocument, Severity, load_manifest, load_policy, render_diagnostics};
 use clawk_policy::{Engine, PolicyLayers, PolicySubject, ToolResult, UsageView, ValueSources, Verdict};
 use clawk_tools::builtin;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::manifest::options;
+use crate::manifest::load_options;
 use crate::out;
 
 /// Largest test file, in bytes.
@@ -25,10 +25,10 @@ const ENDING: &str = ".tests.yaml";
 #[serde(deny_unknown_fields)]
 struct PolicyTests {
     /// The folder for relative paths; a case can replace it.
-    #[serde(default = "workspace")]
+    #[serde(default = "default_workdir")]
     workdir: PathBuf,
     /// Default autonomy level of the cases. In the default `autonomous` only the rules decide.
-    #[serde(default = "autonomous")]
+    #[serde(default = "default_autonomy")]
     autonomy: AutonomyLevel,
     /// Labels and annotations of tools that are not built-in, or that the manifest describes differently.
     #[serde(default)]
@@ -71,7 +71,7 @@ struct PolicyTestCase {
     results: Vec<GivenResult>,
     expect: ExpectedVerdict,
     /// The rule that must decide; `null`: no rule may decide; absent: any rule.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     rule: Option<Option<String>>,
 }
 
@@ -105,16 +105,16 @@ impl ExpectedVerdict {
     }
 }
 
-fn workspace() -> PathBuf {
+fn default_workdir() -> PathBuf {
     PathBuf::from("/workspace")
 }
 
-const fn autonomous() -> AutonomyLevel {
+const fn default_autonomy() -> AutonomyLevel {
     AutonomyLevel::Autonomous
 }
 
 /// Deserialises a field so that `null` and absent differ.
-fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
@@ -152,19 +152,19 @@ pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<PolicyTest
             .with_context(|| format!("there is no policy `{stem}.yaml` beside `{}`", file.display()))?,
         None => file.to_owned(),
     };
-    let options = options(config);
-    let (loaded, found) = policy(&file, &options);
+    let options = load_options(config);
+    let (loaded, found) = load_policy(&file, &options);
     match found {
-        Some(found) => Ok(beside(&file, &found)?.into_iter().collect()),
+        Some(found) => Ok(run_adjacent_tests(&file, &found)?.into_iter().collect()),
         None if loaded.kind == Some("Claw") => {
-            let loaded = load(&file, &options);
+            let loaded = load_manifest(&file, &options);
             if !loaded.is_valid() {
-                bail!("{}", findings(&loaded));
+                bail!("{}", format_errors(&loaded));
             }
             of_manifest(&loaded)
         }
         None if loaded.is_valid() => bail!("`{}` is neither a policy nor a manifest", file.display()),
-        None => bail!("{}", findings(&loaded)),
+        None => bail!("{}", format_errors(&loaded)),
     }
 }
 
@@ -175,27 +175,29 @@ pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<PolicyTest
 pub(crate) fn of_manifest(loaded: &LoadedDocument) -> Result<Vec<PolicyTestReport>> {
     let mut reports = Vec::new();
     for file in loaded.sources.files() {
-        if companion(file).is_some_and(|tests| tests.exists())
-            && let (_, Some(found)) = policy(file, &LoadOptions::default())
+        if tests_path(file).is_some_and(|tests| tests.exists())
+            && let (_, Some(found)) = load_policy(file, &LoadOptions::default())
         {
-            reports.extend(beside(file, &found)?);
+            reports.extend(run_adjacent_tests(file, &found)?);
         }
     }
     Ok(reports)
 }
 
-fn findings(loaded: &LoadedDocument) -> String {
+fn format_errors(loaded: &LoadedDocument) -> String {
     let errors: Vec<_> = loaded
         .diagnostics
         .iter()
         .filter(|found| found.severity == Severity::Error)
         .cloned()
         .collect();
-    render(&errors, &loaded.sources, false).trim_end().to_owned()
+    render_diagnostics(&errors, &loaded.sources, false)
+        .trim_end()
+        .to_owned()
 }
 
 /// Returns the path of a policy file's tests, if they exist.
-pub(crate) fn companion(policy: &Path) -> Option<PathBuf> {
+pub(crate) fn tests_path(policy: &Path) -> Option<PathBuf> {
     let name = policy.file_name()?.to_str()?;
     let stem = name.strip_suffix(".yaml").or_else(|| name.strip_suffix(".yml"))?;
     let is_tests = name.ends_with(ENDING);
@@ -203,8 +205,8 @@ pub(crate) fn companion(policy: &Path) -> Option<PathBuf> {
 }
 
 /// Runs the tests of a policy file; `None` if it has none.
-fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>> {
-    let Some(tests) = companion(file).filter(|tests| tests.exists()) else {
+fn run_adjacent_tests(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>> {
+    let Some(tests) = tests_path(file).filter(|tests| tests.exists()) else {
         return Ok(None);
     };
     let shown = tests.display();
@@ -220,7 +222,7 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>
         .cases
         .iter()
         .enumerate()
-        .filter_map(|(at, case)| parsed.judge(at, case, &engine))
+        .filter_map(|(at, case)| parsed.check_case(at, case, &engine))
         .collect();
     Ok(Some(PolicyTestReport {
         policy: file.to_owned(),
@@ -232,9 +234,9 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>
 
 impl PolicyTests {
     /// Runs one case; `None` if it passes.
-    fn judge(&self, at: usize, case: &PolicyTestCase, engine: &Engine) -> Option<PolicyTestFailure> {
-        let (labels, annotations, schema) = self.about(case);
-        let values = self.values(case);
+    fn check_case(&self, at: usize, case: &PolicyTestCase, engine: &Engine) -> Option<PolicyTestFailure> {
+        let (labels, annotations, schema) = self.tool_facts(case);
+        let values = self.value_sources(case);
         let subject = PolicySubject {
             tool: &case.tool,
             labels: &labels,
@@ -283,14 +285,14 @@ impl PolicyTests {
         Some(PolicyTestFailure {
             case: name.unwrap_or_else(|| format!("case {}: {}", at + 1, case.tool)),
             tool: case.tool.clone(),
-            expected: wanted(case),
-            got: got(&verdict),
+            expected: format_expected(case),
+            got: format_verdict(&verdict),
             why,
         })
     }
 
     /// Returns the texts in which the case's values are looked up. No other text counts.
-    fn values(&self, case: &PolicyTestCase) -> ValueSources {
+    fn value_sources(&self, case: &PolicyTestCase) -> ValueSources {
         let mut sources = ValueSources::default();
         case.said.iter().for_each(|said| sources.add_person(said));
         for (result, order) in case.results.iter().zip(1..) {
@@ -312,11 +314,14 @@ impl PolicyTests {
 
     /// Returns the properties of the case's tool: those of the built-in, replaced by those of the file, replaced by those of the
     /// case.
-    fn about(&self, case: &PolicyTestCase) -> (BTreeMap<String, String>, Map<String, Value>, Option<Value>) {
+    fn tool_facts(
+        &self,
+        case: &PolicyTestCase,
+    ) -> (BTreeMap<String, String>, Map<String, Value>, Option<Value>) {
         let mut labels = BTreeMap::new();
         let mut annotations = Map::new();
         let mut schema = None;
-        if let Some(known) = builtin::describe(&case.tool) {
+        if let Some(known) = builtin::describe_builtin(&case.tool) {
             labels.extend(known.category.map(|c| ("category".to_owned(), c.to_owned())));
             annotations = known.trusted_annotations;
             schema = Some(known.input_schema);
@@ -331,7 +336,7 @@ impl PolicyTests {
     }
 }
 
-fn wanted(case: &PolicyTestCase) -> String {
+fn format_expected(case: &PolicyTestCase) -> String {
     let effect = case.expect.name();
     match &case.rule {
         None => effect.to_owned(),
@@ -340,7 +345,7 @@ fn wanted(case: &PolicyTestCase) -> String {
     }
 }
 
-fn got(verdict: &Verdict) -> String {
+fn format_verdict(verdict: &Verdict) -> String {
     let effect = verdict.effect.name();
     verdict.rule_id.as_deref().map_or_else(
         || format!("{effect} by no rule"),
@@ -349,7 +354,7 @@ fn got(verdict: &Verdict) -> String {
 }
 
 /// Returns one line for a refused start, which names the first failed case; `None` if all cases pass.
-pub(crate) fn refusal(reports: &[PolicyTestReport]) -> Option<String> {
+pub(crate) fn first_failure_message(reports: &[PolicyTestReport]) -> Option<String> {
     let failed: usize = reports.iter().map(|report| report.failures.len()).sum();
     let report = reports.iter().find(|report| !report.failures.is_empty())?;
     let first = report.failures.first()?;
@@ -360,7 +365,7 @@ pub(crate) fn refusal(reports: &[PolicyTestReport]) -> Option<String> {
     Some(format!(
         "a policy does not do what its tests say: `{}`, {}: expected {}, got {}{others}; `clawk policy test {}` says why",
         report.tests.display(),
-        out::clipped(&first.case, 80),
+        out::clip_line(&first.case, 80),
         first.expected,
         first.got,
         report.policy.display()

@@ -31,16 +31,16 @@ use clawk_kernel::{
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, SourceFiles};
 use clawk_plan::RuntimeFiles;
-use clawk_providers::{ProviderFactory, ScriptAccess, discover};
+use clawk_providers::{ProviderFactory, ScriptAccess, discover_provider};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{EnvironmentSource, ResolvedSecrets, SecretResolver};
 use clawk_server::peers::RemoteMembers;
 use clawk_tools::origins::FileProvenanceStore;
 use clawk_tools::undo::UndoStore;
-use clawk_tools::{AskUserHandler, ExternalBuiltin, Runner, ToolHost, bind};
+use clawk_tools::{AskUserHandler, ExternalBuiltin, Runner, ToolHost, bind_tools};
 use tokio::runtime::Runtime;
 
-pub(crate) use agent::{Agent, Request, agent, unknown_effects};
+pub(crate) use agent::{Agent, Request, start_agent, unknown_effects};
 pub(crate) use egress::of_servers;
 pub(crate) use launch::{AgentSource, LaunchedAgentFactory, WireAgentFactory};
 
@@ -63,7 +63,7 @@ const AUTO: &str = "auto:";
 
 /// Makes the async runtime. It has one worker thread: the journal's own thread does the heavy work, and moving tasks between
 /// workers would cost more than a second worker saves.
-pub(crate) fn runtime() -> Result<Runtime> {
+pub(crate) fn build_runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder
         .worker_threads(1)
@@ -153,7 +153,7 @@ impl ResolvedConfig {
     /// # Errors
     /// An Atlas is not valid, or an action can't run here.
     pub(crate) async fn of_atlases(config: Config) -> Result<Self> {
-        let alone = atlases::alone()?;
+        let alone = atlases::atlas_only_manifest()?;
         Self::new(alone, Origin::Atlases, config, ScriptAccess::Refused, Vec::new()).await
     }
 
@@ -164,13 +164,13 @@ impl ResolvedConfig {
         scripts: ScriptAccess,
         read: Vec<PathBuf>,
     ) -> Result<Self> {
-        let models = settle(&mut manifest).await;
+        let models = resolve_auto_providers(&mut manifest).await;
         models::resolve_aliases(&mut manifest, &config.settings);
-        Self::made((manifest, origin), config, scripts, read, models)
+        Self::from_parts((manifest, origin), config, scripts, read, models)
     }
 
     /// Finishes the configuration and replaces `auto:` providers.
-    fn made(
+    fn from_parts(
         (mut manifest, origin): (Manifest, Origin),
         mut config: Config,
         scripts: ScriptAccess,
@@ -183,7 +183,7 @@ impl ResolvedConfig {
             &config.folder(),
             EnvironmentSource::Process,
         )?;
-        let atlases = atlases::bind(&mut manifest, &mut config)?;
+        let atlases = atlases::bind_actions(&mut manifest, &mut config)?;
         let folder = config
             .settings
             .workdir
@@ -197,11 +197,11 @@ impl ResolvedConfig {
         let workdir = folder
             .canonicalize()
             .with_context(|| format!("the working directory `{}` does not exist", folder.display()))?;
-        read.extend(own::programs(&config, &manifest, &workdir));
-        let (identities, files) = members::identities(&manifest, &config)?;
+        read.extend(own::started_programs(&config, &manifest, &workdir));
+        let (identities, files) = members::load_identities(&manifest, &config)?;
         read.extend(files);
-        let read = own::absolute(read)?;
-        own::consistent(&config, &manifest, &read, &workdir)?;
+        let read = own::make_absolute(read)?;
+        own::check_mounts(&config, &manifest, &read, &workdir)?;
         Ok(Self {
             manifest: Arc::new(manifest),
             origin,
@@ -227,9 +227,9 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The user refuses.
-    pub(crate) async fn agreed(mut self, told: bool, asks: bool) -> Result<Self> {
+    pub(crate) async fn with_consent(mut self, told: bool, asks: bool) -> Result<Self> {
         let (config, manifest) = (self.config.clone(), Arc::clone(&self.manifest));
-        let asked = move || trust::agreed(&config, Some(&manifest), told, asks);
+        let asked = move || trust::obtain_consent(&config, Some(&manifest), told, asks);
         self.consent = tokio::task::spawn_blocking(asked).await??;
         Ok(self)
     }
@@ -238,10 +238,10 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The programs that would run can't be read.
-    pub(crate) async fn named(self) -> Result<Self> {
+    pub(crate) async fn with_implied_consent(self) -> Result<Self> {
         match self.consent {
             Some(_) => Ok(self),
-            None => self.agreed(false, false).await,
+            None => self.with_consent(false, false).await,
         }
     }
 
@@ -251,7 +251,7 @@ impl ResolvedConfig {
     }
 
     /// Takes over from `running`, in the same process, what it learned about this host.
-    pub(crate) fn following(self, running: &Self) -> Self {
+    pub(crate) fn continue_from(self, running: &Self) -> Self {
         Self {
             launcher: Arc::clone(&running.launcher),
             audit_writable: Arc::clone(&running.audit_writable),
@@ -260,7 +260,7 @@ impl ResolvedConfig {
     }
 
     /// Describes where the agent's state should be.
-    pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> StateLookup<'a> {
+    pub(crate) fn state_lookup<'a>(&'a self, flag: Option<&'a Path>) -> StateLookup<'a> {
         StateLookup {
             flag,
             configured: self.config.settings.state.as_ref().and_then(StateConfig::dir),
@@ -274,18 +274,18 @@ impl ResolvedConfig {
     /// # Errors
     /// The directory can't be created or protected, or belongs to another user.
     pub(crate) fn state_dir(&self, flag: Option<&Path>) -> Result<PathBuf> {
-        let (dir, note) = self.state(flag).prepare()?;
+        let (dir, note) = self.state_lookup(flag).prepare_dir()?;
         if let Some(note) = note {
-            out::note(&note);
+            out::print_note(&note);
         }
         Ok(dir)
     }
 
     /// Returns the state server that the flag or the configuration names; `None`: the state is in its directory.
-    fn server(&self, flag: Option<&Path>) -> Result<Option<StateServer>> {
+    fn state_server(&self, flag: Option<&Path>) -> Result<Option<StateServer>> {
         let settings = &self.config.settings;
         let (file, ca_file) = (self.config.file.as_deref(), settings.postgres.ca_file.as_deref());
-        StateServer::wanted(flag, settings.state.as_ref(), file, ca_file)
+        StateServer::from_settings(flag, settings.state.as_ref(), file, ca_file)
     }
 
     /// Opens the state: a directory, or a server and the directory beside it. `waits`: waits until another host has ended.
@@ -304,12 +304,12 @@ impl ResolvedConfig {
     /// Opens the state, with a policy for other hosts that use it.
     async fn open_beside(&self, dir: &Path, flag: Option<&Path>, beside: SharingPolicy) -> Result<StateDir> {
         let agent = &self.manifest.metadata.name;
-        let (named, noted) = (self.server(flag)?, StateServer::of(dir)?);
+        let (named, noted) = (self.state_server(flag)?, StateServer::from_dir(dir)?);
         if let Some(server) = &named {
-            server.note(dir)?;
+            server.write_to_dir(dir)?;
         }
         if let Some(server) = named.or(noted) {
-            return kept::serve(dir, &server, (agent, self.keys()?), beside).await;
+            return kept::serve_remote_state(dir, &server, (agent, self.encryption_keys()?), beside).await;
         }
         let durability = match self.config.settings.durability {
             DecisionDurability::Durable => crate::state::kept::WriteDurability::Durable,
@@ -321,7 +321,7 @@ impl ResolvedConfig {
                 durability,
                 ..crate::state::kept::Options::default()
             },
-            self.keys()?,
+            self.encryption_keys()?,
         )?)
     }
 
@@ -329,7 +329,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The state does not match its signatures, or an audit that a policy requires can't be written.
-    pub(crate) fn keeper(&self, state: &StateDir) -> Result<StateKeeper> {
+    pub(crate) fn state_keeper(&self, state: &StateDir) -> Result<StateKeeper> {
         StateKeeper::check(state)?;
         self.keeper_of_checked(state)
     }
@@ -357,7 +357,8 @@ impl ResolvedConfig {
         let mut keeper = StateKeeper::start(state, checkpoints, retention, env)?;
         keeper.also(audits);
         let is_wired = matches!(self.origin, Origin::Wire(_));
-        let exporters = telemetry::of(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
+        let exporters =
+            telemetry::build_exporters(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
         keeper.telling(exporters);
         Ok(keeper)
     }
@@ -375,11 +376,11 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The reasons why providers can't be used here.
-    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn ModelProvider>>, Vec<String>> {
+    pub(crate) fn build_providers(&self) -> Result<BTreeMap<String, Arc<dyn ModelProvider>>, Vec<String>> {
         let factory = self.provider_factory();
         let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
         for spec in &self.manifest.providers {
-            match factory.provider(spec) {
+            match factory.build_provider(spec) {
                 Ok(provider) => {
                     made.insert(spec.name.clone(), provider);
                 }
@@ -392,7 +393,7 @@ impl ResolvedConfig {
 
     /// Returns the options of each provider's model, from `clawk.toml` and the catalogue of models.
     fn model_options(&self) -> BTreeMap<String, ModelOptions> {
-        models::options(&self.manifest, &self.config.settings)
+        models::provider_options(&self.manifest, &self.config.settings)
     }
 
     /// Returns a warning for each model that its vendor will shut down soon.
@@ -410,8 +411,8 @@ impl ResolvedConfig {
             let launcher = self
                 .ahead
                 .clone()
-                .with_levels(self.config.levels(cache))
-                .with_warm(self.config.warm())
+                .with_levels(self.config.level_settings(cache))
+                .with_warm(self.config.warm_pool_limits())
                 .leaving_free(self.config.settings.sandbox.min_free());
             let _ = launcher.remove_stale_groups(); // silent-ok: how many there were helps nobody
             launcher
@@ -423,18 +424,18 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// All tools that cannot run here.
-    pub(crate) fn runner(
+    pub(crate) fn build_runner(
         &self,
         ask: Option<AskUserHandler>,
         state: Option<&Path>,
     ) -> Result<Runner, Vec<String>> {
-        bind(
+        bind_tools(
             &self.manifest,
             &self.config.settings.tools,
             self.tool_host(ask, state)?,
         )
         .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
-        .and_then(|runner| self.keeping(runner, state))
+        .and_then(|runner| self.with_undo_store(runner, state))
         .and_then(|runner| self.tracing_text(runner, state))
     }
 
@@ -450,15 +451,17 @@ impl ResolvedConfig {
     }
 
     /// Adds backups of overwritten data, stored in the state, to the runner.
-    fn keeping(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+    fn with_undo_store(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
         let settings = self.config.settings.undo;
         let Some(state) = state.filter(|_| settings.enabled) else {
             return Ok(runner);
         };
-        let vault = self.keys().map_err(|error| vec![format!("{error:#}")])?;
+        let vault = self
+            .encryption_keys()
+            .map_err(|error| vec![format!("{error:#}")])?;
         let undo = UndoStore::new(state.join(UNDO), settings.limits())
             .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
-        Ok(runner.keeping(Arc::new(undo.sealed_by(vault.map(|keys| keys.vault)))))
+        Ok(runner.with_undo_store(Arc::new(undo.sealed_by(vault.map(|keys| keys.vault)))))
     }
 
     /// Builds this machine's services for tools, and for programs that run beside the agent.
@@ -466,32 +469,32 @@ impl ResolvedConfig {
     /// # Errors
     /// All network paths that are not available.
     fn tool_host(&self, ask: Option<AskUserHandler>, state: Option<&Path>) -> Result<ToolHost, Vec<String>> {
-        let egress = egress::compose(&self.config.settings, &self.manifest, &self.resolver)?;
+        let egress = egress::egress_settings(&self.config.settings, &self.manifest, &self.resolver)?;
         Ok(ToolHost {
             launcher: self.launcher(state.map(|state| state.join("cache")).as_deref()),
-            own: self.own(state),
-            defaults: self.config.settings.sandbox.defaults(),
+            own: self.runtime_files(state),
+            defaults: self.config.settings.sandbox.plan_defaults(),
             secrets: self.resolver.clone(),
             base: self.config.folder(),
             workdir: self.workdir.clone(),
             ask,
-            extras: self.extras(),
+            extras: self.external_builtins(),
             egress,
         })
     }
 
     /// Returns the runtime's own files, which tools must not change.
-    fn own(&self, state: Option<&Path>) -> RuntimeFiles {
+    fn runtime_files(&self, state: Option<&Path>) -> RuntimeFiles {
         RuntimeFiles {
             state: state.map(Path::to_owned),
             files: self.read.clone(),
         }
     }
 
-    fn extras(&self) -> BTreeMap<String, Arc<dyn ExternalBuiltin>> {
+    fn external_builtins(&self) -> BTreeMap<String, Arc<dyn ExternalBuiltin>> {
         let simulated = self.atlases.fallback.iter();
         let send = ("channel-send".to_owned(), self.channel_send());
-        let schedule = ("schedule".to_owned(), self.schedule());
+        let schedule = ("schedule".to_owned(), self.schedule_builtin());
         simulated
             .map(|name| {
                 (
@@ -506,8 +509,8 @@ impl ResolvedConfig {
     /// Resolves every secret that `clawk.toml` and the manifest name, if possible. Then redaction recognises them from the start,
     /// not only after their first use. A missing secret is reported where it is used.
     fn known_secrets(&self) -> ResolvedSecrets {
-        let given = self.resolver.given();
-        for name in egress::named(&self.config.settings, &self.manifest) {
+        let given = self.resolver.resolved_secrets();
+        for name in egress::secret_names(&self.config.settings, &self.manifest) {
             let _resolved = self.resolver.resolve(name); // silent-ok: its use will say what is wrong with it
         }
         given
@@ -517,7 +520,10 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// A binding is not valid, or the bus can't be reached.
-    pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<RemoteMembers>>, TokenKey)> {
+    pub(crate) async fn remote_members(
+        &self,
+        state: &Path,
+    ) -> Result<(Option<Arc<RemoteMembers>>, TokenKey)> {
         if self.manifest.swarm.is_none() {
             return Ok((None, TokenKey::default()));
         }
@@ -528,13 +534,13 @@ impl ResolvedConfig {
             resolver: &self.resolver,
             state,
         };
-        Ok((peers::elsewhere(place, &key).await?, key))
+        Ok((peers::connect_remote_members(place, &key).await?, key))
     }
 
     /// Returns the swarm's local options, with the Identities beside the manifest.
-    fn swarm(&self) -> SwarmOptions {
+    fn swarm_options(&self) -> SwarmOptions {
         SwarmOptions {
-            local: self.config.settings.swarm.local(),
+            local: self.config.settings.swarm.local_limits(),
             identities: self.identities.clone(),
             ..SwarmOptions::default()
         }
@@ -544,7 +550,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// All reasons why the agent can't start here.
-    pub(crate) fn parts(
+    pub(crate) fn agent_dependencies(
         &self,
         state: &StateDir,
         ask: Option<AskUserHandler>,
@@ -553,36 +559,36 @@ impl ResolvedConfig {
         if !faults.is_empty() {
             return Err(StartError::Unserved(faults));
         }
-        match (self.providers(), self.runner(ask, Some(state.path()))) {
+        match (self.build_providers(), self.build_runner(ask, Some(state.path()))) {
             (Ok(providers), Ok(runner)) => Ok(AgentDependencies {
                 manifest: Arc::clone(&self.manifest),
                 providers,
                 runner: Arc::new(runner),
                 journal: state.journal(),
-                memory: Some(self.stores(state)),
+                memory: Some(self.memory_stores(state)),
                 secrets: self.known_secrets(),
                 clock: Arc::new(SystemClock::default()),
                 atlases: self.atlases.clone(),
                 options: Options {
                     workdir: self.workdir.clone(),
                     origin: self.origin.to_string(),
-                    sandbox: self.config.settings.sandbox.defaults(),
-                    own: self.own(Some(state.path())),
-                    suggestions: suggestions(state),
+                    sandbox: self.config.settings.sandbox.plan_defaults(),
+                    own: self.runtime_files(Some(state.path())),
+                    suggestions: suggestions_dir(state),
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
                     planning: Some(self.config.settings.world_models),
-                    judge: self.config.settings.screen.judge(),
-                    claims: self.config.settings.claims.claims(),
+                    judge: self.config.settings.screen.judge_settings(),
+                    claims: self.config.settings.claims.to_claims(),
                     shown: ResultExcerpt::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
                     inbox: self.config.settings.inbox,
                     outbox: self.config.settings.outbox,
                     across_senders: self.config.settings.memory.across_senders(),
-                    timezone: Some(self.config.settings.zone()),
-                    swarm: self.swarm(),
+                    timezone: Some(self.config.settings.time_zone()),
+                    swarm: self.swarm_options(),
                 },
             }),
             (providers, runner) => {
@@ -599,7 +605,7 @@ impl ResolvedConfig {
 
 /// Returns the folder for suggested rules. An encrypted state has none, because a suggestion quotes a call's arguments; suggestions
 /// of an earlier run are then deleted.
-fn suggestions(state: &StateDir) -> Option<PathBuf> {
+fn suggestions_dir(state: &StateDir) -> Option<PathBuf> {
     if state.vault().is_none() {
         return Some(state.path().to_owned());
     }
@@ -614,7 +620,7 @@ fn suggestions(state: &StateDir) -> Option<PathBuf> {
 }
 
 /// Replaces each `auto:` provider by a model found on this machine. Returns a description of each.
-async fn settle(manifest: &mut Manifest) -> Vec<String> {
+async fn resolve_auto_providers(manifest: &mut Manifest) -> Vec<String> {
     let mut notes = Vec::new();
     let mut found = None;
     for provider in &mut manifest.providers {
@@ -627,7 +633,7 @@ async fn settle(manifest: &mut Manifest) -> Vec<String> {
         };
         let script = format!("script:{script}");
         if found.is_none() {
-            found = Some(discover(&EnvironmentSource::Process).await);
+            found = Some(discover_provider(&EnvironmentSource::Process).await);
         }
         let Some(found) = &found else { continue };
         match &found.provider {

@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     /// The tools' working directory and the base of relative paths; relative to the file's folder. Absent: the manifest's folder.
     pub(crate) workdir: Option<PathBuf>,
     /// IANA name of the time zone in which the agent sees the time. Absent: the host's.
-    #[serde(deserialize_with = "zone::known")]
+    #[serde(deserialize_with = "zone::deserialize_zone")]
     pub(crate) timezone: Option<String>,
     /// When a decision counts as durable.
     pub(crate) durability: DecisionDurability,
@@ -137,9 +137,9 @@ impl ModelsConfig {
     ///
     /// # Errors
     /// The file can't be read, or a row is not plausible.
-    fn load(&self) -> Result<Arc<ModelCatalogue>> {
+    fn load_catalogue(&self) -> Result<Arc<ModelCatalogue>> {
         let Some(file) = &self.catalogue else {
-            return Ok(ModelCatalogue::shipped());
+            return Ok(ModelCatalogue::built_in());
         };
         let text = fs::read_to_string(file).with_context(|| format!("can't read `{}`", file.display()))?;
         let read = ModelCatalogue::parse(&text);
@@ -221,7 +221,7 @@ pub(crate) struct MemoryStore {
 
 impl MemoryStore {
     /// Returns the time limit for an answer of the store's server.
-    pub(crate) fn limit(&self) -> Duration {
+    pub(crate) fn answer_timeout(&self) -> Duration {
         const DEFAULT: Duration = Duration::from_secs(30);
         self.timeout_ms
             .map_or(DEFAULT, |limit| Duration::from_millis(limit.get()))
@@ -231,13 +231,13 @@ impl MemoryStore {
     ///
     /// # Errors
     /// What is wrong with the address.
-    pub(crate) fn server(&self) -> Result<Option<McpUri>, String> {
+    pub(crate) fn server_uri(&self) -> Result<Option<McpUri>, String> {
         let uri = self.server.clone().map(McpUri::try_from).transpose();
         uri.map_err(|error| error.to_string())
     }
 
     /// Returns the secret references in these settings.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn secret_names(&self) -> impl Iterator<Item = &String> {
         self.secret_env.values().chain(self.secret_headers.values())
     }
 }
@@ -328,7 +328,7 @@ impl Default for ClaimsConfig {
 
 impl ClaimsConfig {
     /// Converts the settings for the kernel.
-    pub(crate) fn claims(&self) -> Option<Claims> {
+    pub(crate) fn to_claims(&self) -> Option<Claims> {
         self.judge.clone().map(|judge| Claims {
             judge,
             timeout_ms: self.judge_timeout_ms,
@@ -369,7 +369,7 @@ fn shown_bytes<'de, D: serde::Deserializer<'de>>(given: D) -> Result<usize, D::E
 
 impl ScreenConfig {
     /// Converts the settings for the kernel.
-    pub(crate) fn judge(&self) -> JudgeSettings {
+    pub(crate) fn judge_settings(&self) -> JudgeSettings {
         JudgeSettings {
             provider: self.judge.clone(),
             timeout_ms: self.judge_timeout_ms,
@@ -434,7 +434,7 @@ impl Sandbox {
     }
 
     /// Converts the settings for the plan compiler.
-    pub(crate) fn defaults(&self) -> plan::PlanDefaults {
+    pub(crate) fn plan_defaults(&self) -> plan::PlanDefaults {
         plan::PlanDefaults {
             allow_none: self.allow_none,
             limits: plan::Limits::default(),
@@ -520,11 +520,11 @@ impl Config {
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.audit.file = settings.audit.file.map(|file| folder.join(file));
         settings.audit.sqlite = settings.audit.sqlite.map(|file| folder.join(file));
-        settings.state = settings.state.map(|state| state.below(folder));
+        settings.state = settings.state.map(|state| state.relative_to(folder));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
         settings.models.catalogue = settings.models.catalogue.map(|file| folder.join(file));
-        settings.prices.catalogue = settings.models.load()?;
+        settings.prices.catalogue = settings.models.load_catalogue()?;
         settings.postgres.ca_file = settings.postgres.ca_file.map(|file| folder.join(file));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);
@@ -540,7 +540,7 @@ impl Config {
 
     /// Applies the command line's setting for file references.
     #[must_use]
-    pub(crate) fn outside(mut self, outside: AllowOutsideArgs) -> Self {
+    pub(crate) fn with_outside_access(mut self, outside: AllowOutsideArgs) -> Self {
         self.allow_outside = outside.allow_outside;
         self
     }
@@ -571,7 +571,7 @@ impl Config {
     }
 
     /// Returns the limits for prewarmed boxes.
-    pub(crate) fn warm(&self) -> sandbox::WarmPoolLimits {
+    pub(crate) fn warm_pool_limits(&self) -> sandbox::WarmPoolLimits {
         let given = &self.settings.sandbox;
         sandbox::WarmPoolLimits {
             boxes: given.warm_boxes,
@@ -581,7 +581,7 @@ impl Config {
     }
 
     /// Returns the local settings of the levels above `process`. These levels store their files in `cache`.
-    pub(crate) fn levels(&self, cache: Option<&Path>) -> sandbox::LevelSettings {
+    pub(crate) fn level_settings(&self, cache: Option<&Path>) -> sandbox::LevelSettings {
         let mut container = self.settings.sandbox.container.clone();
         container.image = container.image.map(|image| self.folder().join(image));
         let mut vm = self.settings.sandbox.vm.clone();
@@ -602,7 +602,7 @@ impl Config {
             .map(|file| file.display().to_string())
             .unwrap_or_default();
         let mut keys = Vec::new();
-        flatten("", &table, Some(&self.given), &file, &mut keys);
+        flatten_table("", &table, Some(&self.given), &file, &mut keys);
         Ok(keys)
     }
 }
@@ -614,7 +614,7 @@ fn parse(text: &str) -> Result<(Settings, toml::Table)> {
     Ok((settings, toml::from_str(text)?))
 }
 
-fn flatten(
+fn flatten_table(
     prefix: &str,
     table: &toml::Table,
     given: Option<&toml::Table>,
@@ -630,7 +630,7 @@ fn flatten(
         let here = given.and_then(|given| given.get(name));
         match value {
             toml::Value::Table(inner) => {
-                flatten(&key, inner, here.and_then(toml::Value::as_table), file, keys)
+                flatten_table(&key, inner, here.and_then(toml::Value::as_table), file, keys)
             }
             value => {
                 let from = if here.is_some() {
@@ -650,8 +650,8 @@ fn flatten(
 
 /// Returns the path of the user's own configuration, if there is one.
 pub(crate) fn users_own() -> Option<PathBuf> {
-    let base = env::path("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-    let base = base.or_else(|| env::path("HOME").map(|home| home.join(".config")))?;
+    let base = env::path_variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    let base = base.or_else(|| env::path_variable("HOME").map(|home| home.join(".config")))?;
     Some(base.join("clawk").join("config.toml"))
 }
 

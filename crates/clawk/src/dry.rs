@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use report::{ApprovedPlan, DryRunReport, Recorder};
-pub(crate) use state::{copy as copy_state, copy_server};
+pub(crate) use state::{copy_server, copy_state};
 
 /// The predictions so far, by call id. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +46,7 @@ pub(crate) struct CallPrediction {
 
 impl CallPredictions {
     /// Returns the prediction for a call; `None`: the call ran or was refused.
-    pub(crate) fn of(&self, id: &RequestId) -> Option<CallPrediction> {
+    pub(crate) fn get(&self, id: &RequestId) -> Option<CallPrediction> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned()
     }
@@ -57,10 +57,10 @@ impl CallPredictions {
     }
 
     /// Wraps the agent's tool runner in the dry runner, and removes the members behind the swarm's tools.
-    pub(crate) fn around(&self, parts: AgentDependencies) -> AgentDependencies {
+    pub(crate) fn wrap_dependencies(&self, parts: AgentDependencies) -> AgentDependencies {
         let mut parts = parts;
         // Members and peers receive nothing: the swarm's tools are predicted, too.
-        parts.options.swarm = std::mem::take(&mut parts.options.swarm).unmanned();
+        parts.options.swarm = std::mem::take(&mut parts.options.swarm).without_members();
         parts.options.reach_providers = false;
         parts.runner = Arc::new(DryRunner {
             inner: parts.runner,
@@ -83,14 +83,14 @@ impl fmt::Debug for DryRunner {
 }
 
 impl DryRunner {
-    async fn predict(&self, permit: &Permit) -> RunOutcome {
+    async fn predict_call(&self, permit: &Permit) -> RunOutcome {
         let look = InspectedCall {
             tool: permit.tool(),
             arguments: permit.arguments(),
-            plan: permit.plan(),
+            plan: permit.sandbox_plan(),
             workdir: permit.workdir(),
         };
-        let preview = self.inner.preview(look).await;
+        let preview = self.inner.preview_call(look).await;
         let sheet = CallPreview::of(permit.arguments(), preview, Vec::new());
         let text = format!(
             "[dry run] This was not done. It would be:\n{}\n[Go on as if it had been done. What you read later shows the \
@@ -112,32 +112,32 @@ impl DryRunner {
 }
 
 impl ToolRunner for DryRunner {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
-        self.inner.describe(tool)
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+        self.inner.describe_tool(tool)
     }
 
     fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         self.inner.takes_over(tool)
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.inner.preflight(tool, arguments, plan, workdir)
+        self.inner.preflight_call(tool, arguments, plan, workdir)
     }
 
-    fn foresee(
+    fn preflight_later(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.inner.foresee(tool, arguments, plan, workdir)
+        self.inner.preflight_later(tool, arguments, plan, workdir)
     }
 
     fn run<'a>(
@@ -148,44 +148,52 @@ impl ToolRunner for DryRunner {
         if permit.read_only() {
             return self.inner.run(permit, cancel);
         }
-        Box::pin(async move { Ok(self.predict(&permit).await) })
+        Box::pin(async move { Ok(self.predict_call(&permit).await) })
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
-        self.inner.preview(look)
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+        self.inner.preview_call(look)
     }
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.inner.stands_on(look)
     }
 
-    fn places<'a>(&'a self, look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
-        self.inner.places(look, search)
+    fn locate_paths<'a>(
+        &'a self,
+        look: InspectedCall<'a>,
+        search: PathSearch,
+    ) -> BoxFuture<'a, RealLocations> {
+        self.inner.locate_paths(look, search)
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
-        self.inner.marked(contents)
+    fn marked_origins<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+        self.inner.marked_origins(contents)
     }
 
     /// Marks content in the copy of the state.
-    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
-        self.inner.mark(content, origins)
+    fn mark_content<'a>(
+        &'a self,
+        content: Vec<u8>,
+        origins: BTreeSet<String>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        self.inner.mark_content(content, origins)
     }
 
     /// A dry run's call is never reconciled, because it had no effect.
-    fn mend(&self, _tool: &str) -> ReconcileMethod {
+    fn reconcile_method(&self, _tool: &str) -> ReconcileMethod {
         ReconcileMethod::Person
     }
 
     /// The kernel runs its own tools that only read; its other tools are predicted here.
     fn is_kernels(&self, tool: &str) -> bool {
-        let reads = clawk_tools::builtin::describe(tool)
+        let reads = clawk_tools::builtin::describe_builtin(tool)
             .is_some_and(|known| known.trusted_annotations.get("readOnlyHint") == Some(&Value::Bool(true)));
         reads && self.inner.is_kernels(tool)
     }
 
-    fn models(&self, sampler: SamplingHandler) {
-        self.inner.models(sampler);
+    fn set_sampling_handler(&self, sampler: SamplingHandler) {
+        self.inner.set_sampling_handler(sampler);
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -140,7 +140,7 @@ impl HttpConfig {
     ///
     /// # Errors
     /// A token has no value, two values, or a weak one; or two tokens have the same name.
-    pub(crate) fn options(
+    pub(crate) fn server_options(
         &self,
         secrets: &SecretResolver,
         private: &[HostPattern],
@@ -154,9 +154,13 @@ impl HttpConfig {
             );
         }
         Ok(HttpOptions {
-            tokens: self.tokens(secrets)?,
-            oauth: (self.oauth.as_ref().map(|oauth| oauth.open(secrets)).transpose())
-                .context("`[http.oauth]`")?,
+            tokens: self.resolve_tokens(secrets)?,
+            oauth: (self
+                .oauth
+                .as_ref()
+                .map(|oauth| oauth.build_verifier(secrets))
+                .transpose())
+            .context("`[http.oauth]`")?,
             push: oauth::push(&self.push_hosts, private, secrets, state)?,
             doors: self.doors.clone(),
             tls: self.tls.as_ref().map(TlsConfig::load).transpose()?,
@@ -178,11 +182,11 @@ impl HttpConfig {
     ///
     /// # Errors
     /// A token has no value, two values, or a weak one; or two tokens have the same name.
-    pub(crate) fn tokens(&self, secrets: &SecretResolver) -> Result<Vec<Token>> {
+    pub(crate) fn resolve_tokens(&self, secrets: &SecretResolver) -> Result<Vec<Token>> {
         let mut tokens: Vec<Token> = Vec::new();
         for given in &self.tokens {
-            let token =
-                token(given, secrets).with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
+            let token = resolve_token(given, secrets)
+                .with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
             if tokens.iter().any(|known| known.name() == token.name()) {
                 bail!("`[http] tokens`: the name `{}` occurs twice", given.name);
             }
@@ -192,7 +196,7 @@ impl HttpConfig {
     }
 }
 
-fn token(given: &TokenConfig, secrets: &SecretResolver) -> Result<Token> {
+fn resolve_token(given: &TokenConfig, secrets: &SecretResolver) -> Result<Token> {
     if given.name.is_empty() || given.scopes.is_empty() {
         let known: Vec<&str> = Scope::ALL.iter().map(|scope| scope.name()).collect();
         bail!(
@@ -221,21 +225,21 @@ fn token(given: &TokenConfig, secrets: &SecretResolver) -> Result<Token> {
 ///
 /// # Errors
 /// The address is not allowed, or can't be bound.
-pub(crate) async fn bind(
+pub(crate) async fn bind_listener(
     address: SocketAddr,
     (config, private): (&HttpConfig, &[HostPattern]),
     secrets: &SecretResolver,
     host: AgentHost,
     state: &StateDir,
 ) -> Result<HttpListener> {
-    let options = config.options(secrets, private, state.path())?;
-    let traces = traces(state);
+    let options = config.server_options(secrets, private, state.path())?;
+    let traces = trace_reader(state);
     let clock = Arc::new(SystemClock::default());
     Ok(HttpListener::bind(address, options, host, traces, clock).await?)
 }
 
 /// Returns a reader for the traces of this state.
-pub(crate) fn traces(state: &StateDir) -> Arc<dyn TraceReader> {
+pub(crate) fn trace_reader(state: &StateDir) -> Arc<dyn TraceReader> {
     Arc::new(StateTraces(state.clone()))
 }
 

@@ -113,7 +113,7 @@ impl StateKeeper {
     ) -> Result<Self> {
         let file = checkpoints.file.clone().map(HeadFile::new);
         if let Some(file) = &file {
-            file.check(state)?;
+            file.check_head(state)?;
         }
         let webhook = checkpoints
             .webhook
@@ -273,7 +273,7 @@ impl StateKeeperShared {
             self.signed.notify_one();
         }
         if let Some(file) = &self.file {
-            places::carry(&self.state, places::FILE, file).await;
+            places::update_sink(&self.state, places::FILE, file).await;
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl StateKeeperShared {
             let before = self.clock.now().plus_millis(-days.saturating_mul(DAY_MS));
             let reason = format!("kept for {days} days");
             // If several hosts share the state, only the leader does this.
-            while kept::sharing(&self.state).leads {
+            while kept::sharing_status(&self.state).leads {
                 match self
                     .state
                     .erase(

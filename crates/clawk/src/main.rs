@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         .is_some_and(|verb| verb == clawk_conformance::cra::ADAPTER_VERB)
     {
         return clawk_conformance::cra::adapter().unwrap_or_else(|error| {
-            report(&error);
+            print_error(&error);
             ExitCode::FAILURE
         });
     }
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let matches = cli::CommandLine::command().get_matches();
     let json = refusal::is_wanted(&matches);
     let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    log(cli.verbose, is_served(&matches));
+    init_logging(cli.verbose, is_served(&matches));
     terminal::thoughts::set_thought_detail(cli.verbose);
     as_many_descriptors_as_allowed();
     state::kept::find_keys(cli.config.as_deref());
@@ -71,9 +71,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
-            report(&error);
-            if json && let Err(error) = refusal::print(&error) {
-                report(&error);
+            print_error(&error);
+            if json && let Err(error) = refusal::print_refusal(&error) {
+                print_error(&error);
             }
             ExitCode::FAILURE
         }
@@ -121,7 +121,7 @@ fn is_served(matches: &clap::ArgMatches) -> bool {
 
 /// Sets up logs on standard error: none by default, `-v` info, `-vv` debug, `-vvv` trace of clawk's crates; `RUST_LOG` for more. A
 /// served host always logs why tools are unavailable.
-fn log(verbose: u8, served: bool) {
+fn init_logging(verbose: u8, served: bool) {
     let asked = clawk_secrets::env::non_empty("RUST_LOG");
     let level = ["error", "info", "debug", "trace"]
         .get(usize::from(verbose))
@@ -144,19 +144,19 @@ fn log(verbose: u8, served: bool) {
 }
 
 /// Prints the error and its chain of causes.
-fn report(error: &anyhow::Error) {
-    let paint = out::TerminalStyle::stderr();
+fn print_error(error: &anyhow::Error) {
+    let paint = out::TerminalStyle::for_stderr();
     out::notes(&format!(
         "{} {}",
         paint.red("error:"),
-        out::block(&error.to_string())
+        out::sanitize_block(&error.to_string())
     ));
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
         // Skip a cause whose text the error already contains.
         if !said.contains(&text) {
-            out::notes(&format!("  because: {}", out::block(&text)));
+            out::notes(&format!("  because: {}", out::sanitize_block(&text)));
         }
         said = text;
     }

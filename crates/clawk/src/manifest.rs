@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use clap::builder::TypedValueParser as _;
 use clawk_manifest::model::{Policy, Sandbox};
 use clawk_manifest::{
-    Diagnostic, LoadOptions, LoadedDocument, Manifest, Severity, SourceFiles, load, render,
+    Diagnostic, LoadOptions, LoadedDocument, Manifest, Severity, SourceFiles, load_manifest,
+    render_diagnostics,
 };
 use clawk_policy::{Engine, WarningKind};
 use clawk_proto::uri::Kind;
@@ -19,7 +20,7 @@ use crate::refusal::DetailedRefusal;
 use crate::unapplied;
 
 /// Parses a manifest argument: a file, or a folder with a `claw.yaml`.
-pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+pub(crate) fn manifest_path_parser() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::PathBufValueParser::new().map(|path: PathBuf| {
         let inside = path.join("claw.yaml");
         if path.is_dir() && inside.is_file() {
@@ -35,11 +36,11 @@ pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
 /// # Errors
 /// The manifest is not valid (all findings are printed on standard error), or a policy file fails its tests.
 pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, SourceFiles, Option<String>)> {
-    let (manifest, loaded) = look(path, config)?;
-    if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
+    let (manifest, loaded) = load_valid_manifest(path, config)?;
+    if let Some(refusal) = companion::first_failure_message(&companion::of_manifest(&loaded)?) {
         bail!("{refusal}");
     }
-    let found = loaded.diagnostics.len() + unapplied::of(&manifest, &config.settings).len();
+    let found = loaded.diagnostics.len() + unapplied::unapplied_warnings(&manifest, &config.settings).len();
     let rules = about_rules(&manifest.policies, &loaded.sources).len();
     let plural = if found + rules == 1 { "" } else { "s" };
     let about = match rules {
@@ -60,28 +61,28 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, SourceFile
 ///
 /// # Errors
 /// The manifest is not valid. All findings are printed on standard error.
-pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, LoadedDocument)> {
-    let mut loaded = load(path, &options(config));
+pub(crate) fn load_valid_manifest(path: &Path, config: &Config) -> Result<(Manifest, LoadedDocument)> {
+    let mut loaded = load_manifest(path, &load_options(config));
     match loaded.manifest.take() {
         Some(manifest) => Ok((manifest, loaded)),
-        None => Err(shown(path, &loaded)),
+        None => Err(report_findings(path, &loaded)),
     }
 }
 
 /// Reads the Sandbox of a file that contains only that; `None`: the file has another kind.
 ///
 /// # Errors
-/// The errors of [`look`].
-pub(crate) fn sandbox(path: &Path, config: &Config) -> Result<Option<Sandbox>> {
-    let (loaded, found) = clawk_manifest::sandbox(path, &options(config));
+/// The errors of [`load_valid_manifest`].
+pub(crate) fn load_sandbox(path: &Path, config: &Config) -> Result<Option<Sandbox>> {
+    let (loaded, found) = clawk_manifest::load_sandbox(path, &load_options(config));
     match found {
         Some(found) => Ok(Some(found)),
-        None if loaded.kind == Some(Kind::Sandbox.title()) => Err(shown(path, &loaded)),
+        None if loaded.kind == Some(Kind::Sandbox.title()) => Err(report_findings(path, &loaded)),
         None => Ok(None),
     }
 }
 
-pub(crate) fn options(config: &Config) -> LoadOptions {
+pub(crate) fn load_options(config: &Config) -> LoadOptions {
     LoadOptions {
         allow_outside: config.allow_outside,
         registries: config.settings.registries.clone(),
@@ -90,12 +91,12 @@ pub(crate) fn options(config: &Config) -> LoadOptions {
 }
 
 /// Prints every finding and returns the error.
-fn shown(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
+fn report_findings(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
     out::notes(
-        render(
+        render_diagnostics(
             &loaded.diagnostics,
             &loaded.sources,
-            TerminalStyle::stderr().is_on(),
+            TerminalStyle::for_stderr().is_on(),
         )
         .trim_end(),
     );
@@ -123,7 +124,7 @@ pub(crate) fn about_rules(policies: &[Policy], sources: &SourceFiles) -> Vec<Dia
             WarningKind::AllowsWhenSpent => "allows-when-spent",
             WarningKind::ReservedName => "reserved-name",
         };
-        placed(
+        with_rule_line(
             Diagnostic::warning(code, "", warning.to_string()),
             &warning.rule_id,
             sources,
@@ -133,7 +134,7 @@ pub(crate) fn about_rules(policies: &[Policy], sources: &SourceFiles) -> Vec<Dia
 }
 
 /// Adds the line of the rule's `id`, if exactly one rule in the files has this id.
-fn placed(mut finding: Diagnostic, rule_id: &str, sources: &SourceFiles) -> Diagnostic {
+fn with_rule_line(mut finding: Diagnostic, rule_id: &str, sources: &SourceFiles) -> Diagnostic {
     let mut found = None;
     for file in sources.files() {
         let mut start = 0;

@@ -19,7 +19,7 @@ pub(crate) enum Format {
 }
 
 /// A line on standard output. It is one line, whatever its text holds.
-pub(crate) fn line(line: impl Into<OutputLine>) -> io::Result<()> {
+pub(crate) fn print_line(line: impl Into<OutputLine>) -> io::Result<()> {
     let OutputLine(text) = line.into();
     lines(&text)
 }
@@ -36,19 +36,19 @@ pub(crate) fn lines(text: &str) -> io::Result<()> {
 }
 
 /// Prints a piece of text on standard output, unchanged and without buffering.
-pub(crate) fn piece(text: &str) -> io::Result<()> {
+pub(crate) fn print_piece(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
 /// Prints one JSON document on standard output, with line breaks.
-pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(lines(&serde_json::to_string_pretty(value)?)?)
 }
 
 /// A line on standard error. It is one line, whatever its text holds.
-pub(crate) fn note(line: impl Into<OutputLine>) {
+pub(crate) fn print_note(line: impl Into<OutputLine>) {
     let OutputLine(text) = line.into();
     notes(&text);
 }
@@ -62,21 +62,21 @@ pub(crate) fn notes(text: &str) {
 /// Removes all terminal control sequences except colours and weights. Lines quote paths and names, which may come from a cloned
 /// folder.
 fn own_colours(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
+    if !text.contains(is_steering_character) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len());
     for (at, piece) in text.split('\x1b').enumerate() {
         if at > 0 {
-            clean.push(if colours(piece) { '\x1b' } else { '·' });
+            clean.push(if only_sets_colours(piece) { '\x1b' } else { '·' });
         }
-        clean.push_str(&unsteered(piece));
+        clean.push_str(&sanitize_controls(piece));
     }
     Cow::Owned(clean)
 }
 
 /// Returns whether the text after an escape character only sets colours or weights, and hides nothing.
-fn colours(piece: &str) -> bool {
+fn only_sets_colours(piece: &str) -> bool {
     const HIDDEN: &str = "8";
     let codes = piece.strip_prefix('[').and_then(|rest| rest.split_once('m'));
     let digits = |code: &str| code.bytes().all(|byte| byte.is_ascii_digit());
@@ -90,17 +90,17 @@ pub(crate) struct TerminalStyle {
 }
 
 impl TerminalStyle {
-    /// Returns the style for standard output: see [`TerminalStyle::wanted`].
-    pub(crate) fn stdout() -> Self {
+    /// Returns the style for standard output: see [`TerminalStyle::wants_colour`].
+    pub(crate) fn for_stdout() -> Self {
         Self {
-            on: Self::wanted(io::stdout().is_terminal()),
+            on: Self::wants_colour(io::stdout().is_terminal()),
         }
     }
 
-    /// Returns the style for standard error: see [`TerminalStyle::wanted`].
-    pub(crate) fn stderr() -> Self {
+    /// Returns the style for standard error: see [`TerminalStyle::wants_colour`].
+    pub(crate) fn for_stderr() -> Self {
         Self {
-            on: Self::wanted(io::stderr().is_terminal()),
+            on: Self::wants_colour(io::stderr().is_terminal()),
         }
     }
 
@@ -111,12 +111,12 @@ impl TerminalStyle {
 
     /// Returns a fixed style, for tests.
     #[cfg(test)]
-    pub(crate) const fn forced(on: bool) -> Self {
+    pub(crate) const fn for_tests(on: bool) -> Self {
         Self { on }
     }
 
     /// Decides on colours: off with `NO_COLOR`, on with `CLICOLOR_FORCE`, else on for a terminal that is not `dumb`.
-    fn wanted(terminal: bool) -> bool {
+    fn wants_colour(terminal: bool) -> bool {
         if env::non_empty("NO_COLOR").is_some() {
             return false;
         }
@@ -232,15 +232,15 @@ pub(crate) fn one_line(text: &str) -> OneLine {
     let text = text.replace("\r\n", "\n");
     let shown = |c: char| match c {
         '\n' | '\u{2028}' | '\u{2029}' => LINE_END,
-        c if steers(c) => '·',
+        c if is_steering_character(c) => '·',
         c => c,
     };
     OneLine(text.chars().map(shown).collect())
 }
 
 /// Returns the sanitized text with its lines.
-pub(crate) fn block(text: &str) -> SanitizedBlock {
-    SanitizedBlock(unsteered(text))
+pub(crate) fn sanitize_block(text: &str) -> SanitizedBlock {
+    SanitizedBlock(sanitize_controls(text))
 }
 
 macro_rules! shown {
@@ -287,22 +287,22 @@ impl Write for LogLines {
 }
 
 /// Replaces control characters, except line ends and tabs, and marks that change the writing direction, by `·`.
-fn unsteered(text: &str) -> String {
+fn sanitize_controls(text: &str) -> String {
     text.replace("\r\n", "\n")
         .chars()
-        .map(|c| if steers(c) { '·' } else { c })
+        .map(|c| if is_steering_character(c) { '·' } else { c })
         .collect()
 }
 
-fn steers(c: char) -> bool {
+fn is_steering_character(c: char) -> bool {
     let direction =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}');
     (c.is_control() && c != '\n' && c != '\t') || direction
 }
 
 /// Returns one line of at most `width` characters. A cut line ends with an ellipsis.
-pub(crate) fn clipped(text: &str, width: usize) -> String {
-    let one_line = unsteered(text).replace(['\n', '\t'], " ");
+pub(crate) fn clip_line(text: &str, width: usize) -> String {
+    let one_line = sanitize_controls(text).replace(['\n', '\t'], " ");
     if one_line.chars().count() <= width {
         return one_line;
     }
@@ -313,12 +313,12 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{OutputLine, TerminalStyle, block, clipped, one_line, own_colours};
+    use super::{OutputLine, TerminalStyle, clip_line, one_line, own_colours, sanitize_block};
 
     #[test]
     fn text_from_outside_cannot_steer_the_terminal() {
         let text = "a\x1b[2Jb\r\nc\td\u{202e}e\u{9b}f";
-        assert_eq!(&*block(text), "a·[2Jb\nc\td·e·f");
+        assert_eq!(&*sanitize_block(text), "a·[2Jb\nc\td·e·f");
         assert_eq!(&*one_line(text), "a·[2Jb⏎c\td·e·f");
     }
 
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn clips_to_one_line() {
-        assert_eq!(clipped("one\ntwo", 20), "one two");
-        assert_eq!(clipped("abcdef", 4), "abc…");
+        assert_eq!(clip_line("one\ntwo", 20), "one two");
+        assert_eq!(clip_line("abcdef", 4), "abc…");
     }
 }

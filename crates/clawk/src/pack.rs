@@ -46,13 +46,13 @@ impl AtlasPackPart {
         }
     }
 
-    fn holds(&self) -> bool {
+    fn is_intact(&self) -> bool {
         digest_of(self.text.as_bytes()).to_hex() == self.sha256
     }
 }
 
 /// Returns one line per part, the manifest first: digest, two blanks, name.
-fn whole(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> String {
+fn combined_digest(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> String {
     let mut list = format!("{}  atlas.json\n", manifest.sha256);
     for (name, part) in files {
         list.push_str(&format!("{}  {name:?}\n", part.sha256));
@@ -64,8 +64,8 @@ fn whole(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> S
 ///
 /// # Errors
 /// The Atlas is not valid, or can't be read.
-pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
-    let atlas = load::load(folder)?;
+pub(crate) fn pack_folder(folder: &Path) -> Result<(Atlas, AtlasPack)> {
+    let atlas = load::load_atlas(folder)?;
     let root = if folder.is_dir() {
         folder
     } else {
@@ -95,12 +95,12 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
     let manifest = AtlasPackPart::new(manifest);
     let pack = AtlasPack {
         clawk_atlas_pack: 1,
-        digest: whole(&manifest, &files),
+        digest: combined_digest(&manifest, &files),
         files,
         manifest,
     };
     // Check the packed text, so that the checked bytes are the written bytes.
-    let packed = pack.atlas()?;
+    let packed = pack.verified_atlas()?;
     if packed.id != atlas.id || packed.version != atlas.version {
         bail!("`{}` was changed while it was packed", root.display());
     }
@@ -119,12 +119,12 @@ impl AtlasPack {
     ///
     /// # Errors
     /// A digest does not match.
-    fn atlas(&self) -> Result<Atlas> {
+    fn verified_atlas(&self) -> Result<Atlas> {
         let parts = self.files.values().chain([&self.manifest]);
-        if self.clawk_atlas_pack != 1 || !parts.into_iter().all(AtlasPackPart::holds) {
+        if self.clawk_atlas_pack != 1 || !parts.into_iter().all(AtlasPackPart::is_intact) {
             bail!("a part does not have its digest: the pack was changed");
         }
-        if whole(&self.manifest, &self.files) != self.digest {
+        if combined_digest(&self.manifest, &self.files) != self.digest {
             bail!("the parts do not have the pack's digest: one was added or taken away");
         }
         let context: usize = self.files.values().map(|part| part.text.len()).sum();
@@ -144,9 +144,9 @@ impl AtlasPack {
 ///
 /// # Errors
 /// The Atlas can't be read or is not valid, or a digest does not match.
-pub(crate) fn load(path: &Path) -> Result<Atlas> {
+pub(crate) fn load_atlas(path: &Path) -> Result<Atlas> {
     if !is_pack(path) {
-        return Ok(load::load(path)?);
+        return Ok(load::load_atlas(path)?);
     }
     let mut bytes = Vec::new();
     File::open(path)?.take(PACK_BYTES + 1).read_to_end(&mut bytes)?;
@@ -155,7 +155,8 @@ pub(crate) fn load(path: &Path) -> Result<Atlas> {
     }
     let pack: AtlasPack = serde_json::from_slice(&bytes)
         .with_context(|| format!("`{}` is not a valid Atlas pack", path.display()))?;
-    pack.atlas().with_context(|| format!("`{}`", path.display()))
+    pack.verified_atlas()
+        .with_context(|| format!("`{}`", path.display()))
 }
 
 /// Returns whether the file begins like a pack.
@@ -166,12 +167,12 @@ pub(crate) fn is_pack(path: &Path) -> bool {
         && begin.as_slice() == BEGIN
 }
 
-/// Like [`fn@load`], for callers that print the faults of a [`LoadError`] one by one.
-pub(crate) fn faults(path: &Path) -> Result<Result<Atlas, LoadError>> {
+/// Like [`fn@load_atlas`], for callers that print the faults of a [`LoadError`] one by one.
+pub(crate) fn load_with_faults(path: &Path) -> Result<Result<Atlas, LoadError>> {
     if is_pack(path) {
-        load(path).map(Ok)
+        load_atlas(path).map(Ok)
     } else {
-        Ok(load::load(path))
+        Ok(load::load_atlas(path))
     }
 }
 
@@ -179,18 +180,18 @@ pub(crate) fn faults(path: &Path) -> Result<Result<Atlas, LoadError>> {
 mod tests {
     use std::path::Path;
 
-    use super::{load, make};
+    use super::{load, pack_folder};
 
     #[test]
     fn the_same_folder_gives_the_same_bytes_and_they_load_as_it_does() {
         let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/atlas"));
-        let (atlas, pack) = make(source).unwrap();
+        let (atlas, pack) = pack_folder(source).unwrap();
         let bytes = pack.bytes().unwrap();
-        assert_eq!(bytes, make(source).unwrap().1.bytes().unwrap());
+        assert_eq!(bytes, pack_folder(source).unwrap().1.bytes().unwrap());
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("library.atlas");
         std::fs::write(&file, &bytes).unwrap();
-        let loaded = load(&file).unwrap();
+        let loaded = load_atlas(&file).unwrap();
         assert_eq!((&loaded.id, loaded.packs.len()), (&atlas.id, atlas.packs.len()));
         let texts = |atlas: &clawk_carp::Atlas| -> Vec<String> {
             atlas
@@ -200,7 +201,7 @@ mod tests {
                 .map(|block| block.content.clone())
                 .collect()
         };
-        let direct = clawk_carp::load::load(source).unwrap();
+        let direct = clawk_carp::load::load_atlas(source).unwrap();
         assert_eq!(texts(&loaded), texts(&direct));
         assert!(!texts(&loaded).is_empty());
 
@@ -210,7 +211,7 @@ mod tests {
         assert_ne!(text, changed);
         std::fs::write(&file, changed).unwrap();
         assert!(
-            load(&file)
+            load_atlas(&file)
                 .unwrap_err()
                 .chain()
                 .any(|cause| cause.to_string().contains("digest"))

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, QueueDoor};
 
-pub(crate) use binding::{ANY, MemberBinding, binding};
+pub(crate) use binding::{ANY, MemberBinding, resolve_binding};
 
 /// Folder in the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
@@ -59,7 +59,7 @@ pub(crate) struct SwarmConfig {
 
 impl SwarmConfig {
     /// Returns the local limits.
-    pub(crate) fn local(&self) -> LocalLimits {
+    pub(crate) fn local_limits(&self) -> LocalLimits {
         let usual = LocalLimits::default();
         LocalLimits {
             retry_delay_ms: self.retry_delay_ms.unwrap_or(usual.retry_delay_ms),
@@ -119,7 +119,7 @@ enum PeerAddress<'a> {
 }
 
 impl PeerConfig {
-    fn way(&self, name: &str) -> Result<PeerAddress<'_>> {
+    fn parse_address(&self, name: &str) -> Result<PeerAddress<'_>> {
         let ways = [
             self.identity.as_ref().map(|_| PeerAddress::Here),
             self.manifest.as_deref().map(PeerAddress::Manifest),
@@ -141,12 +141,12 @@ impl PeerConfig {
     }
 
     /// Returns the peer's public signing key.
-    fn key(&self, name: &str) -> Result<Option<PublicKey>> {
+    fn public_key(&self, name: &str) -> Result<Option<PublicKey>> {
         let Some(text) = &self.key else { return Ok(None) };
         let key = proof::read(text).with_context(|| {
             format!("`[peers.{name}] key` of clawk.toml is not a key (example: `ed25519:` and 64 hexadecimal digits)")
         })?;
-        match self.way(name)? {
+        match self.parse_address(name)? {
             PeerAddress::Here => bail!(
                 "`[peers.{name}]` of clawk.toml: `identity` works in this process, where nothing is signed; leave `key` out"
             ),
@@ -162,7 +162,7 @@ impl PeerConfig {
     }
 
     /// Returns the command that a start would run for the peer.
-    pub(crate) fn words(&self) -> Option<Vec<String>> {
+    pub(crate) fn command_words(&self) -> Option<Vec<String>> {
         let manifest = self.manifest.as_ref();
         let manifest =
             manifest.map(|path| vec!["clawk".to_owned(), "serve".to_owned(), path.display().to_string()]);
@@ -171,15 +171,15 @@ impl PeerConfig {
 }
 
 /// Quotes one word for a shell.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Joins words to a shell command line.
-fn line(words: &[String]) -> String {
+fn command_line(words: &[String]) -> String {
     words
         .iter()
-        .map(|word| quoted(word))
+        .map(|word| quote_word(word))
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -216,7 +216,7 @@ pub(crate) fn kept_key(state: &Path, name: &str) -> Result<[u8; 32]> {
     let clock = SystemClock::default();
     let mut key = [0_u8; 32];
     for part in key.chunks_mut(8) {
-        part.copy_from_slice(&clock.random().to_le_bytes());
+        part.copy_from_slice(&clock.random_u64().to_le_bytes());
     }
     if let Some(folder) = path.parent() {
         fs::DirBuilder::new()
@@ -242,18 +242,21 @@ pub(crate) fn kept_key(state: &Path, name: &str) -> Result<[u8; 32]> {
 ///
 /// # Errors
 /// A binding is not valid, or the bus can't be reached.
-pub(crate) async fn elsewhere(place: PeerContext<'_>, key: &TokenKey) -> Result<Option<Arc<RemoteMembers>>> {
+pub(crate) async fn connect_remote_members(
+    place: PeerContext<'_>,
+    key: &TokenKey,
+) -> Result<Option<Arc<RemoteMembers>>> {
     let (mut links, mut foreign) = (BTreeMap::new(), BTreeMap::new());
     for (name, peer) in &place.config.settings.peers {
-        if let PeerAddress::A2a(url) = peer.way(name)? {
-            foreign.insert(name.clone(), stranger(place, name, peer, url)?);
-        } else if let Some(options) = link(place, name, peer)? {
+        if let PeerAddress::A2a(url) = peer.parse_address(name)? {
+            foreign.insert(name.clone(), foreign_options(place, name, peer, url)?);
+        } else if let Some(options) = link_options(place, name, peer)? {
             links.insert(name.clone(), options);
         }
     }
     let bound = |name: &str| links.contains_key(name) || foreign.contains_key(name);
-    let keys = keys(place)?;
-    let bus = bus(place, key, &bound, &keys)?;
+    let keys = peer_keys(place)?;
+    let bus = bus_options(place, key, &bound, &keys)?;
     if links.is_empty() && foreign.is_empty() && bus.is_none() {
         return Ok(None);
     }
@@ -276,12 +279,16 @@ fn place_of(kind: &BusKind) -> String {
 }
 
 /// Returns the keys of `[peers]`, by table name.
-fn keys(place: PeerContext<'_>) -> Result<BTreeMap<String, PublicKey>> {
+fn peer_keys(place: PeerContext<'_>) -> Result<BTreeMap<String, PublicKey>> {
     let mut keys = BTreeMap::new();
     for (name, peer) in &place.config.settings.peers {
-        let Some(key) = peer.key(name)? else { continue };
+        let Some(key) = peer.public_key(name)? else {
+            continue;
+        };
         let own = |swarm: &Swarm| swarm.coordination.backend == BusBackend::InProcess;
-        if matches!(peer.way(name)?, PeerAddress::Swarm) && place.manifest.swarm.as_ref().is_none_or(own) {
+        if matches!(peer.parse_address(name)?, PeerAddress::Swarm)
+            && place.manifest.swarm.as_ref().is_none_or(own)
+        {
             bail!(
                 "`[peers.{name}]` of clawk.toml: a `key` alone is for members of a Swarm whose backend is `sqlite-wal`, `redis` or `nats`; say how the peer is reached"
             );
@@ -291,10 +298,10 @@ fn keys(place: PeerContext<'_>) -> Result<BTreeMap<String, PublicKey>> {
     Ok(keys)
 }
 
-fn link(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
+fn link_options(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
     let folder = place.config.folder();
     let about = || format!("`[peers.{name}]` of clawk.toml");
-    let target = match peer.way(name)? {
+    let target = match peer.parse_address(name)? {
         PeerAddress::Here | PeerAddress::A2a(_) | PeerAddress::Swarm => return Ok(None),
         PeerAddress::Manifest(path) => {
             let state = place.state.join(STATES).join(name);
@@ -312,11 +319,13 @@ fn link(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<
                 .mode(0o700)
                 .create(&state)
                 .with_context(about)?;
-            AgentAddress::Command(line(&words))
+            AgentAddress::Command(command_line(&words))
         }
         PeerAddress::Command([]) => bail!("{}: `command` names no program", about()),
         // A foreign program gets none of this process's variables, because they include keys.
-        PeerAddress::Command(words) => AgentAddress::Command(format!("env -i {KEPT} {}", line(words))),
+        PeerAddress::Command(words) => {
+            AgentAddress::Command(format!("env -i {KEPT} {}", command_line(words)))
+        }
         PeerAddress::Url(url) => match AgentAddress::parse(url).with_context(about)? {
             target @ (AgentAddress::Http(_) | AgentAddress::WebSocket(_)) => target,
             _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),
@@ -351,7 +360,12 @@ fn link(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<
     }))
 }
 
-fn stranger(place: PeerContext<'_>, name: &str, peer: &PeerConfig, url: &str) -> Result<ForeignOptions> {
+fn foreign_options(
+    place: PeerContext<'_>,
+    name: &str,
+    peer: &PeerConfig,
+    url: &str,
+) -> Result<ForeignOptions> {
     let about = || format!("`[peers.{name}]` of clawk.toml");
     if peer.tools.is_some() {
         bail!(
@@ -377,7 +391,7 @@ fn stranger(place: PeerContext<'_>, name: &str, peer: &PeerConfig, url: &str) ->
 struct Member(Arc<A2aAgent>);
 
 impl ForeignMember for Member {
-    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
+    fn run_task<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
         Box::pin(async move {
             let mut waits = RemoteTaskGuard {
                 agent: Arc::clone(&self.0),
@@ -391,7 +405,10 @@ impl ForeignMember for Member {
                     waits.task = Some(task.to_owned());
                 }
             };
-            let ended = self.0.work(&errand.id.to_string(), &errand.text, reached).await;
+            let ended = self
+                .0
+                .run_task(&errand.id.to_string(), &errand.text, reached)
+                .await;
             if ended.is_ok() {
                 waits.task = None;
             }
@@ -429,7 +446,7 @@ impl Drop for RemoteTaskGuard {
         let Some(task) = self.task.take() else { return };
         let agent = Arc::clone(&self.agent);
         #[expect(clippy::disallowed_methods, reason = "ends within the deadline of a cancel")]
-        tokio::spawn(async move { agent.cancel(&task).await });
+        tokio::spawn(async move { agent.cancel_task(&task).await });
     }
 }
 
@@ -440,7 +457,7 @@ const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
 ///
 /// # Errors
 /// `[swarm] url` does not fit the back end, or its password can't be resolved.
-fn server(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
+fn bus_url(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
     let schemes = match backend {
         "redis" => ["redis", "rediss"],
         _ => ["nats", "tls"],
@@ -465,11 +482,15 @@ fn server(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url
 }
 
 /// Returns the identities that work over the bus, and the concurrency limit of each.
-fn identities(place: PeerContext<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BTreeMap<String, usize> {
+fn bus_identities(
+    place: PeerContext<'_>,
+    plan: &Plan,
+    bound: &dyn Fn(&str) -> bool,
+) -> BTreeMap<String, usize> {
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
     for who in plan
-        .all()
-        .filter(|who| plan.below(*who).is_empty() && plan.askable(*who).is_empty())
+        .all_seats()
+        .filter(|who| plan.delegable_seats(*who).is_empty() && plan.askable_seats(*who).is_empty())
     {
         let Some(seat) = plan.seat(who).filter(|_| who != plan.head) else {
             continue;
@@ -488,7 +509,7 @@ fn identities(place: PeerContext<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool)
 }
 
 /// Opens the bus of the manifest's Swarm; `None`: its members run in this process.
-fn bus(
+fn bus_options(
     place: PeerContext<'_>,
     key: &TokenKey,
     bound: &dyn Fn(&str) -> bool,
@@ -515,16 +536,17 @@ fn bus(
             )
         }
         BusBackend::Redis => (
-            BusKind::Redis(server(place, "redis", &doors.redis)?),
+            BusKind::Redis(bus_url(place, "redis", &doors.redis)?),
             doors.redis.role,
         ),
         BusBackend::Nats => (
-            BusKind::Nats(server(place, "nats", &doors.nats)?),
+            BusKind::Nats(bus_url(place, "nats", &doors.nats)?),
             doors.nats.role,
         ),
     };
-    let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
-    let identities = identities(place, &plan, bound);
+    let plan = Plan::from_manifest(swarm, &place.manifest.identity.name, config.local_limits())
+        .map_err(anyhow::Error::msg)?;
+    let identities = bus_identities(place, &plan, bound);
     let unknown = config
         .serve
         .iter()

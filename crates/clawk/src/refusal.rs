@@ -45,20 +45,20 @@ pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
 }
 
 /// Prints the error as the only JSON document on standard output.
-pub(crate) fn print(error: &anyhow::Error) -> anyhow::Result<()> {
+pub(crate) fn print_refusal(error: &anyhow::Error) -> anyhow::Result<()> {
     let mut errors: Vec<Value> = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<DetailedRefusal>())
         .flat_map(|refused| refused.faults.iter().cloned())
         .collect();
     if errors.is_empty() {
-        errors.push(json!({"code": "failed", "message": text(error)}));
+        errors.push(json!({"code": "failed", "message": error_text(error)}));
     }
-    out::json(&json!({"valid": false, "errors": errors}))
+    out::print_json(&json!({"valid": false, "errors": errors}))
 }
 
 /// Returns the error and its causes, each once.
-fn text(error: &anyhow::Error) -> String {
+fn error_text(error: &anyhow::Error) -> String {
     let mut said = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !said.contains(&cause) {

@@ -39,16 +39,16 @@ impl StateSelector {
     ///
     /// # Errors
     /// There is none, or there are several candidates.
-    pub(crate) fn dir(&self) -> Result<PathBuf> {
+    pub(crate) fn find_dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.state {
             if let Some(url) = server::url_of(dir) {
                 return server::StateServer::of_url(url, &server::StateTable::default())?.own_dir();
             }
-            return existing(dir.clone());
+            return require_existing(dir.clone());
         }
-        let home = home()?;
+        let home = state_home()?;
         if let Some(agent) = &self.agent {
-            return existing(home.join(agent));
+            return require_existing(home.join(agent));
         }
         let mut agents = Vec::new();
         // silent-ok: without the folder of states there is no state
@@ -84,7 +84,7 @@ pub(crate) fn text_of(reader: &kept::StateReader, content: Option<Digest>) -> Re
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn existing(dir: PathBuf) -> Result<PathBuf> {
+fn require_existing(dir: PathBuf) -> Result<PathBuf> {
     if !dir.is_dir() {
         bail!(
             "there is no state directory `{}`: no agent has run with it",
@@ -95,10 +95,10 @@ fn existing(dir: PathBuf) -> Result<PathBuf> {
 }
 
 /// Returns the folder of all default states: `$XDG_STATE_HOME/clawk`.
-pub(crate) fn home() -> Result<PathBuf> {
-    let base = match env::path("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
+pub(crate) fn state_home() -> Result<PathBuf> {
+    let base = match env::path_variable("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
         Some(base) => base,
-        None => env::path("HOME")
+        None => env::path_variable("HOME")
             .context("neither XDG_STATE_HOME nor HOME is set; say --state DIR")?
             .join(".local/state"),
     };
@@ -190,7 +190,7 @@ impl StateLookup<'_> {
                 taken_by: None,
             });
         }
-        let (home, owner) = (home()?, self.origin.owner());
+        let (home, owner) = (state_home()?, self.origin.owner());
         let dir = home.join(self.agent);
         let Some(other) = owner_of(&dir)?.filter(|other| *other != owner) else {
             return Ok(StateLocation {
@@ -223,7 +223,7 @@ impl StateLookup<'_> {
     ///
     /// # Errors
     /// The directory can't be created or protected, or belongs to another user.
-    pub(crate) fn prepare(&self) -> Result<(PathBuf, Option<String>)> {
+    pub(crate) fn prepare_dir(&self) -> Result<(PathBuf, Option<String>)> {
         let StateLocation {
             dir,
             default,
@@ -249,7 +249,7 @@ impl StateLookup<'_> {
             })?;
         }
         if default {
-            self.take(&dir)?;
+            self.claim_dir(&dir)?;
         }
         let note = taken_by.filter(|_| fresh).map(|(taken, by)| {
             format!(
@@ -266,7 +266,7 @@ impl StateLookup<'_> {
     }
 
     /// Records the directory's owner, if there is no record yet.
-    fn take(&self, dir: &Path) -> Result<()> {
+    fn claim_dir(&self, dir: &Path) -> Result<()> {
         let (file, owner) = (dir.join(OWNER), self.origin.owner());
         let write = || -> io::Result<()> {
             let part = dir.join(format!("{OWNER}.{}", std::process::id()));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clawk_channels::ChannelConfig;
 use clawk_egress::Url;
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::witness::{self, digest_of};
 use clawk_manifest::Manifest;
@@ -63,18 +63,18 @@ pub(crate) struct StartupProgram {
 
 impl StartupProgram {
     /// Returns one complete line for people. Invisible characters are written out.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn display_line(&self) -> String {
         let mut words = self.what.join(" ");
         if !self.env.is_empty() {
             words = format!("{words} (with {})", self.env.join(" "));
         }
-        visible(&format!("{}: {words}", self.by))
+        visible_text(&format!("{}: {words}", self.by))
     }
 }
 
 /// Lists everything that a start would run because of the manifest or a file beside it. Settings from the user's own configuration
 /// or from `--config` are not listed, because the user chose them.
-pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupProgram> {
+pub(crate) fn find_startup_programs(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupProgram> {
     let mut found = StartupProgramFinder {
         folders: [
             manifest.map(|manifest| manifest.dir.clone()),
@@ -87,18 +87,18 @@ pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupPro
         runs: Vec::new(),
     };
     if config.beside {
-        found.configured(config, manifest);
+        found.add_configured(config, manifest);
     }
     if let Some(manifest) = manifest {
-        found.servers(config, manifest);
-        found.providers(manifest);
-        found.telemetry(manifest);
+        found.add_servers(config, manifest);
+        found.add_providers(manifest);
+        found.add_telemetry(manifest);
     }
     found.runs
 }
 
 /// Returns the digest over all of them.
-pub(crate) fn digest(runs: &[StartupProgram]) -> Digest {
+pub(crate) fn digest_programs(runs: &[StartupProgram]) -> Digest {
     digest_of(&serde_json::to_vec(runs).unwrap_or_default()) // silent-ok: words and digests always serialise
 }
 
@@ -113,15 +113,15 @@ impl StartupProgramFinder {
         clippy::too_many_lines,
         reason = "one piece for each section that names a program"
     )]
-    fn configured(&mut self, config: &Config, manifest: Option<&Manifest>) {
+    fn add_configured(&mut self, config: &Config, manifest: Option<&Manifest>) {
         let (settings, folder) = (&config.settings, config.folder());
         if let Some(words) = &settings.secrets_store.command {
-            self.add("[secrets_store] command", words, Vec::new(), &folder);
+            self.add_program("[secrets_store] command", words, Vec::new(), &folder);
         }
         let given = &settings.sandbox.container;
         let usual = container::Settings::default();
         if given.runtimes != usual.runtimes {
-            self.add(
+            self.add_program(
                 "[sandbox.container] runtimes",
                 &given.runtimes,
                 Vec::new(),
@@ -130,31 +130,31 @@ impl StartupProgramFinder {
         }
         if given.engine != usual.engine {
             let engine = std::slice::from_ref(&given.engine);
-            self.add("[sandbox.container] engine", engine, Vec::new(), &folder);
+            self.add_program("[sandbox.container] engine", engine, Vec::new(), &folder);
         }
         if let Some(image) = &given.image {
             let image = [image.display().to_string()];
-            self.add("[sandbox.container] image", &image, Vec::new(), &folder);
+            self.add_program("[sandbox.container] image", &image, Vec::new(), &folder);
         }
         let (given, usual) = (&settings.sandbox.vm, VmSettings::default());
         if given.qemu != usual.qemu {
             let qemu = std::slice::from_ref(&given.qemu);
-            self.add("[sandbox.vm] qemu", qemu, Vec::new(), &folder);
+            self.add_program("[sandbox.vm] qemu", qemu, Vec::new(), &folder);
         }
         if let Some(kernel) = &given.kernel {
             let kernel = [kernel.display().to_string()];
-            self.add("[sandbox.vm] kernel", &kernel, Vec::new(), &folder);
+            self.add_program("[sandbox.vm] kernel", &kernel, Vec::new(), &folder);
         }
         for (name, tool) in &settings.tools.tools {
-            self.tool(name, tool, &folder);
+            self.add_tool(name, tool, &folder);
         }
         for (name, peer) in &settings.peers {
             let token = peer
                 .token
                 .iter()
                 .map(|reference| format!("token=(secret {reference})"));
-            if let Some(words) = peer.words() {
-                self.add(
+            if let Some(words) = peer.command_words() {
+                self.add_program(
                     &format!("[peers.{name}] command"),
                     &words,
                     token.collect(),
@@ -162,18 +162,18 @@ impl StartupProgramFinder {
                 );
             } else if let Some(url) = peer.url.as_ref().or(peer.a2a.as_ref()).or(peer.bus.as_ref()) {
                 let url = std::slice::from_ref(url);
-                self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);
+                self.add_program(&format!("[peers.{name}] at"), url, token.collect(), &folder);
             }
         }
         if let Some(url) = &settings.swarm.url {
             let url = [url.clone()];
-            self.add("[swarm] url", &url, Vec::new(), &folder);
+            self.add_program("[swarm] url", &url, Vec::new(), &folder);
         }
         for (name, channel) in &settings.channels {
             let declared =
                 manifest.and_then(|manifest| manifest.channels.iter().find(|one| one.name == *name));
             let own = declared.map(|declared| &declared.auth.secret_ref);
-            self.channel((name, own), channel, &folder);
+            self.add_channel((name, own), channel, &folder);
         }
         if let Some(whom) = settings
             .http
@@ -182,7 +182,7 @@ impl StartupProgramFinder {
             .and_then(|oauth| oauth.introspection.as_ref())
         {
             let secret = vec![format!("(secret {})", whom.secret_ref)];
-            self.add(
+            self.add_program(
                 "[http.oauth.introspection] url",
                 std::slice::from_ref(&whom.url),
                 secret,
@@ -192,7 +192,7 @@ impl StartupProgramFinder {
         for (name, binding) in &settings.secrets {
             let hosts = binding.hosts.iter().map(ToString::to_string);
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
-            self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
+            self.add_program(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
         }
         // The server receives the agent's memory and the password.
         let server = &settings.postgres;
@@ -201,29 +201,34 @@ impl StartupProgramFinder {
             let secret = server.secret_ref.as_ref();
             let secret = secret.map(|name| format!("(secret {name})"));
             let words = [url.unwrap_or_else(|| "where the secret says".to_owned())];
-            self.add("[postgres] at", &words, secret.into_iter().collect(), &folder);
+            self.add_program("[postgres] at", &words, secret.into_iter().collect(), &folder);
         }
         let server = &settings.qdrant;
         if let Some(url) = &server.url {
             let secret = server.secret_ref.as_ref();
             let secret = secret.map(|name| format!("(secret {name})"));
             let url = std::slice::from_ref(url);
-            self.add("[qdrant] at", url, secret.into_iter().collect(), &folder);
+            self.add_program("[qdrant] at", url, secret.into_iter().collect(), &folder);
         }
         for (name, store) in &settings.memory.stores {
-            self.store(name, store, &folder);
+            self.add_store(name, store, &folder);
         }
         // The state is not a program, but it determines the memory and the record that the agent uses.
         if let Some(state) = &settings.state {
-            let secret = state.secret().map(|name| format!("(secret {name})"));
-            self.add("state", &[state.shown()], secret.into_iter().collect(), &folder);
+            let secret = state.password_reference().map(|name| format!("(secret {name})"));
+            self.add_program(
+                "state",
+                &[state.display_location()],
+                secret.into_iter().collect(),
+                &folder,
+            );
         }
         for entry in &mut self.runs {
             entry.by = format!("clawk.toml `{}`", entry.by);
         }
     }
 
-    fn tool(&mut self, name: &str, tool: &ToolConfig, folder: &Path) {
+    fn add_tool(&mut self, name: &str, tool: &ToolConfig, folder: &Path) {
         let plain = tool.env.iter().map(|(name, value)| format!("{name}={value}"));
         let secret = tool.secret_env.iter().chain(&tool.secret_headers);
         let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
@@ -233,36 +238,36 @@ impl StartupProgramFinder {
             .map(|path| format!("reading {}", path.display()));
         let with: Vec<String> = plain.chain(secret).chain(read).collect();
         if let Some(words) = &tool.command {
-            self.add(&format!("[tools.{name}] command"), words, with.clone(), folder);
+            self.add_program(&format!("[tools.{name}] command"), words, with.clone(), folder);
         } else if !with.is_empty() {
-            self.add(&format!("[tools.{name}]"), &[], with.clone(), folder);
+            self.add_program(&format!("[tools.{name}]"), &[], with.clone(), folder);
         }
         if let Some(http) = tool.http.as_ref().filter(|http| !http.secret_headers.is_empty()) {
             let secret = http.secret_headers.iter();
             let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
             let url = std::slice::from_ref(&http.url);
-            self.add(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
+            self.add_program(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
         }
         // The folder's files choose the agents it talks to, with or without secrets.
         if let Some(other) = &tool.a2a {
             let secret = other.secret_headers.iter();
             let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
             let url = std::slice::from_ref(&other.url);
-            self.add(&format!("[tools.{name}.a2a] url"), url, secret.collect(), folder);
+            self.add_program(&format!("[tools.{name}.a2a] url"), url, secret.collect(), folder);
         }
         if let Some(module) = &tool.wasm {
             let module = [module.display().to_string()];
-            self.add(&format!("[tools.{name}] wasm"), &module, Vec::new(), folder);
+            self.add_program(&format!("[tools.{name}] wasm"), &module, Vec::new(), folder);
         }
         let check = tool.reconcile.as_ref();
         if let Some(words) = check.and_then(|reconcile| reconcile.command.as_ref()) {
-            self.add(&format!("[tools.{name}.reconcile] command"), words, with, folder);
+            self.add_program(&format!("[tools.{name}.reconcile] command"), words, with, folder);
         }
     }
 
     /// Adds a memory server that is reached over HTTP, or gets secrets or host files. A command without these is listed by
-    /// [`Self::servers`].
-    fn store(&mut self, name: &str, store: &MemoryStore, folder: &Path) {
+    /// [`Self::add_servers`].
+    fn add_store(&mut self, name: &str, store: &MemoryStore, folder: &Path) {
         let plain = store.env.iter().map(|(name, value)| format!("{name}={value}"));
         let secret = store.secret_env.iter().chain(&store.secret_headers);
         let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
@@ -274,7 +279,7 @@ impl StartupProgramFinder {
         let Some(server) = &store.server else { return };
         let is_started = server.starts_with("stdio:");
         if !is_started || !with.is_empty() {
-            self.add(
+            self.add_program(
                 &format!("[memory.{name}] server"),
                 std::slice::from_ref(server),
                 with,
@@ -283,7 +288,7 @@ impl StartupProgramFinder {
         }
     }
 
-    fn channel(&mut self, (name, own): (&str, Option<&String>), channel: &ChannelConfig, folder: &Path) {
+    fn add_channel(&mut self, (name, own): (&str, Option<&String>), channel: &ChannelConfig, folder: &Path) {
         let plain = channel.env.iter().map(|(name, value)| format!("{name}={value}"));
         let secret = channel.secret_env.iter();
         let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
@@ -293,7 +298,7 @@ impl StartupProgramFinder {
             .map(|path| format!("reading {}", path.display()));
         if !channel.command.is_empty() {
             let with = plain.chain(secret).chain(read).collect();
-            self.add(
+            self.add_program(
                 &format!("[channels.{name}] command"),
                 &channel.command,
                 with,
@@ -309,12 +314,12 @@ impl StartupProgramFinder {
             .cloned()
             .collect();
         if !urls.is_empty() {
-            self.add(&format!("[channels.{name}] at"), &urls, given.collect(), folder);
+            self.add_program(&format!("[channels.{name}] at"), &urls, given.collect(), folder);
         }
     }
 
     /// Adds providers whose key would go to a host that is not its vendor's.
-    fn providers(&mut self, manifest: &Manifest) {
+    fn add_providers(&mut self, manifest: &Manifest) {
         for provider in &manifest.providers {
             let Some(secret) = &provider.auth.secret_ref else {
                 continue;
@@ -328,7 +333,7 @@ impl StartupProgramFinder {
             let vendor =
                 at.scheme() == "https" && at.port().is_none() && VENDORS.contains(&(secret.as_str(), host));
             if !here && !vendor {
-                self.add(
+                self.add_program(
                     &format!("claw.yaml provider `{}` at", provider.name),
                     std::slice::from_ref(&provider.endpoint),
                     vec![format!("(secret {secret})")],
@@ -339,7 +344,7 @@ impl StartupProgramFinder {
     }
 
     /// Adds telemetry destinations: another machine, one with a secret, or a file outside the state.
-    fn telemetry(&mut self, manifest: &Manifest) {
+    fn add_telemetry(&mut self, manifest: &Manifest) {
         for exporter in manifest
             .telemetry
             .iter()
@@ -362,7 +367,7 @@ impl StartupProgramFinder {
                 continue;
             }
             let by = format!("claw.yaml telemetry `{}` to", exporter.kind.as_str());
-            self.add(
+            self.add_program(
                 &by,
                 std::slice::from_ref(place),
                 secret.into_iter().collect(),
@@ -371,7 +376,7 @@ impl StartupProgramFinder {
         }
     }
 
-    fn servers(&mut self, config: &Config, manifest: &Manifest) {
+    fn add_servers(&mut self, config: &Config, manifest: &Manifest) {
         let of_tools = manifest.tools.iter().filter_map(|tool| {
             let source = tool.mcp_source.as_ref()?;
             Some((format!("claw.yaml tool `{}`", tool.name), source.uri.clone()))
@@ -389,7 +394,7 @@ impl StartupProgramFinder {
             // silent-ok: reported where it is used
             Some((
                 format!("clawk.toml `[memory.{name}] server`"),
-                store.server().ok()??,
+                store.server_uri().ok()??,
             ))
         });
         let mut seen = BTreeSet::new();
@@ -397,13 +402,13 @@ impl StartupProgramFinder {
             if let McpUri::Stdio { path, args } = uri {
                 let words: Vec<String> = std::iter::once(path).chain(args).collect();
                 if seen.insert(words.clone()) {
-                    self.add(&by, &words, Vec::new(), &manifest.dir);
+                    self.add_program(&by, &words, Vec::new(), &manifest.dir);
                 }
             }
         }
     }
 
-    fn add(&mut self, by: &str, words: &[String], env: Vec<String>, from: &Path) {
+    fn add_program(&mut self, by: &str, words: &[String], env: Vec<String>, from: &Path) {
         let mut files = Vec::new();
         for word in words {
             // silent-ok: a word that is not a file of the folder is hashed as a word
@@ -411,7 +416,7 @@ impl StartupProgramFinder {
                 continue;
             };
             if path.is_file() && self.folders.iter().any(|folder| path.starts_with(folder)) {
-                let content = match witness::file(&path).mark.state {
+                let content = match witness::observe_file(&path).mark.state {
                     witness::State::Present(identity) => identity.content.map(|content| content.to_hex()),
                     witness::State::Absent | witness::State::Unknown(_) => None,
                 };
@@ -470,26 +475,26 @@ pub(crate) struct TrustConsent {
 ///
 /// # Errors
 /// The user refuses, or the consent can't be stored.
-pub(crate) fn agreed(
+pub(crate) fn obtain_consent(
     config: &Config,
     manifest: Option<&Manifest>,
     told: bool,
     asks: bool,
 ) -> Result<Option<TrustConsent>> {
-    let runs = of(config, manifest);
+    let runs = find_startup_programs(config, manifest);
     let folder = manifest.map_or_else(|| config.folder(), |manifest| manifest.dir.clone());
     if runs.is_empty() {
         return Ok(None);
     }
-    let digest = digest(&runs);
+    let digest = digest_programs(&runs);
     let how = if told {
-        remember(digest, &folder)?;
+        remember_consent(digest, &folder)?;
         ConsentSource::Told
-    } else if remembered()?.contains(&digest.to_hex()) {
+    } else if load_consents()?.contains(&digest.to_hex()) {
         ConsentSource::Remembered
     } else if asks {
-        ask(&runs, &folder)?;
-        remember(digest, &folder)?;
+        ask_consent(&runs, &folder)?;
+        remember_consent(digest, &folder)?;
         ConsentSource::Asked
     } else {
         ConsentSource::Named
@@ -498,14 +503,14 @@ pub(crate) fn agreed(
 }
 
 /// Returns whether the folder's files would run nothing, or the user has consented to all of it before.
-pub(crate) fn trusted(config: &Config, manifest: Option<&Manifest>) -> bool {
-    let runs = of(config, manifest);
+pub(crate) fn is_trusted(config: &Config, manifest: Option<&Manifest>) -> bool {
+    let runs = find_startup_programs(config, manifest);
     // silent-ok: an unreadable consent counts as none
-    runs.is_empty() || remembered().is_ok_and(|known| known.contains(&digest(&runs).to_hex()))
+    runs.is_empty() || load_consents().is_ok_and(|known| known.contains(&digest_programs(&runs).to_hex()))
 }
 
 /// Returns whether a person can be asked before a conversation.
-pub(crate) fn asks() -> bool {
+pub(crate) fn can_ask_user() -> bool {
     can_ask()
 }
 
@@ -514,7 +519,7 @@ impl TrustConsent {
     ///
     /// # Errors
     /// The record can't be read or written.
-    pub(crate) fn record(&self, state: &Path) -> Result<()> {
+    pub(crate) fn record_in_state(&self, state: &Path) -> Result<()> {
         let file = state.join(CONSENTS);
         let about = || format!("can't record in `{}` what may run", file.display());
         let before = match fs::read_to_string(&file) {
@@ -542,8 +547,8 @@ impl TrustConsent {
     }
 }
 
-fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
-    let lines: Vec<String> = runs.iter().map(StartupProgram::line).collect();
+fn ask_consent(runs: &[StartupProgram], folder: &Path) -> Result<()> {
+    let lines: Vec<String> = runs.iter().map(StartupProgram::display_line).collect();
     if lines.iter().map(String::len).sum::<usize>() > MAX_SHOWN_BYTES {
         let folder = folder.display();
         bail!(
@@ -551,14 +556,14 @@ fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
              prints it, `clawk trust {folder}` agrees to it"
         );
     }
-    let paint = TerminalStyle::stderr();
+    let paint = TerminalStyle::for_stderr();
     let head = format!(
         "the files in `{}` would run or use on this machine:",
         folder.display()
     );
-    out::note(&paint.bold(&out::one_line(&head)));
+    out::print_note(&paint.bold(&out::one_line(&head)));
     for line in lines {
-        out::note(&format!("  {line}"));
+        out::print_note(&format!("  {line}"));
     }
     let mut error = io::stderr();
     write!(
@@ -567,7 +572,7 @@ fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
     )?;
     error.flush()?;
     // Keys pressed before the question was visible do not count as an answer.
-    input::fresh().context("the terminal can't be used; say --trust")?;
+    input::discard_typed_keys().context("the terminal can't be used; say --trust")?;
     let mut line = String::new();
     if io::stdin().is_terminal() {
         io::stdin().lock().read_line(&mut line)?;
@@ -585,13 +590,13 @@ fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
 }
 
 /// Returns the file of stored consents. An agent's tools must not change it.
-pub(crate) fn file() -> Option<PathBuf> {
-    Some(state::home().ok()?.join(REMEMBERED)) // silent-ok: without a home nothing is remembered
+pub(crate) fn consent_file() -> Option<PathBuf> {
+    Some(state::state_home().ok()?.join(REMEMBERED)) // silent-ok: without a home nothing is remembered
 }
 
 /// Returns the digests with consent.
-fn remembered() -> Result<BTreeSet<String>> {
-    let Some(file) = file() else {
+fn load_consents() -> Result<BTreeSet<String>> {
+    let Some(file) = consent_file() else {
         return Ok(BTreeSet::new());
     };
     let text = match fs::read_to_string(&file) {
@@ -608,11 +613,11 @@ fn remembered() -> Result<BTreeSet<String>> {
 ///
 /// # Errors
 /// The file can't be written, or belongs to another user.
-pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
-    if remembered()?.contains(&digest.to_hex()) {
+pub(crate) fn remember_consent(digest: Digest, folder: &Path) -> Result<()> {
+    if load_consents()?.contains(&digest.to_hex()) {
         return Ok(());
     }
-    let file = file()
+    let file = consent_file()
         .context("neither XDG_STATE_HOME nor HOME is set, so clawk has no place to store the agreement")?;
     let write = || -> io::Result<()> {
         if let Some(home) = file.parent() {
@@ -620,7 +625,7 @@ pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
         }
         let mut open = fs::OpenOptions::new();
         let mut out = open.create(true).append(true).mode(0o600).open(&file)?;
-        let folder = out::clipped(&folder.display().to_string(), KEPT_CHARS);
+        let folder = out::clip_line(&folder.display().to_string(), KEPT_CHARS);
         out.write_all(format!("{digest} {folder}\n").as_bytes())
     };
     write().with_context(|| format!("can't write `{}`", file.display()))
@@ -630,9 +635,9 @@ pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The file can't be read or written.
-pub(crate) fn forget(digest: Digest) -> Result<bool> {
+pub(crate) fn forget_consent(digest: Digest) -> Result<bool> {
     let hex = digest.to_hex();
-    let (true, Some(file)) = (remembered()?.contains(&hex), file()) else {
+    let (true, Some(file)) = (load_consents()?.contains(&hex), consent_file()) else {
         return Ok(false);
     };
     let text = fs::read_to_string(&file)?;

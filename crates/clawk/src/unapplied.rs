@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::peers::PeerConfig;
 
 /// Returns one warning for each such setting.
-pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
+pub(crate) fn unapplied_warnings(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if let Err(reason) = clawk_policy::ScreeningPolicy::compile(&manifest.policies) {
         found.push(Diagnostic::warning(
@@ -32,23 +32,25 @@ pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
                 "at level `none` nothing keeps tools from the agent's own files: a program can rewrite this manifest, its policies or \
                  `clawk.toml` for the next start",
             )
-            .help("level `process` or above keeps them; see docs/reference/sandbox.md"),
+            .with_help("level `process` or above keeps them; see docs/reference/sandbox.md"),
         );
     }
-    found.extend(members(manifest, &settings.peers));
-    found.extend(unheard(manifest, settings));
-    found.extend(features(manifest));
-    found.extend(retries(manifest, settings));
+    found.extend(member_warnings(manifest, &settings.peers));
+    found.extend(unanswerable_warning(manifest, settings));
+    found.extend(feature_warnings(manifest));
+    found.extend(retry_warnings(manifest, settings));
     found
 }
 
 /// Finds tools with `retry` that nothing declares safe to repeat. Properties of an Atlas's action or a trusted server are not known
 /// before the start.
-fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
+fn retry_warnings(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     const HINT: &str = "idempotentHint";
     let configured = |name: &str| settings.tools.tools.get(name);
     let idle = manifest.tools.iter().enumerate().filter(|(_, tool)| {
-        let own = || clawk_tools::builtin::describe(&tool.name).filter(|_| configured(&tool.name).is_none());
+        let own = || {
+            clawk_tools::builtin::describe_builtin(&tool.name).filter(|_| configured(&tool.name).is_none())
+        };
         tool.retry.is_some()
             && tool.mcp_source.is_none()
             && !tool.annotations.contains_key(HINT)
@@ -62,15 +64,15 @@ fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
                 tool.name
             );
             Diagnostic::warning("no-effect", format!("/spec/tools/{at}/retry"), said)
-                .help("write `annotations: {idempotentHint: true}` if a second run does no harm")
+                .with_help("write `annotations: {idempotentHint: true}` if a second run does no harm")
         })
         .collect()
 }
 
 /// Finds channel features that the channel's type does not have.
-fn features(manifest: &Manifest) -> Vec<Diagnostic> {
+fn feature_warnings(manifest: &Manifest) -> Vec<Diagnostic> {
     let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
-        clawk_channels::unserved(channel, &manifest.providers)
+        clawk_channels::unsupported_features(channel, &manifest.providers)
             .into_iter()
             .map(move |(field, why)| {
                 let pointer = format!("/spec/channels/{at}/{field}");
@@ -82,7 +84,7 @@ fn features(manifest: &Manifest) -> Vec<Diagnostic> {
 
 /// Finds approval requests that nobody could answer: the person who causes them is not an admin, and no conversation for requests
 /// is configured.
-fn unheard(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
+fn unanswerable_warning(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
     let mut rules = manifest.policies.iter().flat_map(|policy| &policy.rules);
     let asks = rules.any(|rule| rule.action == RuleAction::RequireApproval);
     if !asks || !settings.approvals.to.is_empty() {
@@ -113,11 +115,11 @@ fn unheard(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
          `clawk approve` alone, and ends with its time"
     );
     let help = "name a conversation of an admin in clawk.toml: `[approvals] to = [\"CHANNEL:CONVERSATION\"]`";
-    Some(Diagnostic::warning("question-unheard", "/spec/channels", said).help(help))
+    Some(Diagnostic::warning("question-unheard", "/spec/channels", said).with_help(help))
 }
 
 /// Finds swarm members without an Identity. They act as the Claw itself under another name.
-fn members(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
+fn member_warnings(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
     let agents = manifest.swarm.iter().flat_map(|swarm| &swarm.agents).enumerate();
     let lost = agents.filter_map(|(at, agent)| {
         let name = identity_name(&agent.identity_ref);
@@ -134,7 +136,7 @@ fn members(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Dia
             (false, true) => format!("no Identity `{name}` is found: its members are unavailable"),
         };
         let help = format!("put an Identity document into `identities/{name}.yaml` beside the manifest, or bind it by `[peers.{name}]` in clawk.toml");
-        Some(Diagnostic::warning("member_without_identity", pointer, said).help(help))
+        Some(Diagnostic::warning("member_without_identity", pointer, said).with_help(help))
     });
     lost.collect()
 }

@@ -33,13 +33,13 @@ const KNOWN: [&str; 17] = [
     "metadata",
 ];
 
-pub(super) fn manifest(report: &mut FaultCollector, value: &Value) -> Option<Atlas> {
+pub(super) fn read_manifest(report: &mut FaultCollector, value: &Value) -> Option<Atlas> {
     let at = InputPath::Root;
-    let map = report.object(value, &at, &KNOWN)?;
+    let map = report.read_object(value, &at, &KNOWN)?;
     if let Some(text) = report.required_text(map, &at, "atlas_version", LengthBounds(1, 64))
         && text != "1.0"
     {
-        report.fault(
+        report.add_fault(
             &at.key("atlas_version"),
             "version",
             format!("`{text}` is not spoken here; `1.0` is"),
@@ -50,7 +50,7 @@ pub(super) fn manifest(report: &mut FaultCollector, value: &Value) -> Option<Atl
         let fits = is_atlas_id(id);
         if !fits {
             let wanted = "lower-case names joined by dots, such as `com.example.support`";
-            report.fault(
+            report.add_fault(
                 &at.key("atlas_id"),
                 "pattern",
                 format!("`{id}` is not a valid Atlas id ({wanted})"),
@@ -58,15 +58,15 @@ pub(super) fn manifest(report: &mut FaultCollector, value: &Value) -> Option<Atl
         }
         fits
     });
-    let version = version(report, map, &at);
+    let version = read_version(report, map, &at);
     let name = report.required_text(map, &at, "name", LengthBounds(1, 100));
     let description = report.required_text(map, &at, "description", LengthBounds(0, 1000));
-    let about = about(report, map, &at);
-    let actions = actions(report, map, &at);
-    let packs = packs(report, map, &at);
-    let capabilities = capabilities(report, map, &at, &packs, &actions);
-    let policies = policies(report, map, &at);
-    let dependencies = dependencies(report, map, &at, id);
+    let about = read_about(report, map, &at);
+    let actions = read_actions(report, map, &at);
+    let packs = read_packs(report, map, &at);
+    let capabilities = read_capabilities(report, map, &at, &packs, &actions);
+    let policies = read_policies(report, map, &at);
+    let dependencies = read_dependencies(report, map, &at, id);
     Some(Atlas {
         id: id?.into(),
         version: version?,
@@ -85,20 +85,20 @@ pub(super) fn manifest(report: &mut FaultCollector, value: &Value) -> Option<Atl
 
 /// `^[a-z][a-z0-9]*(\.[a-z][a-z0-9-]*)+$`
 pub(crate) fn is_atlas_id(text: &str) -> bool {
-    dotted(text, 2, false, true)
+    is_dotted_name(text, 2, false, true)
 }
 
 /// `^[a-z][a-z0-9]*(\.[a-z][a-z0-9]*)+$`
 fn is_action_id(text: &str) -> bool {
-    dotted(text, 2, false, false)
+    is_dotted_name(text, 2, false, false)
 }
 
 /// `^[a-z][a-z0-9]*(\.[a-z][a-z0-9]*)*$`
 fn is_capability_id(text: &str) -> bool {
-    dotted(text, 1, false, false)
+    is_dotted_name(text, 1, false, false)
 }
 
-fn dotted(text: &str, least: usize, first_hyphen: bool, later_hyphen: bool) -> bool {
+fn is_dotted_name(text: &str, least: usize, first_hyphen: bool, later_hyphen: bool) -> bool {
     let mut count = 0;
     let all = text.split('.').enumerate().all(|(index, part)| {
         count += 1;
@@ -111,27 +111,35 @@ fn dotted(text: &str, least: usize, first_hyphen: bool, later_hyphen: bool) -> b
     all && count >= least
 }
 
-fn version(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Option<Version> {
+fn read_version(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Option<Version> {
     let text = report.required_text(map, at, "version", LengthBounds(1, 255))?;
     match Version::parse(text) {
         Ok(version) => Some(version),
         Err(cause) => {
             let message = format!("`{text}` is not a valid semantic version such as `1.0.0`: {cause}");
-            report.fault(&at.key("version"), "pattern", message);
+            report.add_fault(&at.key("version"), "pattern", message);
             None
         }
     }
 }
 
-fn about(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Map<String, Value> {
-    report.texts(map, at, "authors", 100, LengthBounds(1, 255));
-    report.texts(map, at, "domains", 100, LengthBounds(1, 255));
+fn read_about(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Map<String, Value> {
+    report.read_texts(map, at, "authors", 100, LengthBounds(1, 255));
+    report.read_texts(map, at, "domains", 100, LengthBounds(1, 255));
     for key in ["license", "homepage", "repository"] {
         report.optional_text(map, at, key, LengthBounds(1, 2000));
     }
     for key in ["adapters", "metadata"] {
         if let Some(value) = map.get(key) {
-            report.map(value, &at.key(key));
+            report.read_map(value, &at.key(key));
         }
     }
     [
@@ -148,17 +156,21 @@ fn about(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'
     .collect()
 }
 
-fn actions(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<AtlasAction> {
+fn read_actions(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Vec<AtlasAction> {
     let mut out: Vec<AtlasAction> = Vec::new();
     let mut seen = HashSet::new();
     // Many actions share a schema, so each schema is compiled once.
     let mut schemas: HashMap<String, Arc<Schema>> = HashMap::new();
     if let Some(value) = map.get("actions") {
-        report.list(value, &at.key("actions"), bounds::ITEMS, |report, item, at| {
-            if let Some(action) = action(report, item, at, &mut schemas) {
+        report.read_list(value, &at.key("actions"), bounds::ITEMS, |report, item, at| {
+            if let Some(action) = read_action(report, item, at, &mut schemas) {
                 if !seen.insert(Arc::clone(&action.shown.action_id)) {
                     let id = &action.shown.action_id;
-                    report.fault(
+                    report.add_fault(
                         &at.key("action_id"),
                         "duplicate",
                         format!("`{id}` is declared twice"),
@@ -171,7 +183,7 @@ fn actions(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath
     out
 }
 
-fn action(
+fn read_action(
     report: &mut FaultCollector,
     value: &Value,
     at: &InputPath<'_>,
@@ -191,11 +203,11 @@ fn action(
         "rate_limit",
         "examples",
     ];
-    let map = report.object(value, at, &known)?;
+    let map = report.read_object(value, at, &known)?;
     let id = report.required_text(map, at, "action_id", LengthBounds(1, 255));
     if let Some(id) = id.filter(|id| !is_action_id(id)) {
         let wanted = "lower-case names joined by dots, such as `ticket.lookup`";
-        report.fault(
+        report.add_fault(
             &at.key("action_id"),
             "pattern",
             format!("`{id}` is not a valid action id ({wanted})"),
@@ -203,29 +215,29 @@ fn action(
     }
     let name = report.required_text(map, at, "name", LengthBounds(1, 255));
     let description = report.required_text(map, at, "description", LengthBounds(0, 10_000));
-    let parameters = schema(report, map, at, "parameters_schema", schemas);
-    let returns = schema(report, map, at, "returns_schema", schemas);
+    let parameters = read_schema(report, map, at, "parameters_schema", schemas);
+    let returns = read_schema(report, map, at, "returns_schema", schemas);
     let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
     let risk_tier = match map.get("risk_tier") {
         None => Some(RiskTier::Low),
-        Some(value) => report.word(value, &at.key("risk_tier"), &tiers),
+        Some(value) => report.read_word(value, &at.key("risk_tier"), &tiers),
     };
-    let idempotent = report.flag(map, at, "idempotent");
-    let requires_confirmation = report.flag(map, at, "requires_confirmation");
+    let idempotent = report.read_flag(map, at, "idempotent");
+    let requires_confirmation = report.read_flag(map, at, "requires_confirmation");
     let executor = report
         .optional_text(map, at, "executor", LengthBounds(1, 2000))
-        .and_then(|text| executor(report, text, &at.key("executor")));
+        .and_then(|text| read_executor(report, text, &at.key("executor")));
     let timeout = map.get("timeout_seconds");
     let timeout_seconds = timeout.map_or(Some(30), |value| {
-        report.integer(value, &at.key("timeout_seconds"), 1, 300)
+        report.read_integer(value, &at.key("timeout_seconds"), 1, 300)
     });
     let rate_limit = map.get("rate_limit").and_then(|value| {
         let at = at.key("rate_limit");
-        let limit = report.object(value, &at, &["max_calls", "window_seconds"])?;
+        let limit = report.read_object(value, &at, &["max_calls", "window_seconds"])?;
         policy::rate_limit(report, limit, &at)
     });
     if let Some(value) = map.get("examples") {
-        report.list(value, &at.key("examples"), 1000, |_, _, _| {});
+        report.read_list(value, &at.key("examples"), 1000, |_, _, _| {});
     }
     Some(AtlasAction {
         shown: Arc::new(AllowedAction {
@@ -246,7 +258,7 @@ fn action(
     })
 }
 
-fn schema(
+fn read_schema(
     report: &mut FaultCollector,
     map: &Map<String, Value>,
     at: &InputPath<'_>,
@@ -257,10 +269,10 @@ fn schema(
         return Some(Arc::new(Schema::ANY));
     };
     let at = at.key(key);
-    report.map(value, &at)?;
+    report.read_map(value, &at)?;
     let text = value.to_string();
     if text.len() > bounds::SCHEMA_BYTES {
-        report.fault(
+        report.add_fault(
             &at,
             "too_large",
             format!("a schema has at most {} bytes", bounds::SCHEMA_BYTES),
@@ -277,13 +289,13 @@ fn schema(
             Some(schema)
         }
         Err(message) => {
-            report.fault(&at, "schema", message);
+            report.add_fault(&at, "schema", message);
             None
         }
     }
 }
 
-fn executor(report: &mut FaultCollector, text: &str, at: &InputPath<'_>) -> Option<Executor> {
+fn read_executor(report: &mut FaultCollector, text: &str, at: &InputPath<'_>) -> Option<Executor> {
     let found = match text.split_once(':') {
         None => Some(Executor::Tool(text.into())),
         Some(("tool", name)) if !name.is_empty() => Some(Executor::Tool(name.into())),
@@ -301,12 +313,12 @@ fn executor(report: &mut FaultCollector, text: &str, at: &InputPath<'_>) -> Opti
     };
     if found.is_none() {
         let wanted = "a tool's name, `tool:NAME`, `mcp:SERVER/TOOL` or an http(s) address";
-        report.fault(at, "executor", format!("expected {wanted}"));
+        report.add_fault(at, "executor", format!("expected {wanted}"));
     }
     found
 }
 
-fn packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<ContextPack> {
+fn read_packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<ContextPack> {
     let known = [
         "pack_id",
         "name",
@@ -321,17 +333,17 @@ fn packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'
     let Some(value) = map.get("context_packs") else {
         return out;
     };
-    report.list(
+    report.read_list(
         value,
         &at.key("context_packs"),
         bounds::PACKS,
         |report, item, at| {
-            let Some(map) = report.object(item, at, &known) else {
+            let Some(map) = report.read_object(item, at, &known) else {
                 return;
             };
             let id = report.required_text(map, at, "pack_id", LengthBounds(1, 255));
             if let Some(id) = id.filter(|id| !seen.insert(*id)) {
-                report.fault(
+                report.add_fault(
                     &at.key("pack_id"),
                     "duplicate",
                     format!("`{id}` is declared twice"),
@@ -339,14 +351,14 @@ fn packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'
             }
             report.required_text(map, at, "name", LengthBounds(1, 255));
             report.optional_text(map, at, "description", LengthBounds(0, 10_000));
-            report.required(map, at, "files");
-            let files = report.texts(map, at, "files", bounds::FILES, LengthBounds(1, 1000));
+            report.read_required(map, at, "files");
+            let files = report.read_texts(map, at, "files", bounds::FILES, LengthBounds(1, 1000));
             let priority = map.get("priority").map_or(Some(100), |value| {
-                report.integer(value, &at.key("priority"), 0, 1000)
+                report.read_integer(value, &at.key("priority"), 0, 1000)
             });
             let max_tokens = map
                 .get("max_tokens")
-                .and_then(|value| report.integer(value, &at.key("max_tokens"), 1, u64::MAX));
+                .and_then(|value| report.read_integer(value, &at.key("max_tokens"), 1, u64::MAX));
             let conditions = PolicyConditions::read(report, map.get("conditions"), &at.key("conditions"));
             if let (Some(id), Some(priority), Some(conditions)) = (id, priority, conditions) {
                 out.push(ContextPack {
@@ -364,7 +376,7 @@ fn packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'
     out
 }
 
-fn capabilities(
+fn read_capabilities(
     report: &mut FaultCollector,
     map: &Map<String, Value>,
     at: &InputPath<'_>,
@@ -376,16 +388,16 @@ fn capabilities(
     let declared: HashSet<&str> = actions.iter().map(|action| &*action.shown.action_id).collect();
     let packs: HashSet<&str> = packs.iter().map(|pack| &*pack.id).collect();
     if let Some(value) = map.get("capabilities") {
-        report.list(
+        report.read_list(
             value,
             &at.key("capabilities"),
             bounds::ITEMS,
             |report, item, at| {
-                if let Some(capability) = capability(report, item, at, &packs, &declared) {
+                if let Some(capability) = read_capability(report, item, at, &packs, &declared) {
                     if !seen.insert(Arc::clone(&capability.id)) {
                         let id = &capability.id;
                         let message = format!("`{id}` is declared twice");
-                        report.fault(&at.key("capability_id"), "duplicate", message);
+                        report.add_fault(&at.key("capability_id"), "duplicate", message);
                     }
                     out.push(capability);
                 }
@@ -395,7 +407,7 @@ fn capabilities(
     out
 }
 
-fn capability(
+fn read_capability(
     report: &mut FaultCollector,
     value: &Value,
     at: &InputPath<'_>,
@@ -403,28 +415,28 @@ fn capability(
     declared: &HashSet<&str>,
 ) -> Option<Capability> {
     let known = ["capability_id", "name", "description", "actions", "context_packs"];
-    let map = report.object(value, at, &known)?;
+    let map = report.read_object(value, at, &known)?;
     let id = report.required_text(map, at, "capability_id", LengthBounds(1, 255));
     if let Some(id) = id.filter(|id| !is_capability_id(id)) {
         let message = format!("`{id}` is not a valid capability id (lower-case names joined by dots)");
-        report.fault(&at.key("capability_id"), "pattern", message);
+        report.add_fault(&at.key("capability_id"), "pattern", message);
     }
     report.required_text(map, at, "name", LengthBounds(1, 255));
     report.optional_text(map, at, "description", LengthBounds(0, 10_000));
-    let names = report.texts(map, at, "actions", bounds::ENTRIES, LengthBounds(1, 255));
+    let names = report.read_texts(map, at, "actions", bounds::ENTRIES, LengthBounds(1, 255));
     let names_at = at.key("actions");
     let mut actions = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let pattern = Pattern::new(name);
         if let Some(refusal) = pattern.refusal() {
-            report.fault(&names_at.index(index), "pattern", refusal);
+            report.add_fault(&names_at.index(index), "pattern", refusal);
         } else if matches!(pattern, Pattern::Exact(_)) && !declared.contains(name.as_str()) {
             let message = format!("`{name}` is not an action of this Atlas; declare it under `actions`");
-            report.fault(&names_at.index(index), "unknown_action", message);
+            report.add_fault(&names_at.index(index), "unknown_action", message);
         }
         actions.push(pattern);
     }
-    let context_packs = report.texts(map, at, "context_packs", bounds::PACKS, LengthBounds(1, 255));
+    let context_packs = report.read_texts(map, at, "context_packs", bounds::PACKS, LengthBounds(1, 255));
     let packs_at = at.key("context_packs");
     let unknown = context_packs
         .iter()
@@ -432,7 +444,7 @@ fn capability(
         .filter(|(_, name)| !packs.contains(name.as_str()));
     for (index, name) in unknown {
         let message = format!("`{name}` is not a context pack of this Atlas");
-        report.fault(&packs_at.index(index), "unknown_pack", message);
+        report.add_fault(&packs_at.index(index), "unknown_pack", message);
     }
     Some(Capability {
         id: id?.into(),
@@ -441,15 +453,19 @@ fn capability(
     })
 }
 
-fn policies(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<Arc<Policy>> {
+fn read_policies(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Vec<Arc<Policy>> {
     let mut out: Vec<Arc<Policy>> = Vec::new();
     let mut seen = HashSet::new();
     if let Some(value) = map.get("policies") {
-        report.list(value, &at.key("policies"), bounds::ITEMS, |report, item, at| {
+        report.read_list(value, &at.key("policies"), bounds::ITEMS, |report, item, at| {
             if let Some(policy) = policy::read(report, item, at) {
                 if !seen.insert(Arc::clone(&policy.id)) {
                     let id = &policy.id;
-                    report.fault(
+                    report.add_fault(
                         &at.key("policy_id"),
                         "duplicate",
                         format!("`{id}` is declared twice"),
@@ -462,7 +478,7 @@ fn policies(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPat
     out
 }
 
-fn dependencies(
+fn read_dependencies(
     report: &mut FaultCollector,
     map: &Map<String, Value>,
     at: &InputPath<'_>,
@@ -473,18 +489,18 @@ fn dependencies(
         return out;
     };
     let at = at.key("dependencies");
-    for (id, value) in report.map(value, &at).into_iter().flatten() {
+    for (id, value) in report.read_map(value, &at).into_iter().flatten() {
         let at = at.key(id);
         if !is_atlas_id(id) {
-            report.fault(&at, "pattern", "the key is not a valid Atlas id");
+            report.add_fault(&at, "pattern", "the key is not a valid Atlas id");
         }
         if own == Some(id) {
-            report.fault(&at, "cycle", "an Atlas cannot depend on itself");
+            report.add_fault(&at, "cycle", "an Atlas cannot depend on itself");
         }
-        let Some(text) = report.text(value, &at, LengthBounds(1, 255)) else {
+        let Some(text) = report.read_text(value, &at, LengthBounds(1, 255)) else {
             continue;
         };
-        match range(text) {
+        match parse_range(text) {
             Ok(range) => {
                 out.insert(id.clone(), range);
             }
@@ -492,7 +508,7 @@ fn dependencies(
                 let message = format!(
                     "`{text}` is not a valid version range such as `^1.2` or `>=1.0.0, <2.0.0`: {cause}"
                 );
-                report.fault(&at, "range", message);
+                report.add_fault(&at, "range", message);
             }
         }
     }
@@ -500,7 +516,7 @@ fn dependencies(
 }
 
 /// Parses a version range as Cargo does; blanks between comparators count as commas.
-fn range(text: &str) -> Result<VersionReq, semver::Error> {
+fn parse_range(text: &str) -> Result<VersionReq, semver::Error> {
     VersionReq::parse(text).or_else(|cause| {
         let parts: Vec<&str> = text.split_whitespace().collect();
         VersionReq::parse(&parts.join(", ")).map_err(|_| cause) // silent-ok: the first cause is about the text as written

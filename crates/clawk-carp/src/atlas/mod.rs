@@ -158,7 +158,7 @@ impl Atlas {
     ) -> Result<Self, InputFaults> {
         if manifest.len() > bounds::MANIFEST_BYTES {
             let limit = bounds::MANIFEST_BYTES;
-            return Err(InputFaults::one(
+            return Err(InputFaults::single_fault(
                 "",
                 "too_large",
                 format!("an Atlas manifest has at most {limit} bytes"),
@@ -166,13 +166,19 @@ impl Atlas {
         }
         let value = match crate::json::parse(manifest) {
             Ok(value) => value,
-            Err(cause) => return Err(InputFaults::one("", "json", format!("no readable JSON: {cause}"))),
+            Err(cause) => {
+                return Err(InputFaults::single_fault(
+                    "",
+                    "json",
+                    format!("no readable JSON: {cause}"),
+                ));
+            }
         };
         let mut report = FaultCollector::default();
-        let atlas = check::manifest(&mut report, &value);
+        let atlas = check::read_manifest(&mut report, &value);
         let atlas = atlas.map(|mut atlas| {
             let mut files = BTreeMap::new();
-            atlas.fill(&mut report, &mut |path| {
+            atlas.fill_context_blocks(&mut report, &mut |path| {
                 let found = file(path);
                 if let ContextFileContent::Text(text) = &found {
                     files.insert(path.to_owned(), text.clone());
@@ -186,7 +192,7 @@ impl Atlas {
             });
             atlas
         });
-        report.faults.or(atlas)
+        report.faults.into_result(atlas)
     }
 
     /// Reads an Atlas whose context files are in memory.
@@ -206,12 +212,16 @@ impl Atlas {
     #[must_use]
     pub fn policies_in_order(&self) -> Vec<&Arc<Policy>> {
         let mut policies: Vec<_> = self.policies.iter().collect();
-        policies.sort_by_key(|policy| (policy.rule.class(), std::cmp::Reverse(policy.priority)));
+        policies.sort_by_key(|policy| (policy.rule.evaluation_class(), std::cmp::Reverse(policy.priority)));
         policies
     }
 
     /// Builds the blocks of all packs.
-    fn fill(&mut self, report: &mut FaultCollector, file: &mut impl FnMut(&str) -> ContextFileContent) {
+    fn fill_context_blocks(
+        &mut self,
+        report: &mut FaultCollector,
+        file: &mut impl FnMut(&str) -> ContextFileContent,
+    ) {
         let listed: HashSet<&str> = self
             .capabilities
             .iter()
@@ -228,17 +238,19 @@ impl Atlas {
                 let at = files_at.index(index);
                 match file(path) {
                     ContextFileContent::Text(text) => {
-                        let block = block(&self.id, pack, path, text, &mut left, report, &at);
+                        let block = context_block(&self.id, pack, path, text, &mut left, report, &at);
                         pack.blocks.extend(block.map(Arc::new));
                     }
                     ContextFileContent::Missing => {
-                        report.warn(
+                        report.add_warning(
                             &at,
                             "missing_file",
                             format!("`{path}` is not there and yields no context"),
                         );
                     }
-                    ContextFileContent::Refused(why) => report.fault(&at, "file", format!("`{path}` {why}")),
+                    ContextFileContent::Refused(why) => {
+                        report.add_fault(&at, "file", format!("`{path}` {why}"))
+                    }
                 }
             }
         }
@@ -264,7 +276,7 @@ fn content_type(path: &str) -> ContentType {
 }
 
 /// Builds the block of one file. Text above the pack's token limit is cut at a line's end; JSON can't be cut and is left out.
-fn block(
+fn context_block(
     source: &Arc<str>,
     pack: &ContextPack,
     path: &str,
@@ -280,23 +292,23 @@ fn block(
     if let Some(left) = left {
         if token_estimate(&text) > *left {
             if kind == ContentType::Json || *left == 0 {
-                report.warn(
+                report.add_warning(
                     at,
                     "max_tokens",
                     format!("`{path}` does not fit into the pack's `max_tokens` and is left out"),
                 );
                 return None;
             }
-            cut(&mut text, *left);
+            truncate_lines(&mut text, *left);
             if text.is_empty() {
-                report.warn(
+                report.add_warning(
                     at,
                     "max_tokens",
                     format!("no line of `{path}` fits into the pack's `max_tokens`"),
                 );
                 return None;
             }
-            report.warn(
+            report.add_warning(
                 at,
                 "max_tokens",
                 format!("`{path}` is cut to fit into the pack's `max_tokens`"),
@@ -317,7 +329,7 @@ fn block(
 }
 
 /// Cuts the text to whole lines of at most `tokens`. If the first line is too long, cuts it at a character.
-fn cut(text: &mut String, tokens: u64) {
+fn truncate_lines(text: &mut String, tokens: u64) {
     let most = usize::try_from(tokens.saturating_mul(4))
         .unwrap_or(usize::MAX)
         .min(text.len());

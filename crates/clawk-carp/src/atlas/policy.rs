@@ -7,7 +7,7 @@ use clawk_proto::carp::{RateLimit, RiskTier};
 use serde_json::{Map, Value};
 
 use super::bounds;
-use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest};
+use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest_word};
 use crate::glob::Pattern;
 use crate::window::TimeWindow;
 
@@ -50,7 +50,7 @@ pub(crate) const EVERY_TIER: u8 = 0b1111;
 
 impl PolicyConditions {
     /// The tiers for which all conditions hold, as bits; 0 if another condition fails.
-    pub(crate) fn tiers(&self, facts: &ConditionFacts<'_>) -> u8 {
+    pub(crate) fn matching_tiers(&self, facts: &ConditionFacts<'_>) -> u8 {
         let agent = self
             .agents
             .as_ref()
@@ -130,30 +130,30 @@ impl PolicyConditions {
             "context_matches",
             "time_window",
         ];
-        let map = report.object(value, at, &known)?;
+        let map = report.read_object(value, at, &known)?;
         let tiers = map.get("risk_tiers").map(|value| {
             let mut bits = 0;
             let words = RiskTier::ALL.map(|tier| (tier.name(), tier));
             let at = at.key("risk_tiers");
-            report.list(value, &at, 16, |report, item, at| {
-                bits |= report.word(item, at, &words).map_or(0, tier_bit);
+            report.read_list(value, &at, 16, |report, item, at| {
+                bits |= report.read_word(item, at, &words).map_or(0, tier_bit);
             });
             not_empty(report, value, &at);
             bits
         });
         let agents = map
             .get("agents")
-            .map(|value| patterns(report, value, &at.key("agents")));
+            .map(|value| read_patterns(report, value, &at.key("agents")));
         let capabilities = map.get("capabilities").map(|value| {
-            let list = report.texts(map, at, "capabilities", bounds::ENTRIES, LengthBounds(1, 255));
+            let list = report.read_texts(map, at, "capabilities", bounds::ENTRIES, LengthBounds(1, 255));
             not_empty(report, value, &at.key("capabilities"));
             list
         });
         let mut context = BTreeMap::new();
         if let Some(value) = map.get("context_matches") {
             let at = at.key("context_matches");
-            for (key, value) in report.map(value, &at).into_iter().flatten() {
-                let wanted = report.text(value, &at.key(key), LengthBounds(0, 10_000));
+            for (key, value) in report.read_map(value, &at).into_iter().flatten() {
+                let wanted = report.read_text(value, &at.key(key), LengthBounds(0, 10_000));
                 context.extend(wanted.map(|wanted| (key.clone(), wanted.to_owned())));
             }
         }
@@ -203,7 +203,7 @@ impl Rule {
     }
 
     /// The type's position in the evaluation order (R29).
-    pub(crate) const fn class(&self) -> usize {
+    pub(crate) const fn evaluation_class(&self) -> usize {
         match self {
             Self::Deny | Self::Scope => 0,
             Self::RequireApproval => 1,
@@ -230,7 +230,7 @@ pub struct BudgetParameters {
 impl BudgetParameters {
     /// The cost of one call of the action, in millionths.
     #[must_use]
-    pub fn cost(&self, action: &str) -> u64 {
+    pub fn action_cost(&self, action: &str) -> u64 {
         self.costs_micros
             .get(action)
             .copied()
@@ -277,9 +277,9 @@ pub(super) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_
         "name",
         "description",
     ];
-    let map = report.object(value, at, &known)?;
+    let map = report.read_object(value, at, &known)?;
     let id = report.required_text(map, at, "policy_id", LengthBounds(1, 255));
-    let kind = report.required(map, at, "type").and_then(|value| {
+    let kind = report.read_required(map, at, "type").and_then(|value| {
         let words = [
             ("allow", "allow"),
             ("deny", "deny"),
@@ -288,31 +288,31 @@ pub(super) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_
             ("budget", "budget"),
             ("scope", "scope"),
         ];
-        report.word(value, &at.key("type"), &words)
+        report.read_word(value, &at.key("type"), &words)
     });
     let priority = map.get("priority").map_or(Some(0), |value| {
         let number = value.as_i64();
         if number.is_none() {
-            report.fault(&at.key("priority"), "type", "expected a whole number");
+            report.add_fault(&at.key("priority"), "type", "expected a whole number");
         }
         number
     });
     let conditions = PolicyConditions::read(report, map.get("conditions"), &at.key("conditions"));
     let actions = map
         .get("actions")
-        .map(|value| patterns(report, value, &at.key("actions")));
+        .map(|value| read_patterns(report, value, &at.key("actions")));
     report.optional_text(map, at, "name", LengthBounds(0, 255));
     report.optional_text(map, at, "description", LengthBounds(0, 10_000));
     let nothing = Map::new();
     let inside = at.key("parameters");
     let parameters = match map.get("parameters") {
         None => &nothing,
-        Some(value) => report.map(value, &inside)?,
+        Some(value) => report.read_map(value, &inside)?,
     };
     let reason = report.optional_text(parameters, &inside, "reason", LengthBounds(1, 1000));
-    let rule = rule(report, kind?, parameters, &inside)?;
+    let rule = read_rule(report, kind?, parameters, &inside)?;
     if rule == Rule::Scope && actions.is_none() {
-        report.fault(
+        report.add_fault(
             &at.key("actions"),
             "missing",
             "a `scope` needs `actions`: what lies outside them is denied",
@@ -328,7 +328,7 @@ pub(super) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_
     })
 }
 
-fn rule(
+fn read_rule(
     report: &mut FaultCollector,
     kind: &str,
     parameters: &Map<String, Value>,
@@ -340,11 +340,11 @@ fn rule(
         _ => &["reason"],
     };
     for key in parameters.keys().filter(|key| !known.contains(&key.as_str())) {
-        let hint = match nearest(key, known.iter().copied()) {
+        let hint = match nearest_word(key, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known: {}", known.join(", ")),
         };
-        report.warn(
+        report.add_warning(
             &at.key(key),
             "unknown_parameter",
             format!("this parameter has no effect ({hint})"),
@@ -355,7 +355,7 @@ fn rule(
         "scope" => Rule::Scope,
         "require_approval" => Rule::RequireApproval,
         "rate_limit" => Rule::RateLimit(rate_limit(report, parameters, at)?),
-        "budget" => Rule::Budget(budget(report, parameters, at)?),
+        "budget" => Rule::Budget(read_budget(report, parameters, at)?),
         _ => Rule::Allow,
     })
 }
@@ -366,37 +366,37 @@ pub(super) fn rate_limit(
     map: &Map<String, Value>,
     at: &InputPath<'_>,
 ) -> Option<RateLimit> {
-    let calls = report.required(map, at, "max_calls");
-    let max_calls = calls.and_then(|value| report.integer(value, &at.key("max_calls"), 1, u64::MAX));
-    let window_seconds = window(report, map, at);
+    let calls = report.read_required(map, at, "max_calls");
+    let max_calls = calls.and_then(|value| report.read_integer(value, &at.key("max_calls"), 1, u64::MAX));
+    let window_seconds = read_window(report, map, at);
     Some(RateLimit {
         max_calls: max_calls?,
         window_seconds: window_seconds?,
     })
 }
 
-fn window(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Option<u64> {
-    let value = report.required(map, at, "window_seconds")?;
-    report.integer(value, &at.key("window_seconds"), 1, MAX_WINDOW_SECONDS)
+fn read_window(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Option<u64> {
+    let value = report.read_required(map, at, "window_seconds")?;
+    report.read_integer(value, &at.key("window_seconds"), 1, MAX_WINDOW_SECONDS)
 }
 
-fn budget(
+fn read_budget(
     report: &mut FaultCollector,
     map: &Map<String, Value>,
     at: &InputPath<'_>,
 ) -> Option<BudgetParameters> {
-    let most = report.required(map, at, "max_cost");
-    let max_cost_micros = most.and_then(|value| micros(report, value, &at.key("max_cost")));
-    let window_seconds = window(report, map, at);
+    let most = report.read_required(map, at, "max_cost");
+    let max_cost_micros = most.and_then(|value| read_micros(report, value, &at.key("max_cost")));
+    let window_seconds = read_window(report, map, at);
     let default_cost_micros = match map.get("default_cost") {
         None => Some(1_000_000),
-        Some(value) => micros(report, value, &at.key("default_cost")),
+        Some(value) => read_micros(report, value, &at.key("default_cost")),
     };
     let mut costs_micros = HashMap::new();
     if let Some(value) = map.get("costs") {
         let at = at.key("costs");
-        for (action, value) in report.map(value, &at).into_iter().flatten() {
-            let cost = micros(report, value, &at.key(action));
+        for (action, value) in report.read_map(value, &at).into_iter().flatten() {
+            let cost = read_micros(report, value, &at.key(action));
             costs_micros.extend(cost.map(|cost| (action.clone(), cost)));
         }
     }
@@ -409,7 +409,7 @@ fn budget(
 }
 
 /// Parses a cost from its decimal text to millionths, without floating point.
-fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<u64> {
+fn read_micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<u64> {
     let text = value.as_number().map(ToString::to_string);
     let read = |text: &str| -> Option<u64> {
         let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -422,7 +422,7 @@ fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Opt
     };
     let cost = text.as_deref().and_then(read);
     if cost.is_none() {
-        report.fault(
+        report.add_fault(
             at,
             "cost",
             "expected a cost: 0 or more, at most 12 digits before and 6 behind the point",
@@ -432,13 +432,13 @@ fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Opt
 }
 
 /// Reads patterns of actions or agents.
-pub(super) fn patterns(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Vec<Pattern> {
+pub(super) fn read_patterns(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Vec<Pattern> {
     let mut out = Vec::new();
-    report.list(value, at, bounds::ENTRIES, |report, item, at| {
-        if let Some(text) = report.text(item, at, LengthBounds(1, 255)) {
+    report.read_list(value, at, bounds::ENTRIES, |report, item, at| {
+        if let Some(text) = report.read_text(item, at, LengthBounds(1, 255)) {
             let pattern = Pattern::new(text);
             if let Some(refusal) = pattern.refusal() {
-                report.fault(at, "pattern", refusal);
+                report.add_fault(at, "pattern", refusal);
             }
             out.push(pattern);
         }
@@ -450,7 +450,7 @@ pub(super) fn patterns(report: &mut FaultCollector, value: &Value, at: &InputPat
 /// Refuses an empty list: it could mean "any" or "none", and we do not guess.
 fn not_empty(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) {
     if value.as_array().is_some_and(Vec::is_empty) {
-        report.fault(
+        report.add_fault(
             at,
             "empty",
             "an empty list never holds; leave it out to mean any, or name something",

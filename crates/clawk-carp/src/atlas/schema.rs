@@ -51,7 +51,7 @@ impl Schema {
     ///
     /// # Errors
     /// All faults; pointers begin with `base`. Values are not repeated, because parameters may hold secrets.
-    pub fn check(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), InputFaults> {
+    pub fn check_parameters(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), InputFaults> {
         if self.takes_anything() {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl Schema {
     /// Checks any JSON value, such as a result.
     ///
     /// # Errors
-    /// The same errors as [`Self::check`].
+    /// The same errors as [`Self::check_parameters`].
     pub fn check_value(&self, instance: &Value, base: &str) -> Result<(), InputFaults> {
         let Some(validator) = &self.validator else {
             return Ok(());
@@ -81,7 +81,7 @@ impl Schema {
             }
             faults.push(path, "invalid_parameters", fault.masked().to_string());
         }
-        faults.or(Some(()))
+        faults.into_result(Some(()))
     }
 }
 

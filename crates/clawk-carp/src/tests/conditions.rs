@@ -85,7 +85,7 @@ fn an_empty_list_is_refused_because_readers_differ() {
 fn window(value: &Value) -> TimeWindow {
     let mut report = FaultCollector::default();
     let window = TimeWindow::read(&mut report, value, &InputPath::Root);
-    report.faults.or(window).expect("a window")
+    report.faults.into_result(window).expect("a window")
 }
 
 fn inside(value: &Value, moments: &[(&str, bool)]) {

@@ -2,9 +2,9 @@ use clawk_proto::carp::{CarpExecution, CarpRequester, CarpTask};
 use serde_json::{Value, json};
 
 use super::{NOW, actions, at, atlas, ids, request, resolved, set, set_of};
-use crate::execute::{ExecutionGrant, ExecutionRefusal, IssuedResolution, check};
+use crate::execute::{ExecutionGrant, ExecutionRefusal, IssuedResolution, check_execution};
 use crate::resolve::{PolicyOutcome, Violation};
-use crate::validate::validate;
+use crate::validate::validate_request;
 use crate::{AtlasSet, RateLedger};
 
 fn issue(set: &AtlasSet, parts: &Value) -> IssuedResolution {
@@ -36,7 +36,7 @@ fn attempt<'s>(
     now: &str,
     ledger: &RateLedger,
 ) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
-    check(
+    check_execution(
         set,
         Some(issued),
         &requester(),
@@ -58,16 +58,16 @@ fn a_resolution_lives_for_its_time_and_its_session() {
         ExecutionRefusal::Expired
     );
     let execution = execution("a.b", &json!({}));
-    let unknown = check(&set, None, &requester(), None, &execution, at(NOW), &ledger);
+    let unknown = check_execution(&set, None, &requester(), None, &execution, at(NOW), &ledger);
     assert_eq!(unknown.expect_err("unknown"), ExecutionRefusal::Expired);
     let mut other = requester();
     other.session_id.0 = uuid::Uuid::from_u128(9);
-    let foreign = check(&set, Some(&issued), &other, None, &execution, at(NOW), &ledger);
+    let foreign = check_execution(&set, Some(&issued), &other, None, &execution, at(NOW), &ledger);
     assert_eq!(foreign.expect_err("foreign"), ExecutionRefusal::Unauthorized);
     let mut other = requester();
     other.agent_id = "someone".to_owned();
-    let foreign =
-        check(&set, Some(&issued), &other, None, &execution, at(NOW), &ledger).expect_err("foreign");
+    let foreign = check_execution(&set, Some(&issued), &other, None, &execution, at(NOW), &ledger)
+        .expect_err("foreign");
     assert_eq!(foreign.violation(), Some(Violation::Unauthorized));
 }
 
@@ -96,7 +96,7 @@ fn parameters_are_checked_without_repeating_them() {
     let issued = issue(&set, &json!({}));
     let faults = |parameters: Value| {
         let execution = execution("a.b", &parameters);
-        match check(
+        match check_execution(
             &set,
             Some(&issued),
             &requester(),
@@ -123,7 +123,7 @@ fn parameters_are_checked_without_repeating_them() {
     );
     let execution = execution("a.b", &json!({"id": "abc"}));
     assert!(
-        check(
+        check_execution(
             &set,
             Some(&issued),
             &requester(),
@@ -202,7 +202,7 @@ fn policy_is_asked_again() {
         ..CarpTask::default()
     };
     let execution = execution("a.b", &json!({}));
-    let risky = check(
+    let risky = check_execution(
         &set,
         Some(&issued),
         &requester(),
@@ -235,7 +235,7 @@ fn an_approval_opens_one_execution() {
     }));
     let mut issued = issue(&set, &json!({}));
     let ledger = RateLedger::new();
-    assert_eq!(issued.waiting().collect::<Vec<_>>(), ["a.b"]);
+    assert_eq!(issued.waiting_actions().collect::<Vec<_>>(), ["a.b"]);
     for now in [NOW, "2026-03-04T12:45:00Z"] {
         // The second moment lies outside the policy's hours: what waited still waits.
         match attempt(&set, &issued, "a.b", now, &ledger) {
@@ -243,9 +243,9 @@ fn an_approval_opens_one_execution() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(!issued.approve("c.d"), "nothing waits there");
-    assert!(issued.approve("a.b"));
-    assert!(!issued.approve("a.b"));
+    assert!(!issued.approve_action("c.d"), "nothing waits there");
+    assert!(issued.approve_action("a.b"));
+    assert!(!issued.approve_action("a.b"));
     assert!(
         attempt(&set, &issued, "a.b", NOW, &ledger)
             .expect("approved")
@@ -268,7 +268,7 @@ fn an_approval_does_not_lift_a_deny_or_a_limit() {
         ],
     }));
     let mut issued = issue(&set, &json!({}));
-    issued.approve("a.b");
+    issued.approve_action("a.b");
     let mut ledger = RateLedger::new();
     let grant = attempt(&set, &issued, "a.b", NOW, &ledger).expect("approved");
     ledger.spend("test-agent", &grant.spends, at(NOW)).expect("room");
@@ -283,7 +283,7 @@ fn validate_tells_what_would_stand_in_the_way() {
         "capabilities": [{"capability_id": "c", "name": "C", "actions": ["a.b"]}],
     }));
     let paths = |parts: Value, issued: Option<&IssuedResolution>| {
-        let answer = validate(&set, &request(&parts), issued, at(NOW), &RateLedger::new());
+        let answer = validate_request(&set, &request(&parts), issued, at(NOW), &RateLedger::new());
         assert_eq!(answer.valid, answer.errors.is_empty());
         answer
             .errors

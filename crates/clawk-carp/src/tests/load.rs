@@ -6,7 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::manifest;
-use crate::load::{LoadError, load};
+use crate::load::{LoadError, load_atlas};
 
 fn folder(files: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
@@ -19,7 +19,7 @@ fn folder(files: &[&str]) -> TempDir {
 }
 
 fn contents(path: &Path) -> Vec<String> {
-    let atlas = load(path).expect("loads");
+    let atlas = load_atlas(path).expect("loads");
     atlas.packs[0]
         .blocks
         .iter()
@@ -28,7 +28,7 @@ fn contents(path: &Path) -> Vec<String> {
 }
 
 fn refusal(dir: &TempDir) -> String {
-    match load(dir.path()) {
+    match load_atlas(dir.path()) {
         Err(LoadError::Invalid { faults, .. }) => {
             assert_eq!(faults.errors[0].path, "/context_packs/0/files/0");
             faults.errors[0].message.clone()
@@ -48,12 +48,12 @@ fn a_directory_or_its_manifest_is_loaded() {
 fn a_lone_file_has_no_context_of_its_own() {
     let dir = folder(&["in.md"]);
     fs::rename(dir.path().join("atlas.json"), dir.path().join("other.json")).expect("renamed");
-    let atlas = load(&dir.path().join("other.json")).expect("loads");
+    let atlas = load_atlas(&dir.path().join("other.json")).expect("loads");
     assert_eq!(
         (atlas.packs[0].blocks.len(), atlas.warnings[0].code.as_str()),
         (0, "missing_file")
     );
-    assert!(matches!(load(dir.path()), Err(LoadError::Io { .. })));
+    assert!(matches!(load_atlas(dir.path()), Err(LoadError::Io { .. })));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn policies_in_files_of_their_own_are_warned_of() {
     let dir = folder(&["in.md"]);
     fs::create_dir(dir.path().join("policies")).expect("made");
     fs::write(dir.path().join("policies/deny.json"), "{}").expect("written");
-    let atlas = load(dir.path()).expect("loads");
+    let atlas = load_atlas(dir.path()).expect("loads");
     assert_eq!(
         (atlas.warnings[0].path.as_str(), atlas.warnings[0].code.as_str()),
         ("/policies", "not_read")

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{NOW, at, atlas, request, resolved, set_of};
-use crate::execute::{ExecutionRefusal, IssuedResolution, check};
+use crate::execute::{ExecutionRefusal, IssuedResolution, check_execution};
 use crate::glob::Pattern;
 use crate::rate::{BucketSpend, RateLimitBucket};
 use crate::resolve::PolicyOutcome;
@@ -198,7 +198,7 @@ proptest! {
                 parameters: serde_json::Map::new(),
                 idempotency_key: None,
             };
-            match check(&set, Some(&issued), &request.requester, request.task.as_ref(), &execution, at(NOW), &ledger) {
+            match check_execution(&set, Some(&issued), &request.requester, request.task.as_ref(), &execution, at(NOW), &ledger) {
                 Ok(grant) => {
                     prop_assert!(allowed);
                     prop_assert_eq!(&grant.evaluation, found);

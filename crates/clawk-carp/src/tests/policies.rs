@@ -2,7 +2,7 @@ use clawk_proto::carp::{ConstraintType, DecisionType};
 use serde_json::{Value, json};
 
 use super::{NOW, actions, allowed, at, atlas, denied, ids, request, resolution, resolved, set, set_of};
-use crate::resolve::{PolicyOutcome, ResolveError, Violation, resolve};
+use crate::resolve::{PolicyOutcome, ResolveError, Violation, resolve_request};
 use crate::{AtlasSet, Options, RateLedger};
 
 fn govern(ids: &[&str], policies: &Value) -> AtlasSet {
@@ -312,7 +312,7 @@ fn candidates_follow_the_request() {
     assert_eq!(nothing.decision.kind, DecisionType::Deny);
 
     let missing = request(&json!({"atlas_ids": ["com.example.none"]}));
-    let error = resolve(&set, &missing, at(NOW), ids(), &RateLedger::new()).expect_err("unknown");
+    let error = resolve_request(&set, &missing, at(NOW), ids(), &RateLedger::new()).expect_err("unknown");
     assert_eq!(
         error,
         ResolveError::UnknownAtlas(vec!["com.example.none".to_owned()])

@@ -38,10 +38,10 @@ fn a_window_slides() {
             retry_after_ms: 1_000
         })
     );
-    assert_eq!(ledger.used("a", &bucket, ms(9_999)), 2);
-    assert_eq!(ledger.used("a", &bucket, ms(10_000)), 1);
+    assert_eq!(ledger.used_amount("a", &bucket, ms(9_999)), 2);
+    assert_eq!(ledger.used_amount("a", &bucket, ms(10_000)), 1);
     assert_eq!(ledger.spend("a", &[one(&bucket)], ms(10_000)), Ok(()));
-    assert_eq!(ledger.used("other", &bucket, ms(10_000)), 0);
+    assert_eq!(ledger.used_amount("other", &bucket, ms(10_000)), 0);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn spending_is_all_or_nothing() {
     let (wide, narrow) = (bucket("wide", 10, 10), bucket("narrow", 1, 10));
     assert_eq!(ledger.spend("a", &[one(&wide), one(&narrow)], ms(0)), Ok(()));
     assert!(ledger.spend("a", &[one(&wide), one(&narrow)], ms(1)).is_err());
-    assert_eq!(ledger.used("a", &wide, ms(1)), 1);
+    assert_eq!(ledger.used_amount("a", &wide, ms(1)), 1);
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn a_clock_set_back_frees_nothing() {
     let bucket = bucket("b", 2, 10);
     ledger.spend("a", &[one(&bucket)], ms(100_000)).expect("room");
     ledger.spend("a", &[one(&bucket)], ms(50_000)).expect("room");
-    assert_eq!(ledger.used("a", &bucket, ms(50_000)), 2);
-    assert_eq!(ledger.used("a", &bucket, ms(109_999)), 2);
+    assert_eq!(ledger.used_amount("a", &bucket, ms(50_000)), 2);
+    assert_eq!(ledger.used_amount("a", &bucket, ms(109_999)), 2);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn memory_is_bounded_per_window_and_in_all() {
     for n in 0..100_000 {
         ledger.spend("a", &[one(&many)], ms(n / 10)).expect("room");
     }
-    assert_eq!(ledger.used("a", &many, ms(9_999)), 100_000);
+    assert_eq!(ledger.used_amount("a", &many, ms(9_999)), 100_000);
     let spends: Vec<BucketSpend> = (0..1000).map(|n| one(&bucket(&format!("b{n}"), 9, 10))).collect();
     for agent in 0..MAX_WINDOWS / 1000 {
         ledger
@@ -114,7 +114,7 @@ proptest! {
             all.push((now, amount));
             let exact: u64 = all.iter().filter(|(at, _)| now - at < 10_000).map(|(_, amount)| amount).sum();
             let slack: u64 = all.iter().filter(|(at, _)| now - at < 10_010).map(|(_, amount)| amount).sum();
-            let used = ledger.used("a", &bucket, ms(now));
+            let used = ledger.used_amount("a", &bucket, ms(now));
             prop_assert!(exact <= used && used <= slack, "{exact} {used} {slack}");
         }
     }

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{NOW, actions, at, ids, request, set};
-use crate::execute::{ExecutionRefusal, IssuedResolution, judge};
-use crate::replay::{AtlasReplayResult, Event, Turn, replay};
-use crate::resolve::{ActionEvaluation, ResolutionIds, resolve};
+use crate::execute::{ExecutionRefusal, IssuedResolution, judge_execution};
+use crate::replay::{AtlasReplayResult, Event, Turn, replay_events};
+use crate::resolve::{ActionEvaluation, ResolutionIds, resolve_request};
 use crate::{AtlasSet, RateLedger};
 
 /// An event of a record.
@@ -83,7 +83,7 @@ impl<'s> Runtime<'s> {
             resolution: Uuid::from_u128(self.spans),
             ..ids()
         };
-        let resolved = resolve(self.set, &asked, self.now, ids, &self.ledger).unwrap();
+        let resolved = resolve_request(self.set, &asked, self.now, ids, &self.ledger).unwrap();
         self.note(
             session,
             "carp.request.received",
@@ -114,7 +114,7 @@ impl<'s> Runtime<'s> {
             parameters: Map::new(),
             idempotency_key: None,
         };
-        let first = judge(
+        let first = judge_execution(
             self.set,
             &self.issued[under].1,
             None,
@@ -137,10 +137,11 @@ impl<'s> Runtime<'s> {
                     Some(false) => self.note(session, "action.denied", json!({ "action_id": action })),
                     Some(true) => {
                         let issued = &mut self.issued[under].1;
-                        issued.approve(action);
-                        let spends = judge(self.set, issued, None, &execution, self.now, &self.ledger)
-                            .unwrap()
-                            .spends;
+                        issued.approve_action(action);
+                        let spends =
+                            judge_execution(self.set, issued, None, &execution, self.now, &self.ledger)
+                                .unwrap()
+                                .spends;
                         self.issued[under].1.use_approval(action);
                         self.ledger.spend(agent, &spends, self.now).unwrap();
                         self.note(session, "action.approved", approved);
@@ -171,7 +172,7 @@ impl<'s> Runtime<'s> {
                 payload: &made.payload,
             })
             .collect();
-        replay(set, &events, only.map(|only| SessionId(Uuid::from_u128(only))))
+        replay_events(set, &events, only.map(|only| SessionId(Uuid::from_u128(only))))
     }
 }
 

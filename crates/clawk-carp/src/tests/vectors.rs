@@ -143,7 +143,15 @@ fn sequences_of_executions() {
                         idempotency_key: None,
                     };
                     let who = &request.requester;
-                    let grant = execute::check(&set, Some(&issued), who, None, &execution, at(NOW), &ledger);
+                    let grant = execute::check_execution(
+                        &set,
+                        Some(&issued),
+                        who,
+                        None,
+                        &execution,
+                        at(NOW),
+                        &ledger,
+                    );
                     ledger
                         .spend(&who.agent_id, &grant.expect("granted").spends, at(NOW))
                         .expect("room");

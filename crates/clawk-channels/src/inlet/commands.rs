@@ -120,7 +120,7 @@ pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
 
 impl InboundPipeline {
     /// The command that a message is. An edit, and what comes from no person, is none.
-    pub(super) fn command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<WrittenCommand> {
+    pub(super) fn parse_command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<WrittenCommand> {
         if self.platform.is_trigger || incoming.context.edited || !incoming.attachments.is_empty() {
             return None;
         }
@@ -136,7 +136,7 @@ impl InboundPipeline {
     }
 
     /// Does what a command says, and answers it.
-    pub(super) async fn obey(
+    pub(super) async fn run_command(
         &self,
         written: &WrittenCommand,
         incoming: &PlatformMessage,
@@ -155,7 +155,7 @@ impl InboundPipeline {
         if role < command.least_role() {
             self.record_refusal(place, sender, "the command takes a higher role")
                 .await;
-            self.aside(place, "You may not do that here.".to_owned());
+            self.send_notice(place, "You may not do that here.".to_owned());
             return;
         }
         let door = EntryPoint::Channel {
@@ -166,12 +166,12 @@ impl InboundPipeline {
             role,
         };
         let told = match command {
-            ChatCommand::Help => help(role),
+            ChatCommand::Help => help_text(role),
             ChatCommand::New => self.begin_anew(&door).await,
             ChatCommand::Stop => match self.kernel.stop_conversation(&door).await {
                 Ok(true) => "Stopped.".to_owned(),
                 Ok(false) => "Nothing runs here.".to_owned(),
-                Err(error) => failed(&error),
+                Err(error) => failure_text(&error),
             },
             ChatCommand::Model if !written.words.is_empty() => self.choose_model(&door, &written.words).await,
             ChatCommand::Status | ChatCommand::Model | ChatCommand::Usage => {
@@ -181,11 +181,11 @@ impl InboundPipeline {
                         status.model.take_if(|_| role < ChatCommand::Model.least_role());
                         self.told_of(command, &status)
                     }
-                    Err(error) => failed(&error),
+                    Err(error) => failure_text(&error),
                 }
             }
         };
-        self.aside(place, told);
+        self.send_notice(place, told);
     }
 
     async fn begin_anew(&self, door: &EntryPoint) -> String {
@@ -195,7 +195,7 @@ impl InboundPipeline {
                 "We begin anew. What was said before is forgotten here; the record keeps it.".to_owned()
             }
             Ok(Ok(false)) => "Nothing was said here before.".to_owned(),
-            Ok(Err(error)) => failed(&error),
+            Ok(Err(error)) => failure_text(&error),
             Err(_late) => "We begin anew as soon as what waits here has ended.".to_owned(),
         }
     }
@@ -205,7 +205,7 @@ impl InboundPipeline {
         match self.kernel.choose_model(door, &words).await {
             Ok(Ok(model)) => answers(model.as_ref()),
             Ok(Err(error)) => harmless(&format!("Nothing has changed: {error}.")),
-            Err(error) => failed(&error),
+            Err(error) => failure_text(&error),
         }
     }
 
@@ -218,10 +218,10 @@ impl InboundPipeline {
                 "This conversation has used {} tokens and {} calls{}.",
                 status.tokens,
                 status.calls,
-                cost(status.cost_microusd)
+                cost_text(status.cost_microusd)
             ),
             ChatCommand::Status | ChatCommand::Help | ChatCommand::New | ChatCommand::Stop => {
-                let report = self.status.report();
+                let report = self.status.current_report();
                 let channel = match report.state {
                     State::Ready => "This channel is ready.",
                     State::Degraded => "This channel works in part.",
@@ -255,14 +255,14 @@ fn answers(model: Option<&ModelInUse>) -> String {
         .map(|effort| format!(" with effort `{}`", effort.as_str()));
     format!(
         "`{}` by `{}` answers{}.",
-        plain(&model.model),
-        plain(&model.provider),
+        sanitize_code_name(&model.model),
+        sanitize_code_name(&model.provider),
         effort.unwrap_or_default()
     )
 }
 
 /// The commands that a role may use.
-fn help(role: Role) -> String {
+fn help_text(role: Role) -> String {
     let mut lines = vec!["Write to me as to a person. These words I know myself:".to_owned()];
     for (names, command, does) in COMMANDS {
         if let Some(name) = names.first().filter(|_| role >= command.least_role()) {
@@ -273,17 +273,17 @@ fn help(role: Role) -> String {
     lines.join("\n")
 }
 
-fn failed(error: &clawk_kernel::KernelError) -> String {
+fn failure_text(error: &clawk_kernel::KernelError) -> String {
     tracing::warn!(%error, "a command of a chat failed");
     "That is not possible now; say it again later.".to_owned()
 }
 
-fn plain(name: &str) -> String {
+fn sanitize_code_name(name: &str) -> String {
     harmless(name).replace('`', "'")
 }
 
 /// Dollars, where any were counted.
-fn cost(microusd: u64) -> String {
+fn cost_text(microusd: u64) -> String {
     match microusd {
         0 => String::new(),
         _ => format!(
@@ -298,7 +298,7 @@ fn cost(microusd: u64) -> String {
 mod tests {
     use clawk_kernel::Role;
 
-    use super::{ChatCommand, cost, help, read_command};
+    use super::{ChatCommand, cost_text, help_text, read_command};
 
     #[test]
     fn a_command_stands_alone_and_may_name_the_agent() {
@@ -344,10 +344,10 @@ mod tests {
 
     #[test]
     fn help_names_what_the_role_may() {
-        assert!(help(Role::User).contains("/stop") && help(Role::Admin).contains("/new"));
-        assert!(!help(Role::Viewer).contains("/stop") && help(Role::Viewer).contains("/status"));
+        assert!(help_text(Role::User).contains("/stop") && help_text(Role::Admin).contains("/new"));
+        assert!(!help_text(Role::Viewer).contains("/stop") && help_text(Role::Viewer).contains("/status"));
         assert_eq!(
-            (cost(0).as_str(), cost(1_230_000).as_str()),
+            (cost_text(0).as_str(), cost_text(1_230_000).as_str()),
             ("", ", for $1.2300")
         );
     }

@@ -33,7 +33,7 @@ const MAX_CHARS: usize = 16_000;
 
 impl InboundPipeline {
     /// The Provider that turns recordings into words: `settings.transcribe`, else the first one with `audio`.
-    fn ear(&self) -> Option<String> {
+    fn transcription_provider(&self) -> Option<String> {
         if let Some(named) = self.config.settings.get("transcribe") {
             return Some(named.clone());
         }
@@ -44,22 +44,24 @@ impl InboundPipeline {
         ear.map(|provider| provider.name.clone())
     }
 
-    fn listens(&self) -> bool {
-        self.channel.features.voice == Some(true) && self.platform.hears && self.ear().is_some()
+    fn can_transcribe(&self) -> bool {
+        self.channel.features.voice == Some(true)
+            && self.platform.hears
+            && self.transcription_provider().is_some()
     }
 
     /// Whether a message has a recording that is to be understood.
-    pub(super) fn hears(&self, incoming: &PlatformMessage) -> bool {
-        incoming.attachments.iter().any(is_sound) && self.listens()
+    pub(super) fn has_recording(&self, incoming: &PlatformMessage) -> bool {
+        incoming.attachments.iter().any(is_sound) && self.can_transcribe()
     }
 
     /// Whether a message lies on the shelf.
     pub(super) fn is_shelved(&self, incoming: &PlatformMessage) -> bool {
-        self.hears(incoming) && self.shelf.waits(incoming)
+        self.has_recording(incoming) && self.shelf.is_waiting(incoming)
     }
 
     /// Accepts a message with a recording. `None`: there is no room on the shelf; the recording is a file like others.
-    pub(super) async fn shelve(
+    pub(super) async fn store_recording(
         &self,
         incoming: &PlatformMessage,
         role: clawk_kernel::Role,
@@ -71,11 +73,11 @@ impl InboundPipeline {
             words: None,
         };
         let shelf = Arc::clone(&self.shelf);
-        let kept = tokio::task::spawn_blocking(move || shelf.keep(&waiting)).await;
+        let kept = tokio::task::spawn_blocking(move || shelf.store_message(&waiting)).await;
         match kept {
             Ok(Ok(true)) => {
                 self.recorded.notify_one();
-                self.react(incoming);
+                self.show_reaction(incoming);
                 Some(IngestOutcome::Ignored)
             }
             Ok(Ok(false)) => None,
@@ -85,13 +87,13 @@ impl InboundPipeline {
     }
 
     /// Turns what lies on the shelf into messages until the channel ends, also what an earlier run of the agent accepted.
-    pub(crate) async fn understand(self: Arc<Self>) {
-        if !self.listens() {
+    pub(crate) async fn transcribe_pending(self: Arc<Self>) {
+        if !self.can_transcribe() {
             return;
         }
         loop {
             let shelf = Arc::clone(&self.shelf);
-            let pending = tokio::task::spawn_blocking(move || shelf.pending()).await;
+            let pending = tokio::task::spawn_blocking(move || shelf.pending_messages()).await;
             let pending = match pending {
                 Ok(Ok(pending)) => pending,
                 Ok(Err(error)) => {
@@ -111,7 +113,7 @@ impl InboundPipeline {
                 let line = lines.entry(waiting.incoming.conversation.clone()).or_default();
                 line.push(waiting);
             }
-            let all = futures::stream::iter(lines.into_values().map(|line| self.line(line)));
+            let all = futures::stream::iter(lines.into_values().map(|line| self.transcribe_line(line)));
             let later = all
                 .buffer_unordered(AT_ONCE)
                 .fold(false, |later, done| std::future::ready(later || !done))
@@ -123,39 +125,42 @@ impl InboundPipeline {
     }
 
     /// Returns `false` if a message could not be handed in now.
-    async fn line(&self, line: Vec<PendingVoiceMessage>) -> bool {
+    async fn transcribe_line(&self, line: Vec<PendingVoiceMessage>) -> bool {
         for waiting in line {
-            match self.heard(waiting.clone()).await {
+            match self.ingest_recording(waiting.clone()).await {
                 None => return false,
                 Some(IngestOutcome::Refused(_)) => {
-                    self.status.came(self.now(), IngestKind::Refused);
+                    self.status.note_inbound(self.now(), IngestKind::Refused);
                     if let Some(id) = waiting.incoming.ids.first() {
-                        self.unreact(&waiting.incoming.conversation, id);
+                        self.hide_reaction(&waiting.incoming.conversation, id);
                     }
                 }
                 Some(IngestOutcome::Accepted { message, session, .. }) => {
-                    self.status.came(self.now(), IngestKind::Accepted);
-                    self.acknowledge(&waiting.incoming);
-                    self.follow(&waiting.incoming.conversation, message, session);
-                    self.questions
-                        .spoke(&self.channel.name, &waiting.incoming.conversation, waiting.role);
+                    self.status.note_inbound(self.now(), IngestKind::Accepted);
+                    self.acknowledge_message(&waiting.incoming);
+                    self.follow_answer(&waiting.incoming.conversation, message, session);
+                    self.questions.note_speaker(
+                        &self.channel.name,
+                        &waiting.incoming.conversation,
+                        waiting.role,
+                    );
                 }
                 Some(IngestOutcome::Ignored | IngestOutcome::Later(_)) => {}
             }
-            self.shelf.done(&waiting.incoming);
+            self.shelf.remove_message(&waiting.incoming);
         }
         true
     }
 
     /// Hands a message in. `None`: it stays on the shelf.
-    async fn heard(&self, mut waiting: PendingVoiceMessage) -> Option<IngestOutcome> {
+    async fn ingest_recording(&self, mut waiting: PendingVoiceMessage) -> Option<IngestOutcome> {
         let sender = waiting
             .incoming
             .sender
             .clone()
             .unwrap_or_else(|| NOBODY.to_owned());
-        let mut inbound = self.inbound(&waiting.incoming, &sender);
-        match self.kernel.arrived(&inbound).await {
+        let mut inbound = self.inbound_message(&waiting.incoming, &sender);
+        match self.kernel.find_arrival(&inbound).await {
             Ok(None) => {}
             Ok(Some(_)) => return Some(IngestOutcome::Ignored),
             Err(_) => return None,
@@ -171,10 +176,10 @@ impl InboundPipeline {
         let words = match waiting.words.take() {
             Some(words) => words,
             None => {
-                let words = self.words(&waiting.incoming).await?;
+                let words = self.transcript_lines(&waiting.incoming).await?;
                 waiting.words = Some(words.clone());
                 // From here on it is paid, and is not asked again.
-                if let Err(error) = self.shelf.keep(&waiting) {
+                if let Err(error) = self.shelf.store_message(&waiting) {
                     tracing::warn!(%error, "a transcript can't be kept");
                 }
                 words
@@ -189,16 +194,19 @@ impl InboundPipeline {
         {
             let told = format!("The recording has {length} characters in words; at most {most} are taken.");
             let reason = "the message is longer than `max_message_length`";
-            return Some(self.refuse(&waiting.incoming, &sender, reason, Some(told)).await);
+            return Some(
+                self.refuse_message(&waiting.incoming, &sender, reason, Some(told))
+                    .await,
+            );
         }
         let adapter = self.adapter();
-        let whose = FileOwner::of(self, &inbound);
+        let whose = FileOwner::for_message(self, &inbound);
         let taken = self
             .files
-            .take(adapter.as_ref(), &text, &waiting.incoming.attachments, &whose)
+            .store_attachments(adapter.as_ref(), &text, &waiting.incoming.attachments, &whose)
             .await;
         (inbound.images, inbound.text) = taken;
-        match self.submitted(inbound).await {
+        match self.submit_message(inbound).await {
             IngestOutcome::Later(reason) => {
                 tracing::warn!(reason, "what was said could not be handed in yet");
                 None
@@ -215,21 +223,25 @@ impl InboundPipeline {
         let sounds = incoming.attachments.iter_mut().filter(|file| is_sound(file));
         for file in sounds.take(MAX_RECORDINGS) {
             // silent-ok: the line of the file says why
-            if let Ok(data) = self.files.one(adapter.as_ref(), file, (&sender, role)).await {
+            if let Ok(data) = self
+                .files
+                .read_attachment(adapter.as_ref(), file, (&sender, role))
+                .await
+            {
                 file.content = AttachmentContent::Here(data);
             }
         }
     }
 
     /// A line for each recording. `None`: the agent ends; it is asked again later.
-    async fn words(&self, incoming: &PlatformMessage) -> Option<Vec<String>> {
+    async fn transcript_lines(&self, incoming: &PlatformMessage) -> Option<Vec<String>> {
         let mut lines = Vec::new();
         let sounds = incoming.attachments.iter().filter(|file| is_sound(file));
         for file in sounds.take(MAX_RECORDINGS) {
             let AttachmentContent::Here(data) = &file.content else {
                 continue;
             };
-            lines.push(match recording::measured(data) {
+            lines.push(match recording::measure_recording(data) {
                 None => "[recording, not transcribed: its format or length can't be read]".to_owned(),
                 Some((_, ms)) if ms > MAX_MS => format!(
                     "[recording, {} s, not transcribed: at most {} minutes are]",
@@ -243,7 +255,7 @@ impl InboundPipeline {
     }
 
     async fn line_of(&self, media_type: &str, length_ms: u64, data: &[u8]) -> Option<String> {
-        let ear = self.ear()?;
+        let ear = self.transcription_provider()?;
         let audio = AudioRecording {
             media_type: media_type.to_owned(),
             digest: Digest(Sha256::digest(data).into()),
@@ -251,18 +263,23 @@ impl InboundPipeline {
             data: Arc::from(data),
         };
         let seconds = length_ms.div_ceil(1_000);
-        Some(match self.kernel.transcribe(&ear, &audio, &self.over).await {
-            Ok(words) if words.trim().is_empty() => format!("[recording, {seconds} s: nothing was said]"),
-            Ok(words) => format!("[recording, {seconds} s, transcribed: {}]", quoted(&words)),
-            Err(_) if self.over.is_cancelled() => return None,
-            Err(error) => {
-                tracing::warn!(%error, "a recording could not be understood");
-                format!(
-                    "[recording, {seconds} s, not transcribed: {}]",
-                    harmless(&error.to_string())
-                )
-            }
-        })
+        Some(
+            match self.kernel.transcribe_audio(&ear, &audio, &self.over).await {
+                Ok(words) if words.trim().is_empty() => format!("[recording, {seconds} s: nothing was said]"),
+                Ok(words) => format!(
+                    "[recording, {seconds} s, transcribed: {}]",
+                    quote_transcript(&words)
+                ),
+                Err(_) if self.over.is_cancelled() => return None,
+                Err(error) => {
+                    tracing::warn!(%error, "a recording could not be understood");
+                    format!(
+                        "[recording, {seconds} s, not transcribed: {}]",
+                        harmless(&error.to_string())
+                    )
+                }
+            },
+        )
     }
 }
 
@@ -273,7 +290,7 @@ fn is_sound(file: &Attachment) -> bool {
 }
 
 /// A transcript as part of one line in brackets: words that were spoken or made up can't end it or begin another one.
-fn quoted(words: &str) -> String {
+fn quote_transcript(words: &str) -> String {
     let plain = |c: char| match c {
         '[' => '(',
         ']' => ')',

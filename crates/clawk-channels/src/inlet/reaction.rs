@@ -50,13 +50,13 @@ impl Default for ReactionRegistry {
 }
 
 impl ReactionRegistry {
-    fn all(&self) -> MutexGuard<'_, VecDeque<MessageReaction>> {
+    fn lock_reactions(&self) -> MutexGuard<'_, VecDeque<MessageReaction>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A reaction is being put on a message. Returns an older one that has to go for it.
-    fn begin(&self, incoming: &PlatformMessage, id: &str) -> Option<MessageReaction> {
-        let mut all = self.all();
+    fn begin_reaction(&self, incoming: &PlatformMessage, id: &str) -> Option<MessageReaction> {
+        let mut all = self.lock_reactions();
         let oldest = if all.len() >= MOST { all.pop_front() } else { None };
         all.push_back(MessageReaction {
             conversation: incoming.conversation.clone(),
@@ -67,8 +67,8 @@ impl ReactionRegistry {
     }
 
     /// The platform took it, or not. Returns `true` if it has to go again: its answer was quicker, or it is one too many.
-    fn came(&self, id: &str, mark: Option<&Option<String>>) -> bool {
-        let mut all = self.all();
+    fn confirm_reaction(&self, id: &str, mark: Option<&Option<String>>) -> bool {
+        let mut all = self.lock_reactions();
         let Some(at) = all.iter().position(|reaction| reaction.id == id) else {
             return mark.is_some();
         };
@@ -90,8 +90,8 @@ impl ReactionRegistry {
     }
 
     /// The message has its answer. Returns the reaction that has to go; `None` if it was not shown yet.
-    fn end(&self, conversation: &str, id: &str) -> Option<MessageReaction> {
-        let mut all = self.all();
+    fn end_reaction(&self, conversation: &str, id: &str) -> Option<MessageReaction> {
+        let mut all = self.lock_reactions();
         let Some(at) = all.iter().position(|reaction| reaction.id == id) else {
             // Perhaps an earlier run of the agent put one.
             return Some(MessageReaction {
@@ -117,14 +117,14 @@ impl InboundPipeline {
 
     /// Shows by a reaction that a message that was accepted is worked on, where the manifest asks for it and the platform can. In a
     /// flood, messages that find no place get none.
-    pub(super) fn react(&self, incoming: &PlatformMessage) {
+    pub(super) fn show_reaction(&self, incoming: &PlatformMessage) {
         let (Some(adapter), Some(id)) = (self.adapter(), incoming.ids.first()) else {
             return;
         };
         if !self.shows_reactions() || self.reactions.at_once.available_permits() == 0 {
             return;
         }
-        if let Some(oldest) = self.reactions.begin(incoming, id) {
+        if let Some(oldest) = self.reactions.begin_reaction(incoming, id) {
             self.take_away(oldest);
         }
         let (reactions, conversation, id) = (
@@ -132,11 +132,11 @@ impl InboundPipeline {
             incoming.conversation.clone(),
             id.clone(),
         );
-        self.spawn(async move {
+        self.spawn_task(async move {
             let Ok(_place) = reactions.at_once.acquire().await else {
                 return;
             };
-            let shown = soon(adapter.react(&conversation, &id)).await;
+            let shown = with_timeout(adapter.add_reaction(&conversation, &id)).await;
             let mark = match &shown {
                 Ok(mark) => Some(mark),
                 Err(reason) => {
@@ -144,17 +144,17 @@ impl InboundPipeline {
                     None
                 }
             };
-            if reactions.came(&id, mark) {
+            if reactions.confirm_reaction(&id, mark) {
                 let mark = mark.and_then(Option::as_deref);
-                told(soon(adapter.unreact(&conversation, &id, mark)).await);
+                log_failure(with_timeout(adapter.remove_reaction(&conversation, &id, mark)).await);
             }
         });
     }
 
     /// The message has its answer, or never gets one: the reaction goes.
-    pub(crate) fn unreact(&self, conversation: &str, id: &str) {
+    pub(crate) fn hide_reaction(&self, conversation: &str, id: &str) {
         if self.shows_reactions()
-            && let Some(reaction) = self.reactions.end(conversation, id)
+            && let Some(reaction) = self.reactions.end_reaction(conversation, id)
         {
             self.take_away(reaction);
         }
@@ -171,25 +171,25 @@ impl InboundPipeline {
             }
             ReactionStage::Coming | ReactionStage::Over => None,
         };
-        self.spawn(async move {
+        self.spawn_task(async move {
             let Ok(_place) = reactions.at_once.acquire().await else {
                 return;
             };
-            let gone = adapter.unreact(&reaction.conversation, &reaction.id, mark.as_deref());
-            told(soon(gone).await);
+            let gone = adapter.remove_reaction(&reaction.conversation, &reaction.id, mark.as_deref());
+            log_failure(with_timeout(gone).await);
         });
     }
 }
 
 /// A request that runs by itself. Nothing waits for its end.
-async fn soon<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+async fn with_timeout<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let asked = tokio::time::timeout(Duration::from_millis(ASIDE_MS), asked);
     asked
         .await
         .unwrap_or_else(|_late| Err("the platform did not answer in time".to_owned()))
 }
 
-fn told(gone: Result<(), String>) {
+fn log_failure(gone: Result<(), String>) {
     if let Err(reason) = gone {
         tracing::debug!(reason, "a reaction could not be taken away");
     }

@@ -45,7 +45,7 @@ impl RecentMessages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, id: &str, message: RecentMessage) {
+    fn add_message(&self, id: &str, message: RecentMessage) {
         if id.is_empty() || message.text.trim().is_empty() {
             return;
         }
@@ -61,22 +61,22 @@ impl RecentMessages {
     }
 
     /// Remembers what somebody said.
-    pub(super) fn heard(&self, incoming: &PlatformMessage) {
+    pub(super) fn remember_inbound(&self, incoming: &PlatformMessage) {
         let Some(id) = incoming.ids.first() else { return };
         let writer = Writer::Person {
             id: incoming.sender.clone(),
             name: incoming.sender_name.clone(),
         };
-        self.add(id, message(&incoming.conversation, writer, &incoming.text));
+        self.add_message(id, recent_message(&incoming.conversation, writer, &incoming.text));
     }
 
     /// Remembers what the agent said.
-    pub(crate) fn said(&self, id: &str, conversation: &str, text: &str) {
-        self.add(id, message(conversation, Writer::Agent, text));
+    pub(crate) fn remember_outbound(&self, id: &str, conversation: &str, text: &str) {
+        self.add_message(id, recent_message(conversation, Writer::Agent, text));
     }
 
     /// Whether a message is known.
-    pub(crate) fn knows(&self, id: &str) -> bool {
+    pub(crate) fn is_known(&self, id: &str) -> bool {
         self.lock().messages.contains_key(id)
     }
 
@@ -84,7 +84,7 @@ impl RecentMessages {
     pub(super) fn answered_by(&self, incoming: &PlatformMessage) -> Option<QuotedText> {
         let inner = self.lock();
         let found = inner.messages.get(incoming.answers.as_ref()?)?;
-        if place(&found.conversation) != place(&incoming.conversation) {
+        if chat_of(&found.conversation) != chat_of(&incoming.conversation) {
             return None;
         }
         let author = match &found.writer {
@@ -105,7 +105,7 @@ impl RecentMessages {
     }
 }
 
-fn message(conversation: &str, writer: Writer, text: &str) -> RecentMessage {
+fn recent_message(conversation: &str, writer: Writer, text: &str) -> RecentMessage {
     RecentMessage {
         conversation: conversation.to_owned(),
         writer,
@@ -114,7 +114,7 @@ fn message(conversation: &str, writer: Writer, text: &str) -> RecentMessage {
 }
 
 /// The chat of a conversation, without its thread.
-fn place(conversation: &str) -> &str {
+fn chat_of(conversation: &str) -> &str {
     conversation.split([' ', ':']).next().unwrap_or(conversation)
 }
 
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn an_answer_is_told_with_what_it_answers_and_whose_that_is() {
         let recent = RecentMessages::default();
-        recent.heard(&said("1", "room", "zoe", "the lamp costs forty"));
-        recent.said("2", "room", "that is dear");
-        recent.heard(&said("3", "room", "ann", "mine"));
+        recent.remember_inbound(&said("1", "room", "zoe", "the lamp costs forty"));
+        recent.remember_outbound("2", "room", "that is dear");
+        recent.remember_inbound(&said("3", "room", "ann", "mine"));
         let answer = |id: &str, conversation: &str| {
             let asked = PlatformMessage {
                 answers: Some(id.to_owned()),
@@ -172,7 +172,7 @@ mod tests {
     fn memory_has_a_bound() {
         let recent = RecentMessages::default();
         for n in 0..MOST + 10 {
-            recent.said(&n.to_string(), "room", &"é".repeat(5_000));
+            recent.remember_outbound(&n.to_string(), "room", &"é".repeat(5_000));
         }
         let inner = recent.lock();
         assert_eq!((inner.messages.len(), inner.order.len()), (MOST, MOST));

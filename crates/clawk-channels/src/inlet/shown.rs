@@ -17,9 +17,9 @@ const TYPINGS: usize = 256;
 
 impl InboundPipeline {
     /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
-    pub(super) fn acknowledge(&self, incoming: &PlatformMessage) {
+    pub(super) fn acknowledge_message(&self, incoming: &PlatformMessage) {
         let Some(adapter) = self.adapter() else { return };
-        let (processing, abilities) = (&self.channel.processing, adapter.abilities());
+        let (processing, abilities) = (&self.channel.processing, adapter.capabilities());
         let id = incoming.ids.first().cloned();
         let reads = id.filter(|_| processing.read_receipts && abilities.receipts);
         let types = processing.typing_indicator && abilities.typing;
@@ -32,7 +32,7 @@ impl InboundPipeline {
         let conversation = incoming.conversation.clone();
         // One task for a conversation, however much is said in it, and so many in all.
         let types = types && {
-            let mut writing = self.writing();
+            let mut writing = self.lock_writing();
             writing.len() < TYPINGS && writing.insert(conversation.clone())
         };
         let (over, writing) = (self.over.clone(), Arc::clone(&self.writing));
@@ -48,7 +48,7 @@ impl InboundPipeline {
                 let until = Instant::now() + Duration::from_millis(TYPING_FOR_MS);
                 while types && waits() && Instant::now() < until {
                     // silent-ok: it is only shown
-                    let _late = tokio::time::timeout(soon, adapter.typing(&conversation)).await;
+                    let _late = tokio::time::timeout(soon, adapter.show_typing(&conversation)).await;
                     // The platform shows it for some seconds; the answer ends it.
                     tokio::time::sleep(Duration::from_millis(TYPING_EVERY_MS)).await;
                 }
@@ -63,13 +63,13 @@ impl InboundPipeline {
         });
     }
 
-    fn writing(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn lock_writing(&self) -> MutexGuard<'_, HashSet<String>> {
         lock(&self.writing)
     }
 
     /// The conversation has its answer: the typing indicator ends.
-    pub(crate) fn written(&self, conversation: &str) {
-        self.writing().remove(conversation);
+    pub(crate) fn stop_typing(&self, conversation: &str) {
+        self.lock_writing().remove(conversation);
     }
 }
 

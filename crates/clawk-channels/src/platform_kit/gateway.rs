@@ -31,10 +31,10 @@ pub(crate) struct GatewayFrame {
 /// What is a platform's own.
 pub(crate) trait Gateway: Sync {
     /// The number of the last event that is durable here.
-    fn seq(&self) -> Option<u64>;
+    fn durable_seq(&self) -> Option<u64>;
 
     /// Takes one frame that is not part of the heartbeat.
-    fn frame<'a>(
+    fn handle_gateway_frame<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         socket: &'a Socket,
@@ -42,13 +42,13 @@ pub(crate) trait Gateway: Sync {
     ) -> BoxFuture<'a, Result<(), ChannelDisconnect>>;
 
     /// The other side closed with this code; `told` says so.
-    fn closed(&self, code: u16, told: String) -> ChannelDisconnect;
+    fn closed_by_peer(&self, code: u16, told: String) -> ChannelDisconnect;
 }
 
 /// The first frame: how often the heart beats.
-pub(crate) async fn hello(socket: &Socket) -> Result<Duration, ChannelDisconnect> {
-    let none = || ChannelDisconnect::broken("the gateway says no hello");
-    let SocketMessage::Text(text) = socket.next(HELLO).await.map_err(ChannelDisconnect::broken)? else {
+pub(crate) async fn read_hello(socket: &Socket) -> Result<Duration, ChannelDisconnect> {
+    let none = || ChannelDisconnect::temporary("the gateway says no hello");
+    let SocketMessage::Text(text) = socket.next(HELLO).await.map_err(ChannelDisconnect::temporary)? else {
         return Err(none());
     };
     let frame: GatewayFrame = serde_json::from_str(&text).map_err(|_| none())?; // silent-ok: said
@@ -58,14 +58,14 @@ pub(crate) async fn hello(socket: &Socket) -> Result<Duration, ChannelDisconnect
 }
 
 /// Says that this side lives, and what is durable here.
-pub(crate) async fn beat(gateway: &impl Gateway, socket: &Socket) -> Result<(), ChannelDisconnect> {
-    let seq = gateway.seq();
+pub(crate) async fn send_heartbeat(gateway: &impl Gateway, socket: &Socket) -> Result<(), ChannelDisconnect> {
+    let seq = gateway.durable_seq();
     let beat = json!({"op": 1, "d": seq}).to_string();
-    socket.say(beat).await.map_err(ChannelDisconnect::broken)
+    socket.send_text(beat).await.map_err(ChannelDisconnect::temporary)
 }
 
 /// Keeps a session, with a heartbeat each `every`, the first after `first`.
-pub(crate) async fn converse(
+pub(crate) async fn run_session(
     gateway: &impl Gateway,
     inlet: &InboundPipeline,
     socket: &Socket,
@@ -78,23 +78,23 @@ pub(crate) async fn converse(
             () = over.cancelled() => return Ok(()),
             () = tokio::time::sleep_until(next) => {
                 if !std::mem::replace(&mut answered, false) {
-                    return Err(ChannelDisconnect::broken("the gateway does not answer heartbeats"));
+                    return Err(ChannelDisconnect::temporary("the gateway does not answer heartbeats"));
                 }
-                beat(gateway, socket).await?;
+                send_heartbeat(gateway, socket).await?;
                 next = Instant::now() + every;
             }
-            heard = socket.next(every * 3) => match heard.map_err(ChannelDisconnect::broken)? {
+            heard = socket.next(every * 3) => match heard.map_err(ChannelDisconnect::temporary)? {
                 SocketMessage::Text(text) => {
                     let frame = serde_json::from_str::<GatewayFrame>(&text);
-                    let frame = frame.map_err(|_| ChannelDisconnect::broken("a frame of the gateway can't be read"))?; // silent-ok: said
+                    let frame = frame.map_err(|_| ChannelDisconnect::temporary("a frame of the gateway can't be read"))?; // silent-ok: said
                     // Whatever comes shows that it lives; behind many events the answer to a beat comes late.
                     answered = true;
-                    gateway.frame(inlet, socket, frame).await?;
+                    gateway.handle_gateway_frame(inlet, socket, frame).await?;
                 }
                 SocketMessage::Ping | SocketMessage::Bytes(_) => {}
                 SocketMessage::Closed(code, reason) => {
                     let code = code.unwrap_or(BROKE);
-                    return Err(gateway.closed(code, format!("the gateway closed with {code} {reason}")));
+                    return Err(gateway.closed_by_peer(code, format!("the gateway closed with {code} {reason}")));
                 }
             },
         }

@@ -80,7 +80,7 @@ impl MessageLine {
     ///
     /// # Errors
     /// There is neither a text nor an attachment.
-    pub(crate) fn incoming(self, files: FilesBy) -> Result<PlatformMessage, &'static str> {
+    pub(crate) fn into_platform_message(self, files: FilesBy) -> Result<PlatformMessage, &'static str> {
         if self.text.trim().is_empty() && self.attachments.is_empty() {
             return Err("`text` or `attachments` must hold something");
         }

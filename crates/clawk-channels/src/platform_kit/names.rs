@@ -12,7 +12,7 @@ pub(crate) struct DisplayNameCache(Mutex<BTreeMap<String, String>>);
 
 impl DisplayNameCache {
     /// Remembers a name; an empty one is forgotten.
-    pub(crate) fn learn(&self, id: &str, name: &str) {
+    pub(crate) fn remember_name(&self, id: &str, name: &str) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if name.trim().is_empty() {
             names.remove(id);
@@ -21,7 +21,7 @@ impl DisplayNameCache {
         }
     }
 
-    pub(crate) fn of(&self, id: &str) -> Option<String> {
+    pub(crate) fn name_of(&self, id: &str) -> Option<String> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(id).cloned()
     }
@@ -34,15 +34,18 @@ mod tests {
     #[test]
     fn names_are_learnt_changed_and_bounded() {
         let names = DisplayNameCache::default();
-        names.learn("a", "Ann");
-        names.learn("a", "Anna");
-        names.learn("b", "Bo");
-        names.learn("b", " ");
-        assert_eq!((names.of("a").as_deref(), names.of("b")), (Some("Anna"), None));
+        names.remember_name("a", "Ann");
+        names.remember_name("a", "Anna");
+        names.remember_name("b", "Bo");
+        names.remember_name("b", " ");
+        assert_eq!(
+            (names.name_of("a").as_deref(), names.name_of("b")),
+            (Some("Anna"), None)
+        );
         for n in 0..MOST + 5 {
-            names.learn(&n.to_string(), "x");
+            names.remember_name(&n.to_string(), "x");
         }
-        assert_eq!(names.of(&(MOST + 1).to_string()), None);
-        assert_eq!(names.of("a").as_deref(), Some("Anna"));
+        assert_eq!(names.name_of(&(MOST + 1).to_string()), None);
+        assert_eq!(names.name_of("a").as_deref(), Some("Anna"));
     }
 }

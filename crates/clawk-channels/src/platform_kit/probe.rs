@@ -90,7 +90,7 @@ impl CredentialProbe {
         }
     }
 
-    pub(crate) fn post(api: PlatformApi, path: &str, body: Value, proof: CredentialProof) -> Self {
+    pub(crate) fn for_post(api: PlatformApi, path: &str, body: Value, proof: CredentialProof) -> Self {
         Self {
             api,
             method: Method::POST,

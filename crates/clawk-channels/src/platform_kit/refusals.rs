@@ -3,7 +3,7 @@
 
 use clawk_kernel::ports::Delivery;
 
-use crate::api::{PlatformResponse, shown};
+use crate::api::{PlatformResponse, bounded_line};
 
 /// A quota of a day or a month, or a restriction that people have to lift: tried again after so long.
 pub(crate) const NOT_SOON_MS: u64 = 3_600_000;
@@ -48,14 +48,14 @@ pub(crate) enum MessageRefusal {
 
 impl MessageRefusal {
     /// What becomes of the message, once what can be cured is cured. `None`: the status decides.
-    pub(crate) fn delivery(self, after_ms: Option<u64>, said: &str) -> Option<Delivery> {
+    pub(crate) fn delivery_after(self, after_ms: Option<u64>, said: &str) -> Option<Delivery> {
         let dead = |why: &str| Delivery::Failed {
-            reason: format!("{why} ({})", shown(said)),
+            reason: format!("{why} ({})", bounded_line(said)),
         };
         match self {
             Self::Later(otherwise) => Some(Delivery::Retry {
                 after_ms: after_ms.or(otherwise),
-                reason: shown(said),
+                reason: bounded_line(said),
             }),
             Self::Final(why) => Some(dead(why)),
             Self::ThreadGone => Some(dead("the thread takes no messages any more")),
@@ -67,20 +67,20 @@ impl MessageRefusal {
     }
 
     /// The same, where the status is told as well.
-    pub(crate) fn outcome(self, answer: &PlatformResponse, said: &str) -> Option<Delivery> {
+    pub(crate) fn delivery_by_status(self, answer: &PlatformResponse, said: &str) -> Option<Delivery> {
         let said = format!("{} {said}", answer.status.as_u16());
-        self.delivery(answer.retry_after_ms(), said.trim_end())
+        self.delivery_after(answer.retry_after_ms(), said.trim_end())
     }
 }
 
 /// Looks a code up in a platform's table.
-pub(crate) fn named<K: PartialEq>(table: &[(K, MessageRefusal)], key: &K) -> MessageRefusal {
+pub(crate) fn refusal_by_key<K: PartialEq>(table: &[(K, MessageRefusal)], key: &K) -> MessageRefusal {
     let found = table.iter().find(|(known, _)| known == key);
     found.map_or(MessageRefusal::Other, |(_, refusal)| *refusal)
 }
 
 /// Looks the words of an answer up in a platform's table: the first words that it has count.
-pub(crate) fn worded(table: &[(&str, MessageRefusal)], said: &str) -> MessageRefusal {
+pub(crate) fn refusal_by_words(table: &[(&str, MessageRefusal)], said: &str) -> MessageRefusal {
     let said = said.to_lowercase();
     let found = table.iter().find(|(words, _)| said.contains(words));
     found.map_or(MessageRefusal::Other, |(_, refusal)| *refusal)

@@ -19,7 +19,7 @@ const SUBJECT: &str = "Subject: ";
 
 impl MessageFrame {
     /// The words themselves.
-    pub(crate) fn spoken<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    pub(crate) fn spoken_words<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut rest = text.trim();
         if self.mail {
             rest = without_subject(rest);
@@ -36,14 +36,15 @@ impl MessageFrame {
 
     /// What follows a name at the beginning; none, where no name stands there.
     fn without_name<'t>(&self, text: &'t str) -> Option<&'t str> {
-        let after = mention(text).or_else(|| self.names.iter().find_map(|name| named(text, name)))?;
+        let after =
+            after_mention(text).or_else(|| self.names.iter().find_map(|name| after_name(text, name)))?;
         let after = after.trim_start();
         Some(after.strip_prefix([':', ',']).unwrap_or(after).trim_start())
     }
 }
 
 /// What follows a mention, as platforms write one: `@name`, `<@id>`, `[name](https://matrix.to/…)`.
-fn mention(text: &str) -> Option<&str> {
+fn after_mention(text: &str) -> Option<&str> {
     if let Some(inner) = text.strip_prefix("<@") {
         let (id, after) = inner.split_once('>')?;
         return (!id.contains(char::is_whitespace)).then_some(after);
@@ -59,7 +60,7 @@ fn mention(text: &str) -> Option<&str> {
 }
 
 /// What follows a name of the agent.
-fn named<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+fn after_name<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     if name.is_empty() {
         return None;
     }
@@ -151,7 +152,7 @@ mod tests {
             "> <@helper:example.org> May this be done?\n> rm\n\nyes ABCD2345",
             "> quoted\nHelper Bot: yes ABCD2345",
         ] {
-            assert_eq!(room.spoken(text), "yes ABCD2345", "{text}");
+            assert_eq!(room.spoken_words(text), "yes ABCD2345", "{text}");
         }
         for text in [
             "helperx yes ABCD2345",
@@ -161,7 +162,7 @@ mod tests {
             "@helper",
             "<@U1 yes ABCD2345",
         ] {
-            assert_ne!(room.spoken(text), "yes ABCD2345", "{text}");
+            assert_ne!(room.spoken_words(text), "yes ABCD2345", "{text}");
         }
     }
 
@@ -181,9 +182,9 @@ mod tests {
             "Subject: Re: x\n\nOn Fri, Agent wrote:\n\nyes ABCD2345\n[2 quoted lines of earlier mail are left out]",
             "yes ABCD2345",
         ] {
-            assert_eq!(mail.spoken(text), "yes ABCD2345", "{text}");
+            assert_eq!(mail.spoken_words(text), "yes ABCD2345", "{text}");
         }
-        assert_eq!(mail.spoken("Subject: yes ABCD2345\n\nhello"), "hello");
-        assert_eq!(mail.spoken("Subject: x\n\nThese:\n- one"), "These:\n- one");
+        assert_eq!(mail.spoken_words("Subject: yes ABCD2345\n\nhello"), "hello");
+        assert_eq!(mail.spoken_words("Subject: x\n\nThese:\n- one"), "These:\n- one");
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_kernel::sheet::{PreviewReceipt, visible};
+use clawk_kernel::sheet::{PreviewReceipt, visible_text};
 use clawk_kernel::{
     ApprovalAnswer, ApprovalReply, EntryPoint, GrantScope, Kernel, KnownPerson, Plan, ReplyOutcome, Role,
     WaitingApproval,
@@ -26,13 +26,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use self::frame::MessageFrame;
-use self::text::{QuestionText, literal, visible_lines};
-use self::words::{by, first, id_of, parse, told, waits_no_more, whose, words};
+use self::text::{QuestionText, escape_literal, visible_lines};
+use self::words::{
+    decision_by, decision_from_record, first_question, id_of, parse, question_words, requester_line,
+    waits_no_more,
+};
 use crate::adapter::{ButtonPress, ChannelAdapter, Decision, OutboundMessage, QuestionMessage};
 use crate::handle::SharedChannelHandles;
 use crate::markup::dress;
-use crate::pairing::code;
-use crate::split::length;
+use crate::pairing::new_code;
+use crate::split::text_length;
 
 /// How often it is looked whether a question was answered elsewhere, milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -137,7 +140,7 @@ struct AgentQuestion {
 }
 
 impl AgentQuestion {
-    fn asks(&self, sender: &str, role: Role) -> bool {
+    fn may_answer(&self, sender: &str, role: Role) -> bool {
         role >= Role::Admin || (role >= Role::User && sender == self.sender)
     }
 }
@@ -157,20 +160,20 @@ impl QuestionRegistry {
         }
     }
 
-    fn trouble(&self) -> MutexGuard<'_, HashMap<QuestionLocation, QuestionRetry>> {
+    fn lock_trouble(&self) -> MutexGuard<'_, HashMap<QuestionLocation, QuestionRetry>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decisions(&self) -> MutexGuard<'_, Vec<(OpenQuestion, Decision)>> {
+    fn lock_decisions(&self) -> MutexGuard<'_, Vec<(OpenQuestion, Decision)>> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self) -> MutexGuard<'_, Vec<OpenQuestion>> {
+    fn lock_open(&self) -> MutexGuard<'_, Vec<OpenQuestion>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Somebody with this role spoke last in a conversation: what it asks for next is theirs.
-    pub(crate) fn spoke(&self, channel: &str, conversation: &str, role: Role) {
+    pub(crate) fn note_speaker(&self, channel: &str, conversation: &str, role: Role) {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if callers.len() >= CALLERS {
             // Whoever is forgotten counts as what their session's door says, or is asked by `[approvals] to`.
@@ -182,7 +185,7 @@ impl QuestionRegistry {
         let refused = |(_, at, there): &QuestionLocation, trouble: &QuestionRetry| {
             trouble.again.is_none() && at == channel && there == conversation
         };
-        let mut trouble = self.trouble();
+        let mut trouble = self.lock_trouble();
         let before = trouble.len();
         trouble.retain(|place, trouble| !refused(place, trouble));
         if trouble.len() < before {
@@ -190,7 +193,7 @@ impl QuestionRegistry {
         }
     }
 
-    fn own(&self) -> MutexGuard<'_, Vec<AgentQuestion>> {
+    fn lock_own(&self) -> MutexGuard<'_, Vec<AgentQuestion>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,18 +215,18 @@ impl QuestionRegistry {
         else {
             return None;
         };
-        let adapter = self.adapter(&channel)?;
-        let abilities = adapter.abilities();
-        let (Ok(first), Ok(second)) = (code(), code()) else {
+        let adapter = self.adapter_of(&channel)?;
+        let abilities = adapter.capabilities();
+        let (Ok(first), Ok(second)) = (new_code(), new_code()) else {
             return None;
         };
         // An agent chose these words, or a server that it asked.
         let mut markdown = visible_lines(text);
         for (n, option) in options.iter().enumerate() {
-            markdown.push_str(&format!("\n{}. {}", n + 1, visible(option)));
+            markdown.push_str(&format!("\n{}. {}", n + 1, visible_text(option)));
         }
         let dressed = dress(&markdown, abilities.markup);
-        if length(&dressed, abilities.limit.1) > abilities.limit.0 {
+        if text_length(&dressed, abilities.limit.1) > abilities.limit.0 {
             return None;
         }
         let choices = options.iter().take(MAX_CHOICES).enumerate();
@@ -239,12 +242,17 @@ impl QuestionRegistry {
             },
             question: id.clone(),
             choices: choices
-                .map(|(n, option)| (n.to_string(), visible(option).chars().take(MAX_LABEL).collect()))
+                .map(|(n, option)| {
+                    (
+                        n.to_string(),
+                        visible_text(option).chars().take(MAX_LABEL).collect(),
+                    )
+                })
                 .collect(),
         };
         let (answer, answered) = oneshot::channel();
         {
-            let mut own = self.own();
+            let mut own = self.lock_own();
             own.retain(|own| !own.answer.is_closed());
             own.push(AgentQuestion {
                 id,
@@ -255,7 +263,7 @@ impl QuestionRegistry {
                 answer,
             });
         }
-        match tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(&asking)).await {
+        match tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.send_question(&asking)).await {
             // The call that asks has a deadline of its own, and drops this with it.
             Ok(Delivery::Delivered { .. } | Delivery::Unknown { .. }) => answered.await.ok(), // silent-ok: the channel ends
             Ok(Delivery::Retry { reason, .. } | Delivery::Failed { reason }) => {
@@ -268,7 +276,7 @@ impl QuestionRegistry {
 
     /// Whether a text answers a question of the agent itself: what the person who is asked, or an admin, says next where it was asked.
     /// What anybody else says there is a message.
-    pub(crate) fn told(
+    pub(crate) fn answer_own_question(
         &self,
         (channel, conversation): (&str, &str),
         sender: &str,
@@ -278,10 +286,10 @@ impl QuestionRegistry {
         if text.trim().is_empty() {
             return false;
         }
-        let mut own = self.own();
+        let mut own = self.lock_own();
         own.retain(|own| !own.answer.is_closed());
         let here = own.iter().position(|own| {
-            own.channel == channel && own.conversation == conversation && own.asks(sender, role)
+            own.channel == channel && own.conversation == conversation && own.may_answer(sender, role)
         });
         let Some(own) = here.map(|at| own.remove(at)) else {
             return false;
@@ -294,13 +302,18 @@ impl QuestionRegistry {
     }
 
     /// Takes a button of a question of the agent itself. `None`: the button belongs to another question.
-    fn chosen(&self, channel: &str, press: &ButtonPress, role: Option<Role>) -> Option<PressOutcome> {
-        let mut own = self.own();
+    fn press_own_question(
+        &self,
+        channel: &str,
+        press: &ButtonPress,
+        role: Option<Role>,
+    ) -> Option<PressOutcome> {
+        let mut own = self.lock_own();
         let meant = |own: &AgentQuestion| {
             own.id == press.question && own.channel == channel && own.conversation == press.conversation
         };
         let at = own.iter().position(meant)?;
-        let asked = |own: &AgentQuestion| role.is_some_and(|role| own.asks(&press.sender, role));
+        let asked = |own: &AgentQuestion| role.is_some_and(|role| own.may_answer(&press.sender, role));
         if !own.get(at).is_some_and(asked) {
             return Some(PressOutcome::NotAllowed);
         }
@@ -315,12 +328,12 @@ impl QuestionRegistry {
 
     /// Puts questions into conversations, and shows decisions, until `over` fires.
     pub(crate) async fn run(&self, over: &CancellationToken) {
-        let mut asked = self.kernel.questions();
+        let mut asked = self.kernel.subscribe_questions();
         let mut sending = FuturesUnordered::new();
         loop {
             let room = AT_ONCE.saturating_sub(sending.len());
-            for work in self.look(room).await {
-                sending.push(self.perform(work));
+            for work in self.due_tasks(room).await {
+                sending.push(self.perform_task(work));
             }
             tokio::select! {
                 () = over.cancelled() => break,
@@ -332,36 +345,39 @@ impl QuestionRegistry {
                     // The agent has ended.
                     Err(RecvError::Closed) => break,
                 },
-                () = tokio::time::sleep(Duration::from_millis(LOOK_MS)), if self.waits() => {}
+                () = tokio::time::sleep(Duration::from_millis(LOOK_MS)), if self.has_waiting() => {}
             }
         }
     }
 
     /// Whether something is to be looked at again: a question that may be answered elsewhere, or one that is to be sent again.
-    fn waits(&self) -> bool {
-        let open = self.open().iter().any(|open| open.decided.is_none());
-        open || self.trouble().values().any(|trouble| trouble.again.is_some())
+    fn has_waiting(&self) -> bool {
+        let open = self.lock_open().iter().any(|open| open.decided.is_none());
+        open || self
+            .lock_trouble()
+            .values()
+            .any(|trouble| trouble.again.is_some())
     }
 
     /// What is to be sent now, at most `room` of it: questions that were not asked, and decisions.
-    async fn look(&self, room: usize) -> Vec<QuestionTask> {
-        let pending = Plan::group(self.kernel.pending());
+    async fn due_tasks(&self, room: usize) -> Vec<QuestionTask> {
+        let pending = Plan::group_questions(self.kernel.pending_questions());
         let waits = |asked: &RequestId| pending.iter().any(|waiting| id_of(waiting) == asked);
-        self.trouble().retain(|(asked, ..), _| waits(asked));
+        self.lock_trouble().retain(|(asked, ..), _| waits(asked));
         let mut work = Vec::new();
         for asked in &pending {
-            for (channel, conversation) in self.places(asked) {
+            for (channel, conversation) in self.question_targets(asked) {
                 if work.len() >= room {
                     break;
                 }
                 let place = (id_of(asked).clone(), channel, conversation);
                 if self.is_due(&place) {
-                    work.extend(self.prepared(asked, place));
+                    work.extend(self.prepare_question(asked, place));
                 }
             }
         }
-        self.gone(&waits).await;
-        let mut decisions = self.decisions();
+        self.close_decided_elsewhere(&waits).await;
+        let mut decisions = self.lock_decisions();
         let fits = decisions.len().min(room.saturating_sub(work.len()));
         work.extend(
             decisions
@@ -373,21 +389,21 @@ impl QuestionRegistry {
 
     /// Whether a question is not asked there yet, and may be now.
     fn is_due(&self, (asked, channel, conversation): &QuestionLocation) -> bool {
-        let known = self.open().iter().any(|open| {
+        let known = self.lock_open().iter().any(|open| {
             open.asked == *asked
                 && open.channel == *channel
                 && open.conversation == *conversation
                 && open.decided.is_none()
         });
         let place = (asked.clone(), channel.clone(), conversation.clone());
-        let trouble = self.trouble().get(&place).copied();
+        let trouble = self.lock_trouble().get(&place).copied();
         !known && trouble.is_none_or(|trouble| trouble.again.is_some_and(|at| at <= Instant::now()))
     }
 
     /// Says where a question was decided elsewhere.
-    async fn gone(&self, waits: &impl Fn(&RequestId) -> bool) {
+    async fn close_decided_elsewhere(&self, waits: &impl Fn(&RequestId) -> bool) {
         let gone: Vec<RequestId> = {
-            let open = self.open();
+            let open = self.lock_open();
             open.iter()
                 .filter(|open| open.decided.is_none() && !waits(&open.asked))
                 .map(|open| open.asked.clone())
@@ -396,27 +412,27 @@ impl QuestionRegistry {
         if gone.is_empty() {
             return;
         }
-        let past = self.kernel.answered(PAST).await.unwrap_or_else(|error| {
+        let past = self.kernel.past_approvals(PAST).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "the answers of the past can't be read");
             Vec::new()
         });
         for asked in gone {
             let found = past.iter().rev().find(|past| past.request_id == asked.as_str());
-            let decision = found.map_or_else(waits_no_more, told);
-            self.decided(&asked, &decision);
+            let decision = found.map_or_else(waits_no_more, decision_from_record);
+            self.queue_decision(&asked, &decision);
         }
     }
 
-    async fn perform(&self, work: QuestionTask) {
+    async fn perform_task(&self, work: QuestionTask) {
         match work {
-            QuestionTask::Ask(asking, adapter, place) => self.ask(&asking, &*adapter, place).await,
-            QuestionTask::Show(open, decision) => self.show(&open, &decision).await,
+            QuestionTask::Ask(asking, adapter, place) => self.send_question(&asking, &*adapter, place).await,
+            QuestionTask::Show(open, decision) => self.show_decision(&open, &decision).await,
         }
     }
 
     /// Where a question goes.
-    fn places(&self, asked: &WaitingApproval) -> Vec<(String, String)> {
-        let Some(first) = first(asked) else {
+    fn question_targets(&self, asked: &WaitingApproval) -> Vec<(String, String)> {
+        let Some(first) = first_question(asked) else {
             return Vec::new();
         };
         match self.kernel.door_of(first.session) {
@@ -430,7 +446,7 @@ impl QuestionRegistry {
                 let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
                 let admin = callers.get(&place).copied().unwrap_or(role) == Role::Admin;
                 let never = self
-                    .trouble()
+                    .lock_trouble()
                     .get(&(id_of(asked).clone(), place.0.clone(), place.1.clone()))
                     .is_some_and(|trouble| trouble.again.is_none());
                 if admin && !never {
@@ -445,17 +461,17 @@ impl QuestionRegistry {
         }
     }
 
-    fn adapter(&self, channel: &str) -> Option<Arc<dyn ChannelAdapter>> {
+    fn adapter_of(&self, channel: &str) -> Option<Arc<dyn ChannelAdapter>> {
         let lanes = self.lanes.get()?.upgrade()?;
         lanes.get(channel)?.adapter.clone()
     }
 
     /// A question as it is sent there; it is on the list of what is open, so that a press may come before the platform's answer.
-    fn prepared(&self, asked: &WaitingApproval, place: QuestionLocation) -> Option<QuestionTask> {
+    fn prepare_question(&self, asked: &WaitingApproval, place: QuestionLocation) -> Option<QuestionTask> {
         let (_, channel, conversation) = &place;
-        let Some(adapter) = self.adapter(channel) else {
+        let Some(adapter) = self.adapter_of(channel) else {
             tracing::warn!(channel, "a question can't be asked: the channel is not connected");
-            self.trouble().insert(
+            self.lock_trouble().insert(
                 place,
                 QuestionRetry {
                     tries: 0,
@@ -464,12 +480,17 @@ impl QuestionRegistry {
             );
             return None;
         };
-        let door = first(asked).and_then(|question| self.kernel.door_of(question.session));
-        let (Ok(first), Ok(second), Ok(typed)) = (code(), code(), code()) else {
+        let door = first_question(asked).and_then(|question| self.kernel.door_of(question.session));
+        let (Ok(first), Ok(second), Ok(typed)) = (new_code(), new_code(), new_code()) else {
             tracing::error!("no id of a question could be made");
             return None;
         };
-        let (text, shown) = words(asked, &*adapter, &typed, &whose(door, (channel, conversation)));
+        let (text, shown) = question_words(
+            asked,
+            &*adapter,
+            &typed,
+            &requester_line(door, (channel, conversation)),
+        );
         let choices = if shown.is_empty() {
             Vec::new()
         } else {
@@ -483,14 +504,14 @@ impl QuestionRegistry {
                 id: format!("question-{first}{second}"),
                 conversation: conversation.clone(),
                 reply_to: None,
-                text: text.dressed(adapter.abilities()),
-                markdown: text.markdown(adapter.abilities()),
+                text: text.render_for(adapter.capabilities()),
+                markdown: text.render_markdown(adapter.capabilities()),
                 files: Vec::new(),
             },
             question: format!("{first}{second}"),
             choices,
         };
-        self.keep(OpenQuestion {
+        self.remember_open(OpenQuestion {
             id: asking.question.clone(),
             code: typed,
             asked: id_of(asked).clone(),
@@ -505,12 +526,17 @@ impl QuestionRegistry {
         Some(QuestionTask::Ask(Box::new(asking), adapter, place))
     }
 
-    async fn ask(&self, asking: &QuestionMessage, adapter: &dyn ChannelAdapter, place: QuestionLocation) {
+    async fn send_question(
+        &self,
+        asking: &QuestionMessage,
+        adapter: &dyn ChannelAdapter,
+        place: QuestionLocation,
+    ) {
         let (id, channel) = (&asking.question, place.1.clone());
-        let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(asking)).await;
+        let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.send_question(asking)).await;
         let (reason, after_ms, never) = match sent {
             Ok(Delivery::Delivered { platform_id }) => {
-                if let Some(open) = self.open().iter_mut().find(|open| open.id == *id) {
+                if let Some(open) = self.lock_open().iter_mut().find(|open| open.id == *id) {
                     open.sent_as = platform_id;
                 }
                 return;
@@ -528,8 +554,8 @@ impl QuestionRegistry {
             Ok(Delivery::Failed { reason }) => (reason, None, true),
         };
         tracing::warn!(channel, reason, never, "a question was not delivered");
-        self.open().retain(|open| open.id != *id);
-        let mut trouble = self.trouble();
+        self.lock_open().retain(|open| open.id != *id);
+        let mut trouble = self.lock_trouble();
         let tries = trouble.get(&place).map_or(0, |trouble| trouble.tries);
         let own_ms = LOOK_MS.saturating_mul(1 << tries.min(6)).min(LONGEST_WAIT_MS);
         let again = (!never).then(|| Instant::now() + Duration::from_millis(after_ms.unwrap_or(own_ms)));
@@ -542,8 +568,8 @@ impl QuestionRegistry {
         );
     }
 
-    fn keep(&self, open: OpenQuestion) {
-        let mut all = self.open();
+    fn remember_open(&self, open: OpenQuestion) {
+        let mut all = self.lock_open();
         if all.len() >= REMEMBERED
             && let Some(at) = all.iter().position(|open| open.decided.is_some())
         {
@@ -554,11 +580,11 @@ impl QuestionRegistry {
 
     /// Whether a text answers a question by its code: `yes CODE`, `no CODE [reason]`.
     pub(crate) fn is_answer(&self, text: &str) -> bool {
-        parse(text).is_some_and(|(_, code, _)| self.open().iter().any(|open| open.code == code))
+        parse(text).is_some_and(|(_, code, _)| self.lock_open().iter().any(|open| open.code == code))
     }
 
     /// An answer that was typed; none: it answers nothing that was asked in this conversation.
-    pub(crate) async fn typed(
+    pub(crate) async fn answer_typed(
         &self,
         channel: &str,
         conversation: &str,
@@ -567,19 +593,25 @@ impl QuestionRegistry {
         text: &str,
     ) -> Option<PressOutcome> {
         let (yes, code, reason) = parse(text)?;
-        let open = self.find(|open| open.code == code, channel, conversation)?;
+        let open = self.find_open(|open| open.code == code, channel, conversation)?;
         Some(
-            self.settle(&open, yes, (channel, sender, Some(role)), reason)
+            self.settle_question(&open, yes, (channel, sender, Some(role)), reason)
                 .await,
         )
     }
 
     /// A button that was pressed.
-    pub(crate) async fn press(&self, channel: &str, press: &ButtonPress, role: Option<Role>) -> PressOutcome {
-        if let Some(chosen) = self.chosen(channel, press, role) {
+    pub(crate) async fn answer_press(
+        &self,
+        channel: &str,
+        press: &ButtonPress,
+        role: Option<Role>,
+    ) -> PressOutcome {
+        if let Some(chosen) = self.press_own_question(channel, press, role) {
             return chosen;
         }
-        let Some(open) = self.find(|open| open.id == press.question, channel, &press.conversation) else {
+        let Some(open) = self.find_open(|open| open.id == press.question, channel, &press.conversation)
+        else {
             return PressOutcome::Unknown;
         };
         let yes = match press.choice.as_str() {
@@ -587,29 +619,29 @@ impl QuestionRegistry {
             "n" => false,
             _ => return PressOutcome::Unknown,
         };
-        self.settle(&open, yes, (channel, &press.sender, role), press.reason.clone())
+        self.settle_question(&open, yes, (channel, &press.sender, role), press.reason.clone())
             .await
     }
 
-    fn find(
+    fn find_open(
         &self,
         meant: impl Fn(&OpenQuestion) -> bool,
         channel: &str,
         conversation: &str,
     ) -> Option<OpenQuestion> {
-        let adapter = self.adapter(channel);
+        let adapter = self.adapter_of(channel);
         let is_here = |asked: &str| match &adapter {
             Some(adapter) => adapter.is_same_place(asked, conversation),
             None => asked == conversation,
         };
-        let open = self.open();
+        let open = self.lock_open();
         let mut here = open
             .iter()
             .filter(|open| open.channel == channel && is_here(&open.conversation));
         here.find(|open| meant(open)).cloned()
     }
 
-    async fn settle(
+    async fn settle_question(
         &self,
         open: &OpenQuestion,
         yes: bool,
@@ -645,13 +677,13 @@ impl QuestionRegistry {
                 .map_or(ReplyOutcome::Nothing, |(_, reception)| *reception);
             if taken { ReplyOutcome::Taken } else { first }
         } else {
-            self.kernel.reply(&open.asked, reply).await
+            self.kernel.reply_to_question(&open.asked, reply).await
         };
         match reception {
             ReplyOutcome::Taken => {
                 let word = if yes { "Approved" } else { "Denied" };
-                let decision = by((yes, word), sender, channel);
-                self.decided(&open.asked, &decision);
+                let decision = decision_by((yes, word), sender, channel);
+                self.queue_decision(&open.asked, &decision);
                 PressOutcome::Taken(decision.text)
             }
             ReplyOutcome::Nothing => PressOutcome::Before("Already decided.".to_owned()),
@@ -664,10 +696,10 @@ impl QuestionRegistry {
     }
 
     /// Has the decision shown wherever it was asked. Whoever decided does not wait for that.
-    fn decided(&self, asked: &RequestId, decision: &Decision) {
+    fn queue_decision(&self, asked: &RequestId, decision: &Decision) {
         let mut shown = Vec::new();
         {
-            let mut open = self.open();
+            let mut open = self.lock_open();
             let waiting = open
                 .iter_mut()
                 .filter(|open| open.asked == *asked && open.decided.is_none());
@@ -676,34 +708,34 @@ impl QuestionRegistry {
                 shown.push((open.clone(), decision.clone()));
             }
         }
-        self.decisions().extend(shown);
+        self.lock_decisions().extend(shown);
         self.shows.notify_one();
     }
 
-    async fn show(&self, open: &OpenQuestion, decision: &Decision) {
-        let Some(adapter) = self.adapter(&open.channel) else {
+    async fn show_decision(&self, open: &OpenQuestion, decision: &Decision) {
+        let Some(adapter) = self.adapter_of(&open.channel) else {
             return;
         };
-        let abilities = adapter.abilities();
+        let abilities = adapter.capabilities();
         let of = open.sent_as.as_deref().filter(|_| abilities.edits);
-        let decided = literal(&decision.text, abilities);
+        let decided = escape_literal(&decision.text, abilities);
         let text = if of.is_some() {
-            open.text.clone().with(decided)
+            open.text.clone().with_frame(decided)
         } else {
-            QuestionText::default().with(format!("{decided} (question {})", open.code))
+            QuestionText::default().with_frame(format!("{decided} (question {})", open.code))
         };
         let out = OutboundMessage {
             id: format!("decided-{}", open.id),
             conversation: open.conversation.clone(),
             reply_to: None,
-            text: text.dressed(abilities),
-            markdown: text.markdown(abilities),
+            text: text.render_for(abilities),
+            markdown: text.render_markdown(abilities),
             files: Vec::new(),
         };
         let sent = async {
             match of {
-                Some(of) => adapter.decided(of, &out, decision).await,
-                None => adapter.send(&out).await,
+                Some(of) => adapter.show_decision(of, &out, decision).await,
+                None => adapter.send_message(&out).await,
             }
         };
         match tokio::time::timeout(Duration::from_millis(SEND_MS), sent).await {
@@ -740,7 +772,7 @@ mod tests {
             ("Ann", Role::User, false),
             ("(unverified)", Role::User, false),
         ] {
-            assert_eq!(own.asks(sender, role), counts, "{sender:?} {role}");
+            assert_eq!(own.may_answer(sender, role), counts, "{sender:?} {role}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The text of a question in each platform's own markup. What the call holds stands in one block that it can't leave, by the rules of
 //! the platform that shows it. Pure.
 
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 
 use crate::markup::dress;
 use crate::message::{CodeBlock, MarkupFormat, PlatformCapabilities};
@@ -29,7 +29,7 @@ pub(super) struct QuestionText(Vec<QuestionPiece>);
 
 impl QuestionText {
     /// With more of our own words, Markdown.
-    pub(super) fn with(mut self, frame: impl Into<String>) -> Self {
+    pub(super) fn with_frame(mut self, frame: impl Into<String>) -> Self {
         self.0.push(QuestionPiece::Frame(frame.into()));
         self
     }
@@ -41,42 +41,42 @@ impl QuestionText {
     }
 
     /// As the platform shows it.
-    pub(super) fn dressed(&self, abilities: PlatformCapabilities) -> String {
-        self.joined(|piece| match piece {
+    pub(super) fn render_for(&self, abilities: PlatformCapabilities) -> String {
+        self.join_pieces(|piece| match piece {
             QuestionPiece::Frame(frame) => dress(frame, abilities.markup),
             QuestionPiece::Call(text) => match abilities.code {
-                CodeBlock::Lines => barred(text),
+                CodeBlock::Lines => barred_lines(text),
                 CodeBlock::Fence | CodeBlock::ThreeBackticks | CodeBlock::Element => {
-                    dress(&block(text, abilities.code), abilities.markup)
+                    dress(&code_block(text, abilities.code), abilities.markup)
                 }
             },
         })
     }
 
     /// The same as Markdown, for platforms that show Markdown in their own way.
-    pub(super) fn markdown(&self, abilities: PlatformCapabilities) -> String {
-        self.joined(|piece| match piece {
+    pub(super) fn render_markdown(&self, abilities: PlatformCapabilities) -> String {
+        self.join_pieces(|piece| match piece {
             QuestionPiece::Frame(frame) => frame.clone(),
-            QuestionPiece::Call(text) => block(text, abilities.code),
+            QuestionPiece::Call(text) => code_block(text, abilities.code),
         })
     }
 
-    fn joined(&self, written: impl Fn(&QuestionPiece) -> String) -> String {
+    fn join_pieces(&self, written: impl Fn(&QuestionPiece) -> String) -> String {
         let pieces: Vec<String> = self.0.iter().map(written).collect();
         pieces.join("\n\n")
     }
 }
 
 /// A text in a block of Markdown.
-fn block(text: &str, code: CodeBlock) -> String {
+fn code_block(text: &str, code: CodeBlock) -> String {
     match code {
-        CodeBlock::Fence | CodeBlock::Element | CodeBlock::Lines => fenced(text),
-        CodeBlock::ThreeBackticks => fenced(&without_fences(text)),
+        CodeBlock::Fence | CodeBlock::Element | CodeBlock::Lines => fenced_block(text),
+        CodeBlock::ThreeBackticks => fenced_block(&without_fences(text)),
     }
 }
 
 /// Each line behind a bar: no line of the text begins as our own lines do.
-fn barred(text: &str) -> String {
+fn barred_lines(text: &str) -> String {
     let lines: Vec<String> = text
         .trim_end()
         .split('\n')
@@ -106,7 +106,7 @@ fn without_fences(text: &str) -> String {
 }
 
 /// A text in a fence that it can't close.
-fn fenced(text: &str) -> String {
+fn fenced_block(text: &str) -> String {
     let mut longest = 2;
     let mut run = 0;
     for c in text.chars() {
@@ -118,8 +118,8 @@ fn fenced(text: &str) -> String {
 }
 
 /// Words that somebody else may have chosen, in one line of our own words: nothing of them is markup.
-pub(super) fn literal(text: &str, abilities: PlatformCapabilities) -> String {
-    let line = visible(text).replace('`', "'");
+pub(super) fn escape_literal(text: &str, abilities: PlatformCapabilities) -> String {
+    let line = visible_text(text).replace('`', "'");
     // A text that nobody parses shows a backslash as it is.
     if abilities.markup == MarkupFormat::Markdown && abilities.code == CodeBlock::Lines {
         return line;
@@ -146,7 +146,7 @@ pub(super) fn visible_lines(text: &str) -> String {
         .replace("\r\n", "\n")
         .trim_end()
         .split('\n')
-        .map(visible)
+        .map(visible_text)
         .collect();
     lines.join("\n")
 }
@@ -155,14 +155,14 @@ pub(super) fn visible_lines(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BACKTICK, QuestionText, literal, visible_lines};
+    use super::{BACKTICK, QuestionText, escape_literal, visible_lines};
     use crate::adapter::{CodeBlock, LengthUnit, MarkupFormat, PlatformCapabilities};
 
     fn abilities(markup: MarkupFormat, code: CodeBlock) -> PlatformCapabilities {
         PlatformCapabilities {
             markup,
             code,
-            ..PlatformCapabilities::plain(100_000, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(100_000, LengthUnit::Chars)
         }
     }
 
@@ -178,10 +178,10 @@ mod tests {
 
     fn asked(call: &str, (markup, code): (MarkupFormat, CodeBlock)) -> String {
         let text = QuestionText::default()
-            .with("**May this be done?**")
+            .with_frame("**May this be done?**")
             .with_call(call)
-            .with("Answer `yes CODE`.");
-        text.dressed(abilities(markup, code))
+            .with_frame("Answer `yes CODE`.");
+        text.render_for(abilities(markup, code))
     }
 
     /// What stands in the first block of three backticks, and around it.
@@ -273,12 +273,13 @@ mod tests {
     #[test]
     fn a_reason_is_words_and_no_markup() {
         let reason = "||x|| ```\n**bold** <b> [a](https://x.test)";
-        let discord = literal(reason, abilities(MARKDOWN.0, MARKDOWN.1));
+        let discord = escape_literal(reason, abilities(MARKDOWN.0, MARKDOWN.1));
         assert!(!discord.contains('`') && !discord.contains('\n'), "{discord}");
         assert!(!discord.replace("\\|", "").contains('|'), "{discord}");
         for (platform, _) in [GRAMMARS[0], GRAMMARS[1]] {
-            let text = QuestionText::default().with(literal(reason, abilities(platform.0, platform.1)));
-            let text = text.dressed(abilities(platform.0, platform.1));
+            let text =
+                QuestionText::default().with_frame(escape_literal(reason, abilities(platform.0, platform.1)));
+            let text = text.render_for(abilities(platform.0, platform.1));
             assert!(text.contains("**bold** &lt;b&gt; [a](https://x.test)"), "{text}");
         }
     }

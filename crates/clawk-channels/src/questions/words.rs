@@ -1,12 +1,12 @@
 //! What a question says to a person, and what a typed answer means. Pure.
 
-use clawk_kernel::sheet::{PreviewDisplay, visible};
+use clawk_kernel::sheet::{PreviewDisplay, visible_text};
 use clawk_kernel::{ApprovalQuestion, EntryPoint, PastApproval, WaitingApproval};
 use clawk_proto::{Digest, RequestId};
 
-use super::text::{QuestionText, literal};
+use super::text::{QuestionText, escape_literal};
 use crate::adapter::{ChannelAdapter, Decision};
-use crate::split::length;
+use crate::split::text_length;
 
 /// Room for what is said around a question's own text.
 const AROUND: usize = 500;
@@ -20,7 +20,7 @@ pub(super) fn id_of(asked: &WaitingApproval) -> &RequestId {
     }
 }
 
-pub(super) fn first(asked: &WaitingApproval) -> Option<&ApprovalQuestion> {
+pub(super) fn first_question(asked: &WaitingApproval) -> Option<&ApprovalQuestion> {
     match asked {
         WaitingApproval::One(question) => Some(question),
         WaitingApproval::Plan(plan) => plan.steps.first(),
@@ -44,13 +44,13 @@ pub(super) fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
 }
 
 /// What the person reads, and the digests of what they read whole; none: it can't be answered here.
-pub(super) fn words(
+pub(super) fn question_words(
     asked: &WaitingApproval,
     adapter: &dyn ChannelAdapter,
     code: &str,
     whose: &str,
 ) -> (QuestionText, Vec<Digest>) {
-    let abilities = adapter.abilities();
+    let abilities = adapter.capabilities();
     let (max, unit) = abilities.limit;
     let questions: Vec<&ApprovalQuestion> = match asked {
         WaitingApproval::One(question) => vec![question],
@@ -63,39 +63,39 @@ pub(super) fn words(
     for question in &questions {
         match question.sheet.offer(room, false, &elsewhere) {
             PreviewDisplay::Whole(text) => {
-                let reason = literal(&question.reason, abilities);
+                let reason = escape_literal(&question.reason, abilities);
                 let reason = match shown.is_empty() {
                     true => format!("**May this be done?**\n{whose}\n{reason}"),
                     false => reason,
                 };
-                whole = whole.with(reason).with_call(text);
+                whole = whole.with_frame(reason).with_call(text);
                 shown.push(question.sheet.digest());
             }
             PreviewDisplay::File { .. } | PreviewDisplay::Elsewhere(_) => {}
         }
     }
-    let whole = whole.with(if abilities.buttons {
+    let whole = whole.with_frame(if abilities.buttons {
         format!("Press a button, or answer `yes {code}` or `no {code} reason`.")
     } else {
         format!("Answer `yes {code}` or `no {code} reason`.")
     });
-    if shown.len() == questions.len() && length(&whole.dressed(abilities), unit) <= max {
+    if shown.len() == questions.len() && text_length(&whole.render_for(abilities), unit) <= max {
         return (whole, shown);
     }
     let tools: Vec<String> = questions
         .iter()
-        .map(|question| visible(&question.tool).replace('`', "'"))
+        .map(|question| visible_text(&question.tool).replace('`', "'"))
         .collect();
     let text = format!(
         "**May this be done?** `{}`\n{whose}\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
         tools.join("`, `")
     );
-    (QuestionText::default().with(text), Vec::new())
+    (QuestionText::default().with_frame(text), Vec::new())
 }
 
 /// Who wants it, where the question is asked in another place than that person's own conversation; else nothing. Ids come from a
 /// platform and may hold anything: each is one short line of plain characters.
-pub(super) fn whose(door: Option<EntryPoint>, place: (&str, &str)) -> String {
+pub(super) fn requester_line(door: Option<EntryPoint>, place: (&str, &str)) -> String {
     let plain = |id: &str| -> String {
         let fits = |c: &char| c.is_alphanumeric() || "@.:_+-=/!#$%".contains(*c);
         id.chars().filter(fits).take(MAX_ID).collect()
@@ -114,25 +114,25 @@ pub(super) fn whose(door: Option<EntryPoint>, place: (&str, &str)) -> String {
 }
 
 /// What a decision of the record is called. It reads as it does where it was made: whichever of both comes first is shown.
-pub(super) fn told(past: &PastApproval) -> Decision {
+pub(super) fn decision_from_record(past: &PastApproval) -> Decision {
     let (yes, word) = match past.answer.as_str() {
         "approve" => (true, "Approved"),
         "approve-for-session" => (true, "Approved for the session"),
         "always" => (true, "Always approved"),
         "deny" => (false, "Denied"),
-        "timeout-deny" => return nobody(Some(false), "Denied: nobody answered in time."),
-        "timeout-allow" => return nobody(Some(true), "Allowed: nobody answered in time."),
-        "cancelled" => return nobody(None, "It was cancelled."),
+        "timeout-deny" => return decision_by_nobody(Some(false), "Denied: nobody answered in time."),
+        "timeout-allow" => return decision_by_nobody(Some(true), "Allowed: nobody answered in time."),
+        "cancelled" => return decision_by_nobody(None, "It was cancelled."),
         _ => return waits_no_more(),
     };
-    by((yes, word), &past.by, &past.channel)
+    decision_by((yes, word), &past.by, &past.channel)
 }
 
 pub(super) fn waits_no_more() -> Decision {
-    nobody(None, "It waits no more.")
+    decision_by_nobody(None, "It waits no more.")
 }
 
-fn nobody(yes: Option<bool>, text: &str) -> Decision {
+fn decision_by_nobody(yes: Option<bool>, text: &str) -> Decision {
     Decision {
         yes,
         by: None,
@@ -140,7 +140,7 @@ fn nobody(yes: Option<bool>, text: &str) -> Decision {
     }
 }
 
-pub(super) fn by((yes, word): (bool, &str), person: &str, channel: &str) -> Decision {
+pub(super) fn decision_by((yes, word): (bool, &str), person: &str, channel: &str) -> Decision {
     Decision {
         yes: Some(yes),
         by: Some(person.to_owned()),

@@ -32,7 +32,7 @@ async fn a_platform_that_does_not_answer_holds_no_others_question_up() {
     let places = (folder.path(), "dead:1,chat:9009");
     let channels = asking(&rig, kernel.clone(), configs, &fake.secrets(), places).await;
     fake.attach(channels.clone());
-    until(|| async { channels.report().await.unwrap()[1].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[1].state.as_str() == "ready" }).await;
     let began = Instant::now();
     fake.says(&direct(&*fake, 1, 2, "write a line")).await;
     until(|| async {

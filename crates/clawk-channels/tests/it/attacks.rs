@@ -95,7 +95,7 @@ async fn a_quoted_a_hidden_or_a_foreign_approval_is_none() {
         ))
         .await;
         until(|| async { stage.report().await.accepted >= 12 }).await;
-        assert_eq!(stage.kernel.pending().len(), 1, "{}", fake.kind());
+        assert_eq!(stage.kernel.pending_questions().len(), 1, "{}", fake.kind());
         assert_eq!(stage.rig.runner.runs(), [], "{}", fake.kind());
         fake.says(&say(&*fake, 40, &home, &admin, &format!("yes {code}")))
             .await;
@@ -207,7 +207,7 @@ async fn a_press_counts_only_for_its_own_question_where_it_was_asked() {
             fake.press(yes, &format!("{admin}\u{200b}"), &asked).await;
             fake.press(yes, &format!(" {admin}"), &asked).await;
         }
-        assert_eq!(stage.kernel.pending().len(), 1, "{}", fake.kind());
+        assert_eq!(stage.kernel.pending_questions().len(), 1, "{}", fake.kind());
         assert_eq!(stage.rig.runner.runs(), [], "{}", fake.kind());
         fake.press(yes, &admin, &asked).await;
         until(|| async { stage.rig.runner.runs().len() == 1 }).await;
@@ -242,7 +242,7 @@ async fn a_viewers_turn_gets_no_tool_and_no_more_rights_after_a_crash() {
     fake.says(&direct(&*fake, 1, 2, "write my name")).await;
     sent(&fake, 1).await;
     assert_eq!(stage.rig.runner.runs(), []);
-    assert_eq!(stage.kernel.pending().len(), 0, "nobody is even asked");
+    assert_eq!(stage.kernel.pending_questions().len(), 0, "nobody is even asked");
     let kinds = rig.journal.kinds();
     let accepted = kinds
         .iter()
@@ -255,10 +255,10 @@ async fn a_viewers_turn_gets_no_tool_and_no_more_rights_after_a_crash() {
     let stage = Stage::on(again, Arc::clone(&fake), viewer_of(&*fake, "admin"), folder).await;
     sent(&fake, 2).await;
     assert_eq!(stage.rig.runner.runs(), []);
-    assert_eq!(stage.kernel.pending().len(), 0, "{:?}", fake.sent());
+    assert_eq!(stage.kernel.pending_questions().len(), 0, "{:?}", fake.sent());
     // What they say now is an admin's: it is asked for.
     fake.says(&direct(&*fake, 2, 2, "write my name again")).await;
-    until(|| async { stage.kernel.pending().len() == 1 }).await;
+    until(|| async { stage.kernel.pending_questions().len() == 1 }).await;
     stage.end().await;
 }
 
@@ -286,7 +286,7 @@ async fn a_name_that_looks_like_an_admins_is_nobodys() {
     }
     until(|| async { stage.report().await.accepted >= 5 }).await;
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    assert_eq!(stage.kernel.pending().len(), 1);
+    assert_eq!(stage.kernel.pending_questions().len(), 1);
     assert_eq!(stage.rig.runner.runs(), []);
     stage.end().await;
 }
@@ -380,30 +380,30 @@ async fn guessed_pairing_codes_close_the_door_and_open_nothing() {
         for n in 0..5 {
             let guess = stage
                 .channels
-                .decide(&format!("2222222{}", n + 2), true, "test")
+                .decide_pairing(&format!("2222222{}", n + 2), true, "test")
                 .await;
             assert_eq!(guess, Err(NotDone::WrongCode));
         }
         assert_eq!(
-            stage.channels.decide(&code, true, "test").await,
+            stage.channels.decide_pairing(&code, true, "test").await,
             Err(NotDone::Closed),
             "the right one, too"
         );
-        assert!(stage.channels.pairings()[0].paired.is_empty());
+        assert!(stage.channels.list_pairings()[0].paired.is_empty());
         // Codes end, so that a flood of people fills no table.
         for person in 10..20 {
             fake.says(&direct(&*fake, person, person, "say me too")).await;
         }
         until(|| async { stage.report().await.refused == 13 }).await;
-        assert!(stage.channels.pairings()[0].pending.len() <= 2);
+        assert!(stage.channels.list_pairings()[0].pending.len() <= 2);
         stage.rig.clock.advance_ms(61_000);
         assert!(
-            stage.channels.decide(&code, true, "test").await.is_ok(),
+            stage.channels.decide_pairing(&code, true, "test").await.is_ok(),
             "{}",
             fake.kind()
         );
         assert_eq!(
-            stage.channels.decide(&code, true, "test").await,
+            stage.channels.decide_pairing(&code, true, "test").await,
             Err(NotDone::WrongCode),
             "once"
         );
@@ -481,7 +481,7 @@ async fn no_secret_is_in_a_log_a_trace_an_error_a_prompt_or_a_message() {
             heard(&model.asked())
         )
         .unwrap();
-        write!(seen, "{:?}", stage.kernel.outbox(100).await.unwrap()).unwrap();
+        write!(seen, "{:?}", stage.kernel.read_outbox(100).await.unwrap()).unwrap();
         for entry in std::fs::read_dir(folder.path()).unwrap() {
             seen.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
         }
@@ -526,7 +526,9 @@ async fn a_webhook_that_names_itself_an_admin_is_not_one() {
             ("content-type", "application/json"),
             ("authorization", "Bearer shared"),
         ];
-        let reply = channels.receive("hook", hook(&headers, body.as_bytes())).await;
+        let reply = channels
+            .receive_hook("hook", hook(&headers, body.as_bytes()))
+            .await;
         assert_eq!(reply.status, 403, "{sender}");
     }
     assert_eq!(rig.journal.inbox(), []);

@@ -29,7 +29,7 @@ async fn on(rig: &Rig, config: Value, folder: &std::path::Path) -> (clawk_kernel
     let kernel = rig.start().await;
     let configs = BTreeMap::from([("tick".to_owned(), serde_json::from_value(config).unwrap())]);
     let channels = start(rig, kernel.clone(), configs, &[], folder).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     (kernel, channels)
 }
 
@@ -46,12 +46,12 @@ async fn runs_never_overlap_more_than_they_may() {
         rig.runner.set("write", Behaviour::Sleep(600));
         let folder = tempfile::tempdir().unwrap();
         let (_kernel, channels) = on(&rig, json!({}), folder.path()).await;
-        channels.fire("tick").await.unwrap();
-        channels.fire("tick").await.unwrap();
-        let third = channels.fire("tick").await;
+        channels.fire_trigger("tick").await.unwrap();
+        channels.fire_trigger("tick").await.unwrap();
+        let third = channels.fire_trigger("tick").await;
         assert_eq!(third.is_ok(), policy == "queue", "{policy}: {third:?}");
         assert!(
-            matches!(channels.fire("tick").await, Err(NotDone::Failed(_))),
+            matches!(channels.fire_trigger("tick").await, Err(NotDone::Failed(_))),
             "{policy}"
         );
         until(|| async { rig.runner.runs().len() == 2 }).await;
@@ -137,7 +137,7 @@ async fn a_run_under_way_keeps_its_place_over_a_restart() {
     rig.models.insert("model".to_owned(), Arc::new(writes));
     let folder = tempfile::tempdir().unwrap();
     let (kernel, channels) = on(&rig, json!({}), folder.path()).await;
-    channels.fire("tick").await.unwrap();
+    channels.fire_trigger("tick").await.unwrap();
     until(|| async { rig.runner.runs().len() == 1 }).await;
     channels.close().await;
     // The process is gone.
@@ -145,7 +145,7 @@ async fn a_run_under_way_keeps_its_place_over_a_restart() {
     drop(kernel);
     let (_kernel, channels) = on(&rig, json!({}), folder.path()).await;
     assert!(
-        matches!(channels.fire("tick").await, Err(NotDone::Failed(_))),
+        matches!(channels.fire_trigger("tick").await, Err(NotDone::Failed(_))),
         "its place is taken"
     );
     channels.close().await;

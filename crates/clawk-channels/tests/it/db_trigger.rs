@@ -43,7 +43,7 @@ async fn on(rig: &Rig, folder: &Path) -> (Kernel, Channels) {
 }
 
 async fn ready(channels: &Channels) {
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
 }
 
 fn ended(rig: &Rig) -> usize {
@@ -146,7 +146,7 @@ async fn a_burst_waits_in_the_table_and_no_more_run_than_may() {
         "insert into orders values ('a'), ('b'), ('c'); update orders set note = 'x' where note = 'b'",
     )
     .unwrap();
-    until(|| async { kernel.pending().len() == 1 }).await;
+    until(|| async { kernel.pending_questions().len() == 1 }).await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(rig.journal.inbox().len(), 1, "one place, one run");
     let waits = |shop: &Connection| {
@@ -174,7 +174,7 @@ async fn a_database_that_is_not_there_is_never_made() {
     let folder = tempfile::tempdir().unwrap();
     let (_kernel, channels) = on(&rig, folder.path()).await;
     until(|| async {
-        channels.report().await.unwrap()[0]
+        channels.channel_reports().await.unwrap()[0]
             .reason
             .as_deref()
             .is_some_and(|reason| reason.contains("can't be opened"))
@@ -216,8 +216,11 @@ mod on_postgres {
         let folder = tempfile::tempdir().unwrap();
         // A wrong password is a person's to mend, and is in no reason.
         let (kernel, channels) = on(&rig, &address(&server), "wrong-password", folder.path()).await;
-        until(|| async { channels.report().await.unwrap()[0].state.as_str() == "failed" }).await;
-        let reason = channels.report().await.unwrap()[0].reason.clone().unwrap();
+        until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "failed" }).await;
+        let reason = channels.channel_reports().await.unwrap()[0]
+            .reason
+            .clone()
+            .unwrap();
         assert!(!reason.contains("wrong-password"), "{reason}");
         channels.close().await;
         kernel.shutdown("test", 1_000).await;
@@ -260,7 +263,7 @@ mod on_postgres {
         let (_kernel, channels) = on(&rig, &address(&server), server::Server::PASSWORD, folder.path()).await;
         until(|| async { ended(&rig) == 206 }).await;
         server.stop();
-        until(|| async { channels.report().await.unwrap()[0].state.as_str() == "degraded" }).await;
+        until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "degraded" }).await;
         server.again();
         ready(&channels).await;
         server.sql("insert into orders(note) values ('afterwards')");

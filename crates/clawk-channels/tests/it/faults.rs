@@ -70,16 +70,19 @@ async fn a_person_on_discord_is_written_to_by_their_id() {
     )
     .await;
     fake.attach(channels.clone());
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     let id = MessageId("0197f3a0-0000-7000-8000-000000000001".parse().unwrap());
     let delivery = channels
-        .send("chat", &fake.id(2), "Hello you.", &[], id)
+        .send_text("chat", &fake.id(2), "Hello you.", &[], id)
         .await
         .unwrap();
     assert!(matches!(delivery, Delivery::Delivered { .. }), "{delivery:?}");
     assert_eq!(fake.sent()[0].conversation, fake.direct(2));
     let id = MessageId("0197f3a0-0000-7000-8000-000000000002".parse().unwrap());
-    let delivery = channels.send("chat", "99", "Nobody.", &[], id).await.unwrap();
+    let delivery = channels
+        .send_text("chat", "99", "Nobody.", &[], id)
+        .await
+        .unwrap();
     assert!(
         matches!(delivery, Delivery::Delivered { .. }),
         "a channel of this id: {delivery:?}"
@@ -116,7 +119,7 @@ async fn a_paired_person_is_told_where_they_asked() {
         sent(&fake, 1).await;
         let text = fake.sent()[0].text.clone();
         let code = text.split("owner: ").nth(1).unwrap()[..8].to_owned();
-        stage.channels.decide(&code, true, "owner").await.unwrap();
+        stage.channels.decide_pairing(&code, true, "owner").await.unwrap();
         sent(&fake, 2).await;
         let told = &fake.sent()[1];
         assert!(told.text.contains("You are paired"), "{told:?}");
@@ -168,7 +171,7 @@ async fn nothing_is_acknowledged_before_the_bot_knows_who_it_is() {
             &[("x-telegram-bot-api-secret-token", "hook-secret")],
             update.to_string().as_bytes(),
         );
-        assert_eq!(channels.receive("chat", request).await.status, 503);
+        assert_eq!(channels.receive_hook("chat", request).await.status, 503);
     }
     assert_eq!(rig.journal.inbox(), []);
     channels.close().await;
@@ -184,7 +187,9 @@ async fn nothing_is_acknowledged_before_the_bot_knows_who_it_is() {
         ("x-slack-request-timestamp", at.as_str()),
         ("x-slack-signature", &signed),
     ];
-    let reply = channels.receive("chat", hook(&headers, body.as_bytes())).await;
+    let reply = channels
+        .receive_hook("chat", hook(&headers, body.as_bytes()))
+        .await;
     assert_eq!(reply.status, 503);
     assert_eq!(rig.journal.inbox(), []);
     channels.close().await;
@@ -212,7 +217,9 @@ async fn nothing_is_acknowledged_before_the_bot_knows_who_it_is() {
         ("x-lark-request-nonce", "nonce"),
         ("x-lark-signature", &signed),
     ];
-    let reply = channels.receive("chat", hook(&headers, body.as_bytes())).await;
+    let reply = channels
+        .receive_hook("chat", hook(&headers, body.as_bytes()))
+        .await;
     assert_eq!(reply.status, 503);
     assert_eq!(rig.journal.inbox(), []);
     channels.close().await;
@@ -349,7 +356,7 @@ async fn a_webhooks_files_are_fetched_where_its_answers_go_and_nowhere_in_the_ow
         ];
         taken(
             &channels
-                .receive("hook", hook(&headers, body.to_string().as_bytes()))
+                .receive_hook("hook", hook(&headers, body.to_string().as_bytes()))
                 .await,
         );
         let files = std::fs::read_dir(folder.path().join("attachments")).map_or(0, Iterator::count);

@@ -258,7 +258,7 @@ async fn goes_out(fake: &Arc<dyn Fake>, text: &str, files: &[OutFile]) -> Delive
     let id = "0197f3a0-0000-7000-8000-000000000001".parse().unwrap();
     let sent = stage
         .channels
-        .send("chat", &fake.direct(2), text, files, clawk_proto::MessageId(id))
+        .send_text("chat", &fake.direct(2), text, files, clawk_proto::MessageId(id))
         .await
         .unwrap();
     stage.end().await;
@@ -366,7 +366,7 @@ async fn files_and_pictures_can_be_switched_off() {
         let out = reader
             .stage
             .channels
-            .send(
+            .send_text(
                 "chat",
                 &fake.direct(2),
                 "here",

@@ -29,7 +29,7 @@ async fn serve(rig: &Rig, to: &str, folder: &Path) -> Channels {
     let config = json!({"users": {"ann": "ANN", "bob": "BOB"}, "admins": ["ann"], "public_url": "https://chat.example/x"});
     let configs = BTreeMap::from([("page".to_owned(), serde_json::from_value(config).unwrap())]);
     let channels = asking(rig, kernel, configs, &TOKENS, (folder, to)).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     channels
 }
 
@@ -53,7 +53,7 @@ async fn asks(channels: &Channels, headers: &[(&'static str, &str)]) -> HookResp
         headers: map,
         body: bytes::Bytes::new(),
     };
-    channels.serve("page", hook).await
+    channels.serve_hook("page", hook).await
 }
 
 const V1: (&str, &str) = ("sec-websocket-protocol", "clawk.v1");
@@ -372,8 +372,10 @@ async fn a_file_is_fetched_by_the_session_that_it_was_sent_to() {
     let sender = hello["sender"].as_str().unwrap();
     let conversation = format!("{sender}/{}", sender.strip_prefix("session-").unwrap());
     let file = OutFile::new("a.txt", bytes::Bytes::from_static(b"abc"));
-    let id = MessageId(rig.clock.uuid());
-    let sent = channels.send("page", &conversation, "Here.", &[file], id).await;
+    let id = MessageId(rig.clock.new_uuid());
+    let sent = channels
+        .send_text("page", &conversation, "Here.", &[file], id)
+        .await;
     assert!(matches!(sent, Ok(Delivery::Delivered { .. })), "{sent:?}");
     let message = client.next().await.unwrap();
     assert_eq!(message["files"][0]["name"], "a.txt", "{message}");
@@ -394,7 +396,7 @@ async fn a_file_is_fetched_by_the_session_that_it_was_sent_to() {
             headers,
             body: bytes::Bytes::new(),
         };
-        let mut served = channels.serve("page", hook).await;
+        let mut served = channels.serve_hook("page", hook).await;
         let body = match served.stream.as_mut() {
             Some(pieces) => pieces.recv().await,
             None => None,

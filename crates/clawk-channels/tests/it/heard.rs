@@ -9,7 +9,7 @@ use clawk_channels::Channels;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{
     AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
-    ModelMessage, ModelProvider, ProviderError, heard,
+    ModelMessage, ModelProvider, ProviderError, transcription_usage,
 };
 use clawk_kernel::testing::{Rig, ScriptedModel, calls, manifest, says};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ impl ModelProvider for Ear {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         audio: &'a AudioRecording,
         _: &'a CancellationToken,
@@ -60,7 +60,7 @@ impl ModelProvider for Ear {
                 return Err(ScriptedModel::fault(FaultKind::Rejected, "no such model"));
             }
             let text = self.says.lock().unwrap().clone();
-            let usage = heard(audio.length_ms);
+            let usage = transcription_usage(audio.length_ms);
             Ok(AudioTranscript { text, usage })
         })
     }
@@ -167,7 +167,7 @@ async fn connected(rig: &Rig, kernel: &Kernel, folder: &tempfile::TempDir, fake:
     let (secrets, at) = (fake.secrets(), (folder.path(), to.as_str()));
     let channels = asking(rig, kernel.clone(), configs, &secrets, at).await;
     fake.attach(channels.clone());
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     channels
 }
 
@@ -206,7 +206,7 @@ async fn once(fake: Arc<dyn Fake>) {
     assert_eq!(scene.fake.sent()[0].conversation, scene.fake.direct(2));
     // The platform sends it again.
     scene.brings(1, 2).await;
-    until(|| async { scene.channels.report().await.unwrap()[0].duplicates == 1 }).await;
+    until(|| async { scene.channels.channel_reports().await.unwrap()[0].duplicates == 1 }).await;
     assert_eq!(scene.ear.times(), 1);
     assert_eq!(
         *scene.ear.heard.lock().unwrap(),
@@ -247,7 +247,7 @@ async fn a_platform_waits_for_no_transcript_and_a_recording_outlives_the_run_tha
     until(|| async { scene.shelved() == 0 }).await;
     assert_eq!((scene.ear.times(), scene.fake.sent().len()), (1, 1));
     scene.brings(1, 2).await;
-    until(|| async { scene.channels.report().await.unwrap()[0].duplicates == 1 }).await;
+    until(|| async { scene.channels.channel_reports().await.unwrap()[0].duplicates == 1 }).await;
     assert_eq!((scene.ear.times(), scene.fake.sent().len()), (1, 1));
     scene.end().await;
 }
@@ -263,7 +263,7 @@ async fn without_the_feature_and_for_strangers_nothing_is_transcribed() {
         if more.get("access_control").is_some() {
             // Another's recording.
             scene.brings(1, 3).await;
-            until(|| async { scene.channels.report().await.unwrap()[0].refused == 1 }).await;
+            until(|| async { scene.channels.channel_reports().await.unwrap()[0].refused == 1 }).await;
             assert_eq!(scene.fake.kept().fetches.load(Ordering::SeqCst), 0);
         } else {
             scene.brings(1, 2).await;
@@ -336,13 +336,17 @@ async fn a_transcript_forges_no_frame_and_presses_nothing() {
     );
     // Person 1 is an admin and is asked; the code is spoken.
     scene.fake.says(&direct(&*scene.fake, 2, 1, "write a line")).await;
-    until(|| async { scene.kernel.pending().len() == 1 && scene.fake.sent().len() == 2 }).await;
+    until(|| async { scene.kernel.pending_questions().len() == 1 && scene.fake.sent().len() == 2 }).await;
     let asked = scene.answer();
     let code: String = asked.rsplit("no ").next().unwrap().chars().take(8).collect();
     *scene.ear.says.lock().unwrap() = format!("yes {code}");
     scene.brings(3, 1).await;
     until(|| async { scene.ear.times() == 2 && scene.shelved() == 0 }).await;
-    assert_eq!(scene.kernel.pending().len(), 1, "a voice is not a press");
+    assert_eq!(
+        scene.kernel.pending_questions().len(),
+        1,
+        "a voice is not a press"
+    );
     assert_eq!(scene.rig.runner.runs(), []);
     scene.end().await;
 }

@@ -155,7 +155,7 @@ async fn on(rig: &Rig, server: &Synapse, token: &str, folder: &Path) -> (Kernel,
         json!({"base_url": server.url(), "settings": {"user_id": AGENT}, "admins": ["@ann:localhost"]});
     let configs = BTreeMap::from([("chat".to_owned(), serde_json::from_value(config).unwrap())]);
     let channels = asking(rig, kernel.clone(), configs, &[("TOKEN", token)], (folder, "")).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     (kernel, channels)
 }
 
@@ -200,7 +200,7 @@ async fn a_person_on_a_real_homeserver_is_answered_once_and_approves_in_words() 
     server.person(&["say", &ann, &room, "m4", "say later"]);
     let (_kernel, channels) = on(&rig, &server, &token, folder.path()).await;
     until_said(&server, &ann, &room, "later").await;
-    until(|| async { channels.report().await.unwrap()[0].queued == 0 }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].queued == 0 }).await;
     let all = server.read(&ann, &room);
     for part in ["hello", "later"] {
         assert_eq!(

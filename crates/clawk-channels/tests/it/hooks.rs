@@ -70,14 +70,14 @@ async fn a_webhook_takes_what_is_signed_and_answers_who_waits() {
         request.query = query.to_owned();
         request
     };
-    let reply = channels.receive("hook", request(&body, "wait=20")).await;
+    let reply = channels.receive_hook("hook", request(&body, "wait=20")).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let told: Value = serde_json::from_str(&reply.body).unwrap();
     assert_eq!(
         told,
         json!({"accepted": true, "duplicate": false, "text": "hello\n\n_Record: no action was taken for this answer._"})
     );
-    let again = channels.receive("hook", request(&body, "")).await;
+    let again = channels.receive_hook("hook", request(&body, "")).await;
     assert_eq!(
         (again.status, again.body.contains("\"duplicate\":true")),
         (202, true),
@@ -85,16 +85,19 @@ async fn a_webhook_takes_what_is_signed_and_answers_who_waits() {
     );
     // Nobody waits and there is no `base_url`: the answer is owed until somebody asks for it.
     let second = message("2", "say later");
-    assert_eq!(channels.receive("hook", request(&second, "")).await.status, 202);
-    until(|| async { channels.report().await.unwrap()[0].dead == 1 }).await;
-    let reply = channels.receive("hook", request(&second, "wait=20")).await;
+    assert_eq!(
+        channels.receive_hook("hook", request(&second, "")).await.status,
+        202
+    );
+    until(|| async { channels.channel_reports().await.unwrap()[0].dead == 1 }).await;
+    let reply = channels.receive_hook("hook", request(&second, "wait=20")).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert!(reply.body.contains("later"), "{reply:?}");
     // By a token instead of a signature.
     let third = message("3", "say three");
     let bearer = format!("Bearer {SECRET}");
     let reply = channels
-        .receive(
+        .receive_hook(
             "hook",
             hook(
                 &[("content-type", "application/json"), ("authorization", &bearer)],
@@ -121,13 +124,16 @@ async fn a_webhooks_files_go_out_with_the_text() {
         .with_state(got.clone());
     let base = crate::fakes::serve(router).await;
     let (_rig, channels, _folder) = with("webhook", json!({"base_url": base})).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     let files = [clawk_channels::OutFile::new(
         "../chart.png",
         bytes::Bytes::from_static(b"abc"),
     )];
     let id = clawk_proto::MessageId("0197f3a0-0000-7000-8000-000000000001".parse().unwrap());
-    let sent = channels.send("hook", "room", "Here.", &files, id).await.unwrap();
+    let sent = channels
+        .send_text("hook", "room", "Here.", &files, id)
+        .await
+        .unwrap();
     assert!(
         matches!(sent, clawk_kernel::ports::Delivery::Delivered { .. }),
         "{sent:?}"
@@ -200,16 +206,16 @@ async fn twenty_bad_requests_to_a_webhook_are_refused() {
     ];
     assert!(cases.len() >= 20);
     for (n, (status, headers, body)) in cases.into_iter().enumerate() {
-        let reply = channels.receive("hook", hook(&headers, body)).await;
+        let reply = channels.receive_hook("hook", hook(&headers, body)).await;
         assert_eq!(reply.status, status, "case {n}: {reply:?}");
         assert!(!reply.body.contains(SECRET));
     }
     let mut get = hook(&[json, (sig, &good)], &body);
     get.method = http::Method::GET;
-    assert_eq!(channels.receive("hook", get).await.status, 405);
+    assert_eq!(channels.receive_hook("hook", get).await.status, 405);
     assert_eq!(
         channels
-            .receive("other", hook(&[json, (sig, &good)], &body))
+            .receive_hook("other", hook(&[json, (sig, &good)], &body))
             .await
             .status,
         404
@@ -247,17 +253,19 @@ async fn slack_requests_that_are_not_slacks_are_refused() {
         vec![(time, &at), (sig, "")],
     ];
     for headers in cases {
-        let reply = channels.receive("hook", hook(&headers, body.as_bytes())).await;
+        let reply = channels
+            .receive_hook("hook", hook(&headers, body.as_bytes()))
+            .await;
         assert_eq!(reply.status, 401, "{headers:?}: {reply:?}");
     }
     let changed = body.replace("say no", "say yes");
     let reply = channels
-        .receive("hook", hook(&[(time, &at), (sig, &good)], changed.as_bytes()))
+        .receive_hook("hook", hook(&[(time, &at), (sig, &good)], changed.as_bytes()))
         .await;
     assert_eq!(reply.status, 401);
     assert_eq!(rig.journal.inbox(), []);
     let reply = channels
-        .receive("hook", hook(&[(time, &at), (sig, &good)], body.as_bytes()))
+        .receive_hook("hook", hook(&[(time, &at), (sig, &good)], body.as_bytes()))
         .await;
     // Slack can't be reached: who the bot is is not known yet, and Slack keeps the message.
     assert_eq!(reply.status, 503);
@@ -265,11 +273,11 @@ async fn slack_requests_that_are_not_slacks_are_refused() {
     let check = json!({"type": "url_verification", "challenge": "abc"}).to_string();
     let signed = slack::signature("signing-secret", &at, check.as_bytes());
     let reply = channels
-        .receive("hook", hook(&[(time, &at), (sig, &signed)], check.as_bytes()))
+        .receive_hook("hook", hook(&[(time, &at), (sig, &signed)], check.as_bytes()))
         .await;
     assert!(reply.body.contains("abc"));
     let reply = channels
-        .receive("hook", hook(&[(time, &at), (sig, &good)], check.as_bytes()))
+        .receive_hook("hook", hook(&[(time, &at), (sig, &good)], check.as_bytes()))
         .await;
     assert_eq!(reply.status, 401, "what was not verified is not answered");
     channels.close().await;

@@ -170,7 +170,7 @@ async fn on(rig: &Rig, name: &str, config: Value, folder: &Path) -> (Kernel, Cha
 }
 
 async fn state(channels: &Channels, word: &str) {
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == word }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == word }).await;
 }
 
 fn email(access: &Value) -> Value {
@@ -232,10 +232,10 @@ async fn a_mail_is_answered_in_its_thread_and_once() {
     assert!(answer.contains("Subject: Re: Plans"), "{answer}");
     let inbox = rig.journal.inbox();
     assert_eq!(inbox.len(), 2, "one turn for each mail: {inbox:?}");
-    let sessions = kernel.sessions();
+    let sessions = kernel.list_open_sessions();
     assert_eq!(sessions.len(), 1, "one thread is one session: {sessions:?}");
     // Handed in and recorded as such: else it would be sent again under the same Message-ID.
-    until(|| async { channels.report().await.unwrap()[0].queued == 0 }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].queued == 0 }).await;
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The position outlives the process: nothing is answered again, and what came in between is.
@@ -318,7 +318,7 @@ async fn a_mails_files_stay_in_their_folder() {
     )];
     let id = clawk_proto::MessageId("0197f3a0-0000-7000-8000-000000000001".parse().unwrap());
     let sent = channels
-        .send("post", "ann@corp.test", "Here it is.", &files, id)
+        .send_text("post", "ann@corp.test", "Here it is.", &files, id)
         .await
         .unwrap();
     assert!(
@@ -386,7 +386,13 @@ async fn a_wrong_password_fails_the_channel_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let (_kernel, channels) = on(&rig, "post", servers.email(), folder.path()).await;
     state(&channels, "failed").await;
-    let reason = channels.report().await.unwrap().remove(0).reason.unwrap();
+    let reason = channels
+        .channel_reports()
+        .await
+        .unwrap()
+        .remove(0)
+        .reason
+        .unwrap();
     assert!(reason.contains("refuses the login"), "{reason}");
     assert!(!reason.contains("other"), "no password is shown: {reason}");
     channels.close().await;

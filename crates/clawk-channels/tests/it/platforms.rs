@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clawk_channels::{CheckGrade, HookRequest, check};
+use clawk_channels::{CheckGrade, HookRequest, check_channels};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Channel;
 use clawk_secrets::{EnvironmentSource, SecretResolver};
@@ -52,9 +52,9 @@ async fn checked(fake: &dyn Fake, secret: Option<&str>) -> (Vec<(&'static str, C
         _ => (name.to_owned(), value.to_owned()),
     });
     let secrets: Vec<_> = secrets.collect();
-    let resolver = SecretResolver::without_store(EnvironmentSource::fixed(secrets.clone()));
+    let resolver = SecretResolver::without_store(EnvironmentSource::from_pairs(secrets.clone()));
     let now = SystemClock::default().now();
-    let found = check(&[(&declared, &config(fake))], &resolver, now, "").await;
+    let found = check_channels(&[(&declared, &config(fake))], &resolver, now, "").await;
     let words = format!("{found:?}");
     assert!(
         secrets.iter().all(|(_, secret)| !words.contains(secret)),
@@ -130,7 +130,7 @@ async fn an_answer_that_the_platform_forbids_now_waits_until_the_person_writes()
         fake.trouble(Trouble::Forbidden);
         fake.says(&direct(&*fake, 1, 2, "say late")).await;
         until(|| async { stage.report().await.dead == 1 }).await;
-        let waits = stage.kernel.outbox(10).await.unwrap();
+        let waits = stage.kernel.read_outbox(10).await.unwrap();
         let why = waits[0].reason.clone().unwrap();
         assert!(why.starts_with("it waits for the person's next message"), "{why}");
         fake.trouble(Trouble::Nothing);
@@ -177,7 +177,7 @@ async fn a_question_that_the_platform_refused_is_asked_when_the_person_writes_ag
         let stage = Stage::new(Arc::clone(&fake), json!({})).await;
         fake.trouble(Trouble::Forbidden);
         fake.says(&direct(&*fake, 1, 1, "write a line")).await;
-        until(|| async { stage.kernel.pending().len() == 1 }).await;
+        until(|| async { stage.kernel.pending_questions().len() == 1 }).await;
         // The platform takes nothing more in this conversation, whatever is tried.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         assert!(!asked(&*fake), "{}: {:?}", fake.kind(), fake.sent());
@@ -212,7 +212,7 @@ async fn whatsapp_asks_whether_the_address_is_ours() {
     let fake: Arc<dyn Fake> = Arc::new(fakes::whatsapp::start().await);
     let stage = Stage::new(fake, json!({})).await;
     let right = "hub.mode=subscribe&hub.verify_token=whatsapp-verify-token&hub.challenge=1158201444";
-    let reply = stage.channels.receive("chat", get(right)).await;
+    let reply = stage.channels.receive_hook("chat", get(right)).await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "1158201444"));
     assert_eq!(reply.content_type, Some("text/plain"));
     for wrong in [
@@ -223,7 +223,7 @@ async fn whatsapp_asks_whether_the_address_is_ours() {
         "hub.mode=subscribe&hub.verify_token=whatsapp-verify-token&hub.challenge=%3Cscript%3E",
         "hub.mode=subscribe&hub.verify_token=x&hub.verify_token=whatsapp-verify-token&hub.challenge=1",
     ] {
-        let reply = stage.channels.receive("chat", get(wrong)).await;
+        let reply = stage.channels.receive_hook("chat", get(wrong)).await;
         assert_eq!(reply.status, 403, "{wrong}");
     }
     stage.end().await;
@@ -237,7 +237,7 @@ async fn wechat_asks_whether_the_address_is_ours_and_refuses_xml_with_entities()
     let signed = fakes::wechat::sorted(&[fakes::wechat::TOKEN, &at, "n"]);
     let reply = stage
         .channels
-        .receive(
+        .receive_hook(
             "chat",
             get(&format!(
                 "signature={signed}&timestamp={at}&nonce=n&echostr=abc123"
@@ -247,7 +247,7 @@ async fn wechat_asks_whether_the_address_is_ours_and_refuses_xml_with_entities()
     assert_eq!((reply.status, reply.body.as_str()), (200, "abc123"));
     let reply = stage
         .channels
-        .receive(
+        .receive_hook(
             "chat",
             get(&format!(
                 "signature={signed}&timestamp={at}&nonce=m&echostr=abc123"
@@ -257,7 +257,10 @@ async fn wechat_asks_whether_the_address_is_ours_and_refuses_xml_with_entities()
     assert_eq!(reply.status, 403);
     let bomb = "<!DOCTYPE xml [<!ENTITY a \"boom\">]><xml><FromUserName>openid2</FromUserName><MsgType>text</MsgType>\
                 <Content>&a;</Content><MsgId>1</MsgId></xml>";
-    let reply = stage.channels.receive("chat", fakes::wechat::request(bomb)).await;
+    let reply = stage
+        .channels
+        .receive_hook("chat", fakes::wechat::request(bomb))
+        .await;
     assert_eq!(reply.status, 400, "{reply:?}");
     assert_eq!(stage.rig.journal.inbox(), []);
     stage.end().await;
@@ -273,19 +276,22 @@ async fn a_lark_address_check_is_answered_only_with_the_token() {
     };
     let reply = stage
         .channels
-        .receive("chat", check(fakes::lark::VERIFICATION))
+        .receive_hook("chat", check(fakes::lark::VERIFICATION))
         .await;
     assert_eq!(
         (reply.status, reply.body.as_str()),
         (200, "{\"challenge\":\"abc\"}")
     );
-    assert_eq!(stage.channels.receive("chat", check("another")).await.status, 401);
+    assert_eq!(
+        stage.channels.receive_hook("chat", check("another")).await.status,
+        401
+    );
     let plain = json!({"type": "url_verification", "challenge": "abc", "token": fakes::lark::VERIFICATION})
         .to_string();
     assert_eq!(
         stage
             .channels
-            .receive("chat", hook(&[], plain.as_bytes()))
+            .receive_hook("chat", hook(&[], plain.as_bytes()))
             .await
             .status,
         401
@@ -308,7 +314,7 @@ async fn a_qq_address_check_signs_only_what_it_verified() {
     };
     let reply = stage
         .channels
-        .receive("chat", check("Arq0", &at, fakes::qq::SECRET))
+        .receive_hook("chat", check("Arq0", &at, fakes::qq::SECRET))
         .await;
     let wanted = fakes::qq::signature(fakes::qq::SECRET, &at, b"Arq0");
     assert!(reply.status == 200 && reply.body.contains(&wanted), "{reply:?}");
@@ -316,7 +322,7 @@ async fn a_qq_address_check_signs_only_what_it_verified() {
     assert_eq!(
         stage
             .channels
-            .receive("chat", check("Arq0", &at, "another"))
+            .receive_hook("chat", check("Arq0", &at, "another"))
             .await
             .status,
         401
@@ -329,7 +335,7 @@ async fn a_qq_address_check_signs_only_what_it_verified() {
     ] {
         let reply = stage
             .channels
-            .receive("chat", check(token, event_ts, fakes::qq::SECRET))
+            .receive_hook("chat", check(token, event_ts, fakes::qq::SECRET))
             .await;
         assert_eq!(reply.status, 400, "{token} {event_ts}");
     }
@@ -337,7 +343,7 @@ async fn a_qq_address_check_signs_only_what_it_verified() {
     assert_eq!(
         stage
             .channels
-            .receive("chat", hook(&[], bare.as_bytes()))
+            .receive_hook("chat", hook(&[], bare.as_bytes()))
             .await
             .status,
         401

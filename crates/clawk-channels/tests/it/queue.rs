@@ -112,7 +112,7 @@ async fn on(rig: &Rig, url: &str, folder: &Path) -> (Kernel, Channels) {
 }
 
 async fn state(channels: &Channels, word: &str) {
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == word }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == word }).await;
 }
 
 fn ended(rig: &Rig) -> usize {
@@ -276,7 +276,7 @@ async fn each_message_of_a_jetstream_subject_begins_one_run_and_is_answered_wher
     // Without a stream nothing can be promised.
     state(&channels, "failed").await;
     assert!(
-        channels.report().await.unwrap()[0]
+        channels.channel_reports().await.unwrap()[0]
             .reason
             .as_deref()
             .unwrap()
@@ -447,7 +447,10 @@ async fn each_message_of_a_rabbitmq_queue_begins_one_run_and_is_answered_where_i
     // A login that the broker refuses is a person's to mend.
     let (kernel, channels) = on(&rig, &rabbit.url().replace("guest@", "nobody@"), folder.path()).await;
     state(&channels, "failed").await;
-    let reason = channels.report().await.unwrap()[0].reason.clone().unwrap();
+    let reason = channels.channel_reports().await.unwrap()[0]
+        .reason
+        .clone()
+        .unwrap();
     assert!(
         reason.contains("refuses") && !reason.contains("broker-secret"),
         "{reason}"
@@ -482,8 +485,8 @@ async fn each_message_of_a_rabbitmq_queue_begins_one_run_and_is_answered_where_i
          k.close()",
     );
     until(|| async { facts(&rig, "dead-letter") == 2 && ended(&rig) == 5 }).await;
-    until(|| async { channels.report().await.unwrap()[0].dead == 1 }).await;
-    let dead = kernel.outbox(10).await.unwrap();
+    until(|| async { channels.channel_reports().await.unwrap()[0].dead == 1 }).await;
+    let dead = kernel.read_outbox(10).await.unwrap();
     assert!(dead[0].reason.as_deref().unwrap().contains("gone"), "{dead:?}");
     assert_eq!(
         std::fs::read_dir(folder.path().join("jobs.dead"))

@@ -64,7 +64,7 @@ async fn of_an_earlier_run(fake: Arc<dyn Fake>) {
     // The run that put it is gone, and with it what the platform calls it.
     let stage = stage.reconnected().await;
     assert_eq!(now(&*fake).len(), 1, "it still waits");
-    until(|| async { !stage.kernel.pending().is_empty() }).await;
+    until(|| async { !stage.kernel.pending_questions().is_empty() }).await;
     denied(&fake).await;
     let over = || fake.sent().iter().any(|sent| sent.text.contains("It is over."));
     until(|| async { over() && now(&*fake).is_empty() }).await;

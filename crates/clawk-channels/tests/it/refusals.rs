@@ -143,7 +143,7 @@ async fn what_nobody_will_ever_get_is_a_dead_letter_that_says_why_in_words() {
         let stage = Stage::new(Arc::clone(&case.fake), json!({})).await;
         case.once().await;
         until(|| async { stage.report().await.dead == 1 }).await;
-        let rows = stage.kernel.outbox(10).await.unwrap();
+        let rows = stage.kernel.read_outbox(10).await.unwrap();
         let reason = rows[0].reason.clone().unwrap_or_default();
         assert!(
             rows[0].dead && reason.contains(why),
@@ -333,7 +333,7 @@ async fn an_answer_that_only_a_new_message_allows_waits_for_the_person() {
         .once()
         .await;
     until(|| async { stage.report().await.dead == 1 }).await;
-    let rows = stage.kernel.outbox(10).await.unwrap();
+    let rows = stage.kernel.read_outbox(10).await.unwrap();
     let reason = rows[0].reason.clone().unwrap_or_default();
     assert!(
         reason.starts_with("it waits for the person's next message") && reason.contains("40034128"),

@@ -38,7 +38,7 @@ async fn says(channels: &Channels, id: &str, text: &str) {
     ];
     assert_eq!(
         channels
-            .receive("hooks", hook(&headers, body.as_bytes()))
+            .receive_hook("hooks", hook(&headers, body.as_bytes()))
             .await
             .status,
         202
@@ -60,7 +60,7 @@ fn wanted(value: Value) -> ScheduleRequest {
 }
 
 fn session(kernel: &Kernel) -> SessionId {
-    let sessions = kernel.sessions();
+    let sessions = kernel.list_open_sessions();
     sessions
         .into_iter()
         .find(|(_, door)| matches!(door, EntryPoint::Channel { .. }))
@@ -80,11 +80,11 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
     let until_time = rig.clock.now().plus_millis(86_400_000).to_string();
     let create = json!({"action": "create", "cron": "* * * * *", "prompt": "say tick", "until": until_time, "max_runs": 2});
     let made = channels
-        .schedule(session(&kernel), wanted(create), &[])
+        .handle_schedule(session(&kernel), wanted(create), &[])
         .await
         .unwrap();
     let listed = channels
-        .schedule(session(&kernel), ScheduleRequest::List, &[])
+        .handle_schedule(session(&kernel), ScheduleRequest::List, &[])
         .await
         .unwrap();
     assert_eq!(listed["schedules"][0]["id"], made["id"]);
@@ -117,7 +117,7 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
         Role::User
     );
     let listed = channels
-        .schedule(session(&kernel), ScheduleRequest::List, &[])
+        .handle_schedule(session(&kernel), ScheduleRequest::List, &[])
         .await;
     assert_eq!(listed.unwrap()["schedules"], json!([]));
     channels.close().await;
@@ -128,21 +128,27 @@ async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_a
     let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = || wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
-    let made = channels.schedule(session(&kernel), create(), &[]).await.unwrap();
+    let made = channels
+        .handle_schedule(session(&kernel), create(), &[])
+        .await
+        .unwrap();
     let cancel = |id: &Value| ScheduleRequest::Cancel {
         id: id.as_str().unwrap().to_owned(),
     };
     assert!(
         channels
-            .schedule(session(&kernel), cancel(&json!("other")), &[])
+            .handle_schedule(session(&kernel), cancel(&json!("other")), &[])
             .await
             .is_err()
     );
     channels
-        .schedule(session(&kernel), cancel(&made["id"]), &[])
+        .handle_schedule(session(&kernel), cancel(&made["id"]), &[])
         .await
         .unwrap();
-    channels.schedule(session(&kernel), create(), &[]).await.unwrap();
+    channels
+        .handle_schedule(session(&kernel), create(), &[])
+        .await
+        .unwrap();
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The person is not listed any more.
@@ -165,7 +171,10 @@ async fn a_schedule_has_no_more_rights_than_its_person_has_when_it_is_due() {
     let (rig, folder, kernel, channels) = begun().await;
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
-    channels.schedule(session(&kernel), create, &[]).await.unwrap();
+    channels
+        .handle_schedule(session(&kernel), create, &[])
+        .await
+        .unwrap();
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The person may only read by now.

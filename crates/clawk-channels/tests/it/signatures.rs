@@ -146,7 +146,7 @@ impl Case {
         let bad = self.bad();
         assert!(bad.len() >= 20, "{kind}: {}", bad.len());
         for Bad { what, request } in bad {
-            let reply = stage.channels.receive("chat", request).await;
+            let reply = stage.channels.receive_hook("chat", request).await;
             let expected = [401, 403, 405, 413, 415].contains(&reply.status);
             assert!(expected, "{kind}: {what}: {reply:?}");
             for (_, secret) in self.fake.secrets() {
@@ -166,15 +166,15 @@ impl Case {
         let good = (self.sign)(self.secret, &self.body, fakes::seconds());
         let request = build(&good, self.body.as_bytes());
         assert_eq!(
-            stage.channels.receive("other", request.clone()).await.status,
+            stage.channels.receive_hook("other", request.clone()).await.status,
             404,
             "{kind}"
         );
-        let reply = stage.channels.receive("chat", request.clone()).await;
+        let reply = stage.channels.receive_hook("chat", request.clone()).await;
         assert!((200..300).contains(&reply.status), "{kind}: {reply:?}");
         assert_eq!(stage.rig.journal.inbox().len(), 1, "{kind}: {reply:?}");
         // Replayed, it is answered and is no second turn.
-        let reply = stage.channels.receive("chat", request).await;
+        let reply = stage.channels.receive_hook("chat", request).await;
         assert!((200..300).contains(&reply.status), "{kind}: {reply:?}");
         assert_eq!(stage.rig.journal.inbox().len(), 1, "{kind}");
         stage.end().await;
@@ -291,7 +291,7 @@ impl Case {
             let guess = format!("{}{n}", self.secret.get(..n % 5).unwrap_or_default());
             let reply = stage
                 .channels
-                .receive(
+                .receive_hook(
                     "chat",
                     build(&(self.sign)(&guess, &self.body, 0), self.body.as_bytes()),
                 )
@@ -304,7 +304,7 @@ impl Case {
                 .unwrap_or_default();
             let reply = stage
                 .channels
-                .receive("chat", build(&(headers, String::new()), self.body.as_bytes()))
+                .receive_hook("chat", build(&(headers, String::new()), self.body.as_bytes()))
                 .await;
             assert_eq!(reply.status, 401, "{what}");
         }
@@ -312,7 +312,7 @@ impl Case {
         let good = (self.sign)(self.secret, &self.body, 0);
         let reply = stage
             .channels
-            .receive("chat", build(&good, self.body.as_bytes()))
+            .receive_hook("chat", build(&good, self.body.as_bytes()))
             .await;
         assert_eq!(reply.status, 200);
         assert_eq!(stage.rig.journal.inbox().len(), 1);
@@ -402,7 +402,7 @@ async fn a_lark_event_of_another_app_or_token_is_refused() {
         ];
         let reply = stage
             .channels
-            .receive("chat", hook(&headers, body.as_bytes()))
+            .receive_hook("chat", hook(&headers, body.as_bytes()))
             .await;
         assert_eq!(reply.status, 401, "{pointer}");
     }
@@ -485,7 +485,7 @@ async fn wechat_requests_that_are_not_wechats_are_refused() {
     let foreign = body("say no", "wx2");
     let reply = stage
         .channels
-        .receive(
+        .receive_hook(
             "chat",
             build(&sign(fakes::wechat::TOKEN, &foreign, now), foreign.as_bytes()),
         )
@@ -497,7 +497,7 @@ async fn wechat_requests_that_are_not_wechats_are_refused() {
     let query = format!("signature={signed}&timestamp={at}&nonce=n&openid=o");
     let reply = stage
         .channels
-        .receive("chat", build(&(Vec::new(), query), plain.as_bytes()))
+        .receive_hook("chat", build(&(Vec::new(), query), plain.as_bytes()))
         .await;
     assert_eq!(reply.status, 401);
     assert_eq!(stage.rig.journal.inbox(), []);

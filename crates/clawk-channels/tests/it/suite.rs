@@ -119,7 +119,7 @@ impl Stage {
 
     pub(crate) async fn until_state(&self, state: &str) {
         until(|| async {
-            let report = self.channels.report().await.unwrap();
+            let report = self.channels.channel_reports().await.unwrap();
             let chat = report.iter().find(|report| report.name == "chat").unwrap();
             chat.state.as_str() == state
         })
@@ -149,7 +149,7 @@ impl Stage {
     }
 
     pub(crate) async fn report(&self) -> clawk_channels::ChannelReport {
-        let report = self.channels.report().await.unwrap();
+        let report = self.channels.channel_reports().await.unwrap();
         report.into_iter().find(|report| report.name == "chat").unwrap()
     }
 
@@ -447,7 +447,7 @@ async fn a_question_is_answered_by_an_admin_once(fake: Arc<dyn Fake>) {
         fake.press("AAAABBBBCCCCDDDD:y", &fake.id(1), &asked).await;
         fake.press(&yes, &fake.id(2), &asked).await;
         assert_eq!(stage.rig.runner.runs(), []);
-        assert_eq!(stage.kernel.pending().len(), 1);
+        assert_eq!(stage.kernel.pending_questions().len(), 1);
         fake.press(&yes, &fake.id(1), &asked).await;
         fake.press(&yes, &fake.id(1), &asked).await;
     } else {
@@ -539,7 +539,7 @@ async fn a_wrong_token_is_its_own_channels_trouble(fake: Arc<dyn Fake>) {
     let state = |name: &'static str| {
         let channels = channels.clone();
         async move {
-            let all = channels.report().await.unwrap();
+            let all = channels.channel_reports().await.unwrap();
             all.into_iter().find(|report| report.name == name).unwrap()
         }
     };
@@ -551,7 +551,7 @@ async fn a_wrong_token_is_its_own_channels_trouble(fake: Arc<dyn Fake>) {
     for (_, secret) in fake.secrets() {
         assert!(!reason.contains(secret), "{reason}");
     }
-    channels.fire("tick").await.unwrap();
+    channels.fire_trigger("tick").await.unwrap();
     until(|| async { rig.journal.inbox().iter().any(|(_, end)| end.is_some()) }).await;
     channels.close().await;
     kernel.shutdown("test", 1_000).await;

@@ -43,7 +43,7 @@ async fn each_its_own(fake: Arc<dyn Fake>) {
     let all = fake.sent();
     assert_eq!(all[2].conversation, places[0]);
     assert!(all[2].text.contains("more"), "{all:?}");
-    assert_eq!(stage.kernel.sessions().len(), 2);
+    assert_eq!(stage.kernel.list_open_sessions().len(), 2);
     // A repetition is found by its id, also by another process, although it comes from the group.
     until(|| async { stage.report().await.queued == 0 }).await;
     let stage = stage.restarted().await;

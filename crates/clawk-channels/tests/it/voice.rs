@@ -11,7 +11,7 @@ use clawk_channels::Channels;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{
     AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
-    ModelMessage, ModelProvider, ProviderError, SocketFrame, SpokenAudio, heard, said,
+    ModelMessage, ModelProvider, ProviderError, SocketFrame, SpokenAudio, speech_usage, transcription_usage,
 };
 use clawk_kernel::testing::{Rig, ScriptedModel, calls, manifest, says};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl ModelProvider for Ear {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         audio: &'a AudioRecording,
         _: &'a CancellationToken,
@@ -57,18 +57,18 @@ impl ModelProvider for Ear {
                 return Err(ScriptedModel::fault(FaultKind::ServerFault, "not now"));
             }
             if let Some(text) = self.says.lock().unwrap().clone() {
-                let usage = heard(audio.length_ms);
+                let usage = transcription_usage(audio.length_ms);
                 return Ok(AudioTranscript { text, usage });
             }
             let text = String::from_utf8_lossy(&audio.data)
                 .trim_matches(char::from(0))
                 .to_owned();
-            let usage = heard(audio.length_ms);
+            let usage = transcription_usage(audio.length_ms);
             Ok(AudioTranscript { text, usage })
         })
     }
 
-    fn speak<'a>(
+    fn synthesize_speech<'a>(
         &'a self,
         voice: &'a str,
         text: &'a str,
@@ -82,7 +82,7 @@ impl ModelProvider for Ear {
             tokio::time::sleep(Duration::from_millis(takes)).await;
             self.spoken.lock().unwrap().push(text.to_owned());
             if self.says.lock().unwrap().is_some() {
-                let (media_type, data, usage) = ("audio/wav", silence(), said(5));
+                let (media_type, data, usage) = ("audio/wav", silence(), speech_usage(5));
                 return Ok(SpokenAudio {
                     media_type,
                     data,
@@ -92,7 +92,7 @@ impl ModelProvider for Ear {
             Ok(SpokenAudio {
                 media_type: "audio/mpeg",
                 data: format!("<{voice}>{text}").into_bytes(),
-                usage: said(5),
+                usage: speech_usage(5),
             })
         })
     }
@@ -136,7 +136,7 @@ async fn serve(rig: &Rig, ear: &Arc<Ear>, folder: &Path) -> Channels {
     let configs = BTreeMap::from([("page".to_owned(), serde_json::from_value(config).unwrap())]);
     let tokens = [("TOKEN", "shared-token"), ("ANN", "token-of-ann")];
     let channels = asking(rig, kernel, configs, &tokens, (folder, "")).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     channels
 }
 

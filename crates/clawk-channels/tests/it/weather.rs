@@ -225,7 +225,7 @@ async fn a_token_that_is_revoked_while_people_write(fake: Arc<dyn Fake>) {
     // A person looks at the dead letters.
     for row in stage
         .kernel
-        .outbox(100)
+        .read_outbox(100)
         .await
         .unwrap()
         .into_iter()

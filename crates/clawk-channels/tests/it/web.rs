@@ -27,7 +27,7 @@ pub(crate) async fn door(
         headers: parts.headers,
         body: axum::body::to_bytes(body, 4 << 20).await.unwrap(),
     };
-    let served = channels.serve("page", hook).await;
+    let served = channels.serve_hook("page", hook).await;
     let body = match served.stream {
         Some(pieces) => Body::from_stream(futures::stream::unfold(pieces, |mut pieces| async {
             let piece: Bytes = pieces.recv().await?;
@@ -59,7 +59,7 @@ async fn page(folder: &Path) -> (Rig, Channels, String) {
         ("BOB", "token-of-bob"),
     ];
     let channels = start(&rig, kernel, configs, &secrets, folder).await;
-    until(|| async { channels.report().await.unwrap()[0].state.as_str() == "ready" }).await;
+    until(|| async { channels.channel_reports().await.unwrap()[0].state.as_str() == "ready" }).await;
     let router = Router::new()
         .route("/channels/page", axum::routing::any(door))
         .with_state(channels.clone());
@@ -174,7 +174,7 @@ async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer(
             headers,
             body: body.to_string().into(),
         };
-        channels.serve("page", hook).await
+        channels.serve_hook("page", hook).await
     };
     let served = post("login", "", json!({"token": "shared-token"})).await;
     let cookie = served.headers[0]
@@ -243,7 +243,7 @@ async fn nobody_speaks_without_a_cookie_or_for_somebody_else() {
             headers,
             body: body.to_string().into(),
         };
-        channels.serve("page", hook).await
+        channels.serve_hook("page", hook).await
     };
     let say =
         |conversation: &str| json!({"id": "0123456789", "conversation": conversation, "text": "say hi"});

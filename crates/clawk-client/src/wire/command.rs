@@ -8,7 +8,7 @@ use super::{FAREWELL, TransportChannels, lines};
 use crate::ClientError;
 
 /// Starts the command. Its input is closed after our last message.
-pub(super) fn open(
+pub(super) fn open_transport(
     line: &str,
     ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {

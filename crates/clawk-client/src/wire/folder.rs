@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{MAX_MESSAGE, TransportChannels, goodbye, is_goodbye, is_initialize};
-use crate::folder::{ARCHIVE, FolderWatcher, INBOX, OUTBOX, list, name, put, read};
+use super::{MAX_MESSAGE, TransportChannels, goodbye_message, is_goodbye, is_initialize};
+use crate::folder::{ARCHIVE, FolderWatcher, INBOX, OUTBOX, list_messages, name, read, write_message};
 use crate::{ClientError, request_id};
 
 /// The largest number of files read at once.
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 1_000;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Opens the folder. Moves files that an earlier client left unread to the archive.
-pub(super) fn open(
+pub(super) fn open_transport(
     folder: &Path,
     ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
@@ -29,7 +29,7 @@ pub(super) fn open(
         let missing = "it has no `inbox` and `outbox`; is `clawk serve --dir` running?";
         return Err(ClientError::Connect(format!("`{}`: {missing}", folder.display())));
     }
-    for file in list(&own.outbox, usize::MAX).map_err(failed)? {
+    for file in list_messages(&own.outbox, usize::MAX).map_err(failed)? {
         if let Some(name) = file.file_name() {
             // silent-ok: the agent may be archiving the file at the same time
             let _moved = std::fs::rename(&file, folder.join(ARCHIVE).join(name));
@@ -48,7 +48,7 @@ async fn run(own: FolderTransport, ends: TransportChannels) -> Result<(), Client
     let watch = FolderWatcher::new(&own.outbox);
     let mut greeted = false;
     loop {
-        for message in own.take()? {
+        for message in own.take_messages()? {
             if heard.send(message).await.is_err() {
                 return Ok(());
             }
@@ -61,16 +61,16 @@ async fn run(own: FolderTransport, ends: TransportChannels) -> Result<(), Client
                 }
                 None => break,
             },
-            () = watch.changed() => {}
+            () = watch.wait_for_change() => {}
         }
     }
     if greeted {
-        own.write(&goodbye())?;
+        own.write(&goodbye_message())?;
         let answered = async {
             loop {
-                watch.changed().await;
+                watch.wait_for_change().await;
                 if own
-                    .take()
+                    .take_messages()
                     .is_ok_and(|messages| messages.iter().any(|text| is_goodbye(text.as_bytes())))
                 {
                     return;
@@ -85,17 +85,17 @@ async fn run(own: FolderTransport, ends: TransportChannels) -> Result<(), Client
 
 impl FolderTransport {
     fn write(&self, message: &str) -> Result<(), ClientError> {
-        put(&self.inbox, &name(now_ns(), &id_of(message)), message.as_bytes())
+        write_message(&self.inbox, &name(now_ns(), &id_of(message)), message.as_bytes())
             .map_err(|error| ClientError::Lost(format!("`{}`: {error}", self.inbox.display())))
     }
 
     /// Reads the new files, each once.
-    fn take(&self) -> Result<Vec<String>, ClientError> {
+    fn take_messages(&self) -> Result<Vec<String>, ClientError> {
         let lost = |error: &dyn std::fmt::Display| {
             ClientError::Lost(format!("`{}`: {error}", self.outbox.display()))
         };
         let mut messages = Vec::new();
-        for file in list(&self.outbox, AT_ONCE).map_err(|error| lost(&error))? {
+        for file in list_messages(&self.outbox, AT_ONCE).map_err(|error| lost(&error))? {
             match read(&file, MAX_MESSAGE) {
                 Ok(bytes) => messages.push(String::from_utf8_lossy(&bytes).into_owned()),
                 Err(error) => tracing::warn!(%error, file = %file.display(), "an answer can't be read"),

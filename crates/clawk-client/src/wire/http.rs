@@ -36,7 +36,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Prepares the client. The first message connects.
-pub(super) fn open(
+pub(super) fn open_transport(
     url: &Url,
     token: Option<&Secret>,
     ends: TransportChannels,
@@ -49,7 +49,7 @@ pub(super) fn open(
         headers.insert(AUTHORIZATION, bearer);
     }
     let client = EgressClient::for_provider(url, &EnvironmentSource::Process, DEADLINES, MOST)
-        .map_err(|error| connect(&error))?;
+        .map_err(|error| connect_error(&error))?;
     let TransportChannels { out, heard } = ends;
     let api = Arc::new(StreamableHttpTransport {
         client,
@@ -60,7 +60,7 @@ pub(super) fn open(
     Ok(run(api, out))
 }
 
-fn connect(error: &EgressError) -> ClientError {
+fn connect_error(error: &EgressError) -> ClientError {
     ClientError::Connect(error.to_string())
 }
 
@@ -86,13 +86,13 @@ async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>)
         };
         let Some(message) = message else { break };
         let hello = is_initialize(&message);
-        match api.post(message, session.as_ref(), hello).await? {
+        match api.post_message(message, session.as_ref(), hello).await? {
             PostOutcome::Done => {}
             PostOutcome::Begun(id) => {
                 session = Some(id.clone());
                 let api = Arc::clone(&api);
                 reading.push(futures::FutureExt::boxed(async move {
-                    api.follow(None, &id, EventStreamCursor::default()).await
+                    api.follow_stream(None, &id, EventStreamCursor::default()).await
                 }));
             }
             PostOutcome::Streams(response) => {
@@ -100,7 +100,7 @@ async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>)
                 reading.push(futures::FutureExt::boxed(async move {
                     match id {
                         Some(id) => {
-                            api.follow(Some(*response), &id, EventStreamCursor::default())
+                            api.follow_stream(Some(*response), &id, EventStreamCursor::default())
                                 .await
                         }
                         None => api
@@ -114,7 +114,7 @@ async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>)
     }
     if let Some(session) = session {
         // silent-ok: the server ends an open session after an hour
-        let _ended = tokio::time::timeout(FAREWELL, api.end(&session)).await;
+        let _ended = tokio::time::timeout(FAREWELL, api.end_session(&session)).await;
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ struct EventStreamCursor {
 }
 
 impl StreamableHttpTransport {
-    fn request(&self, method: Method, session: Option<&HeaderValue>, body: Bytes) -> Request {
+    fn build_request(&self, method: Method, session: Option<&HeaderValue>, body: Bytes) -> Request {
         let mut headers = self.headers.clone();
         if let Some(session) = session {
             headers.insert(SESSION, session.clone());
@@ -153,18 +153,18 @@ impl StreamableHttpTransport {
     }
 
     /// The head of the response arrives once the agent has the message, so messages keep their order.
-    async fn post(
+    async fn post_message(
         &self,
         message: String,
         session: Option<&HeaderValue>,
         hello: bool,
     ) -> Result<PostOutcome, ClientError> {
-        let mut request = self.request(Method::POST, session, message.into());
+        let mut request = self.build_request(Method::POST, session, message.into());
         request
             .headers
             .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let response = self.client.send(request).await.map_err(|error| match error {
-            EgressError::Connect(_) | EgressError::Dns { .. } | EgressError::Tls(_) => connect(&error),
+            EgressError::Connect(_) | EgressError::Dns { .. } | EgressError::Tls(_) => connect_error(&error),
             other => ClientError::Lost(other.to_string()),
         })?;
         let begun = response.headers().get(SESSION).cloned().filter(|_| hello);
@@ -178,24 +178,27 @@ impl StreamableHttpTransport {
             (StatusCode::OK, true) => Ok(PostOutcome::Streams(Box::new(response))),
             (StatusCode::OK, false) => {
                 let body = response.bytes().await;
-                self.hear(&body.map_err(|error| ClientError::Lost(error.to_string()))?)
+                self.forward_message(&body.map_err(|error| ClientError::Lost(error.to_string()))?)
                     .await?;
                 Ok(begun.map_or(PostOutcome::Done, PostOutcome::Begun))
             }
-            (status, _) => self.refused(status, response).await.map(|()| PostOutcome::Done),
+            (status, _) => self
+                .handle_error_response(status, response)
+                .await
+                .map(|()| PostOutcome::Done),
         }
     }
 
     /// Handles an HTTP error. An error of CKP is an ordinary message; an error of HTTP ends the transport.
-    async fn refused(&self, status: StatusCode, response: Response) -> Result<(), ClientError> {
-        let body = response.beginning(ERROR_BYTES).await;
+    async fn handle_error_response(&self, status: StatusCode, response: Response) -> Result<(), ClientError> {
+        let body = response.read_beginning(ERROR_BYTES).await;
         let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default(); // silent-ok: shown as it is then
         let text = |pointer: &str| told.pointer(pointer).and_then(serde_json::Value::as_str);
         if text("/jsonrpc") == Some("2.0") {
             if status == StatusCode::NOT_FOUND {
                 return Err(ClientError::Lost("the session has ended".to_owned()));
             }
-            return self.hear(&body).await;
+            return self.forward_message(&body).await;
         }
         let message = text("/error/message").unwrap_or("no reason was given");
         let message = format!("{status}: {message}");
@@ -206,7 +209,7 @@ impl StreamableHttpTransport {
         })
     }
 
-    async fn hear(&self, message: &[u8]) -> Result<(), ClientError> {
+    async fn forward_message(&self, message: &[u8]) -> Result<(), ClientError> {
         let text = String::from_utf8(message.to_vec());
         let text = text.map_err(|error| ClientError::Malformed(error.to_string()))?;
         let gone = |_| ClientError::Lost("nobody listens any more".to_owned());
@@ -215,7 +218,7 @@ impl StreamableHttpTransport {
 
     /// Reads a stream to its end. A broken stream is requested again from its last event. Without `first`: the notification stream,
     /// which has no end.
-    async fn follow(
+    async fn follow_stream(
         &self,
         first: Option<Response>,
         session: &HeaderValue,
@@ -225,7 +228,7 @@ impl StreamableHttpTransport {
         loop {
             let read = match next.take() {
                 Some(response) => self.read(response, &mut place).await,
-                None => match self.resume(session, &place).await {
+                None => match self.resume_stream(session, &place).await {
                     Ok(Some(response)) => self.read(response, &mut place).await,
                     Ok(None) => return Err(ClientError::Lost("the session has ended".to_owned())),
                     Err(error) => Err(error),
@@ -249,12 +252,12 @@ impl StreamableHttpTransport {
     }
 
     /// Continues a stream. `None`: the session or its stream no longer exists.
-    async fn resume(
+    async fn resume_stream(
         &self,
         session: &HeaderValue,
         place: &EventStreamCursor,
     ) -> Result<Option<Response>, ClientError> {
-        let mut request = self.request(Method::GET, Some(session), Bytes::new());
+        let mut request = self.build_request(Method::GET, Some(session), Bytes::new());
         if let Some(last) = place
             .last
             .as_deref()
@@ -277,7 +280,7 @@ impl StreamableHttpTransport {
         let mut events = Events::default();
         loop {
             match response.chunk().await {
-                Ok(Some(piece)) => events.take(&piece),
+                Ok(Some(piece)) => events.push_bytes(&piece),
                 Ok(None) => return Ok(true),
                 Err(error) => return Err(ClientError::Lost(error.to_string())),
             }
@@ -287,7 +290,7 @@ impl StreamableHttpTransport {
                     place.moved = true;
                 }
                 if !event.data.is_empty() {
-                    self.hear(&event.data).await?;
+                    self.forward_message(&event.data).await?;
                 }
             }
             if events.rest.len() > MAX_MESSAGE {
@@ -297,8 +300,8 @@ impl StreamableHttpTransport {
         }
     }
 
-    async fn end(&self, session: &HeaderValue) -> Result<(), EgressError> {
-        let request = self.request(Method::DELETE, Some(session), Bytes::new());
+    async fn end_session(&self, session: &HeaderValue) -> Result<(), EgressError> {
+        let request = self.build_request(Method::DELETE, Some(session), Bytes::new());
         self.client.send(request).await.map(drop)
     }
 }
@@ -324,7 +327,7 @@ struct Events {
 }
 
 impl Events {
-    fn take(&mut self, piece: &[u8]) {
+    fn push_bytes(&mut self, piece: &[u8]) {
         self.rest.extend_from_slice(piece);
     }
 
@@ -341,12 +344,12 @@ impl Events {
         self.scanned = 0;
         let mut event = Event::default();
         for line in block.split(|byte| *byte == b'\n') {
-            if let Some(value) = field(line, b"data:") {
+            if let Some(value) = field_value(line, b"data:") {
                 if !event.data.is_empty() {
                     event.data.push(b'\n');
                 }
                 event.data.extend_from_slice(value);
-            } else if let Some(value) = field(line, b"id:") {
+            } else if let Some(value) = field_value(line, b"id:") {
                 event.id = Some(String::from_utf8_lossy(value).into_owned());
             }
         }
@@ -354,7 +357,7 @@ impl Events {
     }
 }
 
-fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+fn field_value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let value = line.strip_prefix(name)?;
     let value = value.strip_prefix(b" ").unwrap_or(value);
     Some(value.strip_suffix(b"\r").unwrap_or(value))
@@ -371,7 +374,7 @@ mod tests {
             let mut events = Events::default();
             let mut all = Vec::new();
             for piece in [&text[..cut], &text[cut..]] {
-                events.take(piece);
+                events.push_bytes(piece);
                 while let Some(event) = events.next() {
                     all.push(event);
                 }

@@ -11,7 +11,7 @@ use super::{FAREWELL, MAX_MESSAGE, TransportChannels};
 use crate::ClientError;
 
 /// Connects to a Unix socket.
-pub(super) async fn open(
+pub(super) async fn open_transport(
     path: &Path,
     ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {

@@ -66,19 +66,19 @@ impl OpenTransport {
         let ends = TransportChannels { out, heard };
         let opening = async {
             Ok(match target {
-                AgentAddress::Command(line) => command::open(line, ends)?.boxed(),
-                AgentAddress::Socket(path) => lines::open(path, ends).await?.boxed(),
-                AgentAddress::Http(url) => http::open(url, token, ends)?.boxed(),
-                AgentAddress::WebSocket(url) => socket::open(url, token, ends).await?.boxed(),
-                AgentAddress::Folder(path) => folder::open(path, ends)?.boxed(),
+                AgentAddress::Command(line) => command::open_transport(line, ends)?.boxed(),
+                AgentAddress::Socket(path) => lines::open_transport(path, ends).await?.boxed(),
+                AgentAddress::Http(url) => http::open_transport(url, token, ends)?.boxed(),
+                AgentAddress::WebSocket(url) => socket::open_transport(url, token, ends).await?.boxed(),
+                AgentAddress::Folder(path) => folder::open_transport(path, ends)?.boxed(),
                 #[cfg(feature = "nats")]
-                AgentAddress::Nats(queue) => nats::open(queue, client, ends).await?.boxed(),
+                AgentAddress::Nats(queue) => nats::open_transport(queue, client, ends).await?.boxed(),
                 #[cfg(feature = "redis")]
-                AgentAddress::Redis(queue) => redis::open(queue, client, ends).await?.boxed(),
+                AgentAddress::Redis(queue) => redis::open_transport(queue, client, ends).await?.boxed(),
                 #[cfg(not(feature = "nats"))]
-                AgentAddress::Nats(_) => return Err(absent(client, "nats")),
+                AgentAddress::Nats(_) => return Err(left_out_error(client, "nats")),
                 #[cfg(not(feature = "redis"))]
-                AgentAddress::Redis(_) => return Err(absent(client, "redis")),
+                AgentAddress::Redis(_) => return Err(left_out_error(client, "redis")),
             })
         };
         let running = tokio::time::timeout(CONNECT, opening)
@@ -109,7 +109,7 @@ impl OpenTransport {
             return Ok(());
         }
         self.task.wait().await;
-        Err(self.cause())
+        Err(self.end_cause())
     }
 
     /// The next message. Cancelling loses nothing.
@@ -121,12 +121,12 @@ impl OpenTransport {
             Some(message) => Ok(message),
             None => {
                 self.task.wait().await;
-                Err(self.cause())
+                Err(self.end_cause())
             }
         }
     }
 
-    fn cause(&self) -> ClientError {
+    fn end_cause(&self) -> ClientError {
         let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         cause
             .clone()
@@ -144,12 +144,12 @@ impl OpenTransport {
 }
 
 #[cfg(not(all(feature = "nats", feature = "redis")))]
-fn absent(_client: &str, which: &'static str) -> ClientError {
+fn left_out_error(_client: &str, which: &'static str) -> ClientError {
     ClientError::Absent(which)
 }
 
 /// The last message to an agent that knows clients by name. It ends the session.
-fn goodbye() -> String {
+fn goodbye_message() -> String {
     let scope = serde_json::json!({"scope": "connection"});
     clawk_proto::rpc::request_text(GOODBYE, clawk_proto::method::Method::Shutdown.name(), &scope)
 }
@@ -162,11 +162,11 @@ fn is_goodbye(answer: &[u8]) -> bool {
 
 /// Whether this is a request for `claw.initialize`.
 fn is_initialize(message: &str) -> bool {
-    method(message).as_deref() == Some(clawk_proto::method::Method::Initialize.name())
+    message_method(message).as_deref() == Some(clawk_proto::method::Method::Initialize.name())
 }
 
 /// The method of a single message.
-fn method(message: &str) -> Option<String> {
+fn message_method(message: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct MethodField {
         method: String,

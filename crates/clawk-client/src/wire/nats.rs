@@ -5,12 +5,12 @@ use clawk_secrets::EnvironmentSource;
 use futures::StreamExt as _;
 use tokio::time::timeout;
 
-use super::{FAREWELL, TransportChannels, goodbye, is_goodbye, is_initialize};
+use super::{FAREWELL, TransportChannels, goodbye_message, is_goodbye, is_initialize};
 use crate::queue::{CLIENT, QueueNames, REPLY_TO};
 use crate::{ClientError, QueueAddress, request_id};
 
 /// Connects.
-pub(super) async fn open(
+pub(super) async fn open_transport(
     queue: &QueueAddress,
     client: &str,
     ends: TransportChannels,
@@ -43,7 +43,7 @@ struct NatsTransport {
 
 impl NatsTransport {
     /// Publishes to the agent's inbox and waits for the server's acknowledgement.
-    async fn publish(&self, message: String) -> Result<(), ClientError> {
+    async fn publish_message(&self, message: String) -> Result<(), ClientError> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", request_id().as_str());
         headers.insert(CLIENT, self.client.as_str());
@@ -69,7 +69,7 @@ async fn run(
             message = out.recv() => match message {
                 Some(message) => {
                     greeted |= is_initialize(&message);
-                    own.publish(message).await?;
+                    own.publish_message(message).await?;
                 }
                 None => break,
             },
@@ -85,7 +85,7 @@ async fn run(
         }
     }
     if greeted {
-        own.publish(goodbye()).await?;
+        own.publish_message(goodbye_message()).await?;
         let answered = async {
             while let Some(answer) = answers.next().await {
                 if is_goodbye(&answer.payload) {

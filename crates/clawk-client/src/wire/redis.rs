@@ -7,7 +7,7 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::{FAREWELL, TransportChannels, goodbye, is_goodbye, is_initialize};
+use super::{FAREWELL, TransportChannels, goodbye_message, is_goodbye, is_initialize};
 use crate::queue::{CLIENT, MESSAGE, QueueNames, REPLY_TO};
 use crate::{ClientError, QueueAddress, request_id};
 
@@ -15,7 +15,7 @@ use crate::{ClientError, QueueAddress, request_id};
 const BLOCK_MS: u64 = 1_000;
 
 /// Connects.
-pub(super) async fn open(
+pub(super) async fn open_transport(
     queue: &QueueAddress,
     client: &str,
     ends: TransportChannels,
@@ -46,12 +46,12 @@ struct RedisTransport {
     client: String,
 }
 
-fn lost(error: redis::RedisError) -> ClientError {
+fn lost_error(error: redis::RedisError) -> ClientError {
     ClientError::Lost(error.to_string())
 }
 
 impl RedisTransport {
-    async fn publish(&mut self, message: &str) -> Result<(), ClientError> {
+    async fn publish_message(&mut self, message: &str) -> Result<(), ClientError> {
         let mut command = redis::cmd("XADD");
         command.arg(&self.inbox).arg("*").arg(MESSAGE).arg(message);
         command
@@ -60,12 +60,12 @@ impl RedisTransport {
             .arg(REPLY_TO)
             .arg(&self.reply);
         let added: RedisResult<String> = command.query_async(&mut self.write).await;
-        added.map(drop).map_err(lost)
+        added.map(drop).map_err(lost_error)
     }
 }
 
 /// Reads the entries after `last`. A cancelled read can simply be repeated.
-async fn take(
+async fn take_messages(
     connection: &mut MultiplexedConnection,
     reply: &str,
     last: &mut String,
@@ -73,7 +73,7 @@ async fn take(
     let mut command = redis::cmd("XREAD");
     command.arg("COUNT").arg(100).arg("BLOCK").arg(BLOCK_MS);
     command.arg("STREAMS").arg(reply).arg(last.as_str());
-    let found: Option<StreamReadReply> = command.query_async(connection).await.map_err(lost)?;
+    let found: Option<StreamReadReply> = command.query_async(connection).await.map_err(lost_error)?;
     let keys = found.map(|found| found.keys).unwrap_or_default();
     let mut messages = Vec::new();
     for entry in keys.into_iter().flat_map(|key| key.ids) {
@@ -96,14 +96,14 @@ async fn run(
     let writing = async {
         while let Some(message) = out.recv().await {
             greeted |= is_initialize(&message);
-            writer.publish(&message).await?;
+            writer.publish_message(&message).await?;
         }
         Ok::<bool, ClientError>(greeted)
     };
     let greeted = {
         let reading = async {
             loop {
-                for message in take(&mut read, &reply, &mut last).await? {
+                for message in take_messages(&mut read, &reply, &mut last).await? {
                     let text = String::from_utf8_lossy(&message).into_owned();
                     if heard.send(text).await.is_err() {
                         return Ok::<(), ClientError>(());
@@ -117,9 +117,9 @@ async fn run(
         }
     };
     if greeted {
-        own.publish(&goodbye()).await?;
+        own.publish_message(&goodbye_message()).await?;
         let answered = async {
-            while let Ok(messages) = take(&mut read, &reply, &mut last).await {
+            while let Ok(messages) = take_messages(&mut read, &reply, &mut last).await {
                 if messages.iter().any(|message| is_goodbye(message)) {
                     return;
                 }
@@ -129,5 +129,5 @@ async fn run(
         let _heard = timeout(FAREWELL, answered).await;
     }
     let gone: RedisResult<i64> = redis::cmd("DEL").arg(&reply).query_async(&mut own.write).await;
-    gone.map(drop).map_err(lost)
+    gone.map(drop).map_err(lost_error)
 }

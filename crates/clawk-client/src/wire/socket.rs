@@ -28,7 +28,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> SocketStream for S {}
 const UNAUTHORIZED: u16 = 4002;
 
 /// Connects.
-pub(super) async fn open(
+pub(super) async fn open_transport(
     url: &Url,
     token: Option<&Secret>,
     ends: TransportChannels,

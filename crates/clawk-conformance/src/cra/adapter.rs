@@ -37,16 +37,16 @@ impl CraAdapter {
     ///
     /// # Errors
     /// No answer arrives in time, the answer violates the protocol, or it is an error.
-    pub(super) fn ask(&self, method: &str, params: &Value) -> Result<Option<Value>> {
+    pub(super) fn ask_method(&self, method: &str, params: &Value) -> Result<Option<Value>> {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         line.asked += 1;
         let id = json!(line.asked);
         let question = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        line.connection.send(&question.to_string());
+        line.connection.send_line(&question.to_string());
         let until = Instant::now() + DEADLINE;
         let answer = line
             .connection
-            .wait(until, |answer| answer.get("id") == Some(&id))
+            .wait_for_message(until, |answer| answer.get("id") == Some(&id))
             .map_err(|silence| match silence {
                 ReceiveFailure::Deadline => {
                     anyhow!("no answer to `{method}` within {} s", DEADLINE.as_secs())
@@ -65,8 +65,8 @@ impl CraAdapter {
     }
 
     /// Sends a request whose method must exist, because a related one was answered.
-    pub(super) fn must(&self, method: &str, params: &Value) -> Result<Value> {
-        self.ask(method, params)?
+    pub(super) fn require_answer(&self, method: &str, params: &Value) -> Result<Value> {
+        self.ask_method(method, params)?
             .with_context(|| format!("the adapter has no `{method}`"))
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct CraResponse {
 
 impl CraResponse {
     /// Returns the body as JSON; null if it is not JSON.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn body_json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
     }
 
@@ -51,7 +51,7 @@ impl CraResponse {
     ///
     /// # Errors
     /// A line is not JSON.
-    pub(super) fn lines(&self) -> Result<Vec<Value>> {
+    pub(super) fn body_lines(&self) -> Result<Vec<Value>> {
         self.text
             .lines()
             .filter(|line| !line.trim().is_empty())
@@ -85,7 +85,7 @@ impl CraApi {
     }
 
     /// Returns whether the target has a token, so that refusals can be tested.
-    pub(super) const fn guarded(&self) -> bool {
+    pub(super) const fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
@@ -94,7 +94,7 @@ impl CraApi {
     }
 
     /// Returns the headers with the credentials.
-    pub(super) fn credentials(&self, auth: CraAuth) -> Result<HeaderMap> {
+    pub(super) fn auth_headers(&self, auth: CraAuth) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         let bearer = |token: &str| HeaderValue::try_from(format!("Bearer {token}"));
         match (auth, &self.token) {
@@ -117,7 +117,7 @@ impl CraApi {
     ///
     /// # Errors
     /// There is no response.
-    pub(super) fn send(
+    pub(super) fn send_request(
         &self,
         method: &str,
         path: &str,
@@ -129,7 +129,7 @@ impl CraApi {
             .base
             .join(path)
             .with_context(|| format!("`{path}` is not a valid path"))?;
-        let mut headers = self.credentials(auth)?;
+        let mut headers = self.auth_headers(auth)?;
         let mut bytes = Vec::new();
         if let Some(body) = body {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

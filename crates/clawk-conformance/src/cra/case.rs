@@ -178,11 +178,11 @@ struct CraCaseHead {
 ///
 /// # Errors
 /// A file or folder does not have the expected form.
-pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCase>> {
+pub(super) fn load_external_cases(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCase>> {
     let mut found = Vec::new();
     for path in cases
         .iter()
-        .map(|path| listed(path, |file| file.extension().is_some_and(|e| e == "json")))
+        .map(|path| list_files(path, |file| file.extension().is_some_and(|e| e == "json")))
     {
         for file in path? {
             let text =
@@ -197,7 +197,7 @@ pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCa
                 let Value::Object(members) = value else {
                     bail!("`{}`: a case is a JSON object", file.display());
                 };
-                let (_, case) = read(infer(members)).with_context(|| format!("`{}`", file.display()))?;
+                let (_, case) = read(infer_kind(members)).with_context(|| format!("`{}`", file.display()))?;
                 found.push(case);
             }
         }
@@ -207,7 +207,7 @@ pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCa
         let folders = if holds_atlas(path) {
             vec![path.clone()]
         } else {
-            listed(path, holds_atlas)?
+            list_files(path, holds_atlas)?
         };
         for folder in folders {
             let folder = GoldenFolder::read(&folder)?;
@@ -222,7 +222,7 @@ pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCa
 }
 
 /// Returns the path itself, or the matching entries of its folder by name. No match is an error.
-fn listed(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+fn list_files(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
     }
@@ -243,7 +243,7 @@ fn listed(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
 
 /// Adds the `kind` to the document's own cases, derived from their ids (CRA conformance, sections 1, 2 and 6). Members that are
 /// only for people are removed.
-fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
+fn infer_kind(mut members: Map<String, Value>) -> Map<String, Value> {
     members.remove("description");
     let id = members.get("test_id").and_then(Value::as_str).unwrap_or_default();
     let kind = [
@@ -263,7 +263,7 @@ fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Returns all cases in the document's order.
-pub(super) fn all() -> Result<Vec<CraCase>> {
+pub(super) fn load_cases() -> Result<Vec<CraCase>> {
     let mut found: Vec<(Vec<u32>, CraCase)> = Vec::new();
     for text in FILES {
         let values: Vec<Map<String, Value>> =
@@ -288,13 +288,13 @@ fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, CraCase)> {
         .split('.')
         .map(|part| part.parse().unwrap_or(u32::MAX)) // silent-ok: what is no number comes last
         .collect();
-    let level = level(&head.section, &what);
+    let level = required_level(&head.section, &what);
     let test_id = head.test_id;
     Ok((section, CraCase { test_id, level, what }))
 }
 
 /// Returns a case's level from the document's table, by section.
-fn level(section: &str, what: &CraCaseKind) -> Level {
+fn required_level(section: &str, what: &CraCaseKind) -> Level {
     match what {
         CraCaseKind::Golden { .. } | CraCaseKind::Folder(_) => Level::CraMinimal,
         CraCaseKind::Http { .. } => Level::CraFull,
@@ -312,7 +312,7 @@ fn level(section: &str, what: &CraCaseKind) -> Level {
 }
 
 /// Applies changes to a document.
-pub(super) fn change(document: &mut Value, changes: &[PointerChange]) -> Result<()> {
+pub(super) fn apply_changes(document: &mut Value, changes: &[PointerChange]) -> Result<()> {
     for change in changes {
         let (parent, last) = change
             .pointer

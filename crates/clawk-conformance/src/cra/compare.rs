@@ -21,7 +21,7 @@ const DYNAMIC: [&str; 14] = [
 ];
 
 /// Returns the comparable part of a dynamic member: absent, null, or present.
-fn shape(value: &Value) -> Value {
+fn dynamic_shape(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
@@ -31,30 +31,30 @@ fn shape(value: &Value) -> Value {
 }
 
 /// Returns the value without dynamic members.
-pub(super) fn steady(value: &Value) -> Value {
+pub(super) fn strip_dynamic(value: &Value) -> Value {
     match value {
         Value::Object(members) => members
             .iter()
             .map(|(key, member)| {
                 let kept = if DYNAMIC.contains(&key.as_str()) {
-                    shape(member)
+                    dynamic_shape(member)
                 } else {
-                    steady(member)
+                    strip_dynamic(member)
                 };
                 (key.clone(), kept)
             })
             .collect(),
-        Value::Array(items) => items.iter().map(steady).collect(),
+        Value::Array(items) => items.iter().map(strip_dynamic).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }
 
 /// Returns the first difference as a JSON pointer with both values; `None`: the values are equal.
 pub(super) fn first_difference(wanted: &Value, found: &Value) -> Option<(String, Value, Value)> {
-    differs(&steady(wanted), &steady(found), String::new())
+    find_difference(&strip_dynamic(wanted), &strip_dynamic(found), String::new())
 }
 
-fn differs(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, Value)> {
+fn find_difference(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, Value)> {
     match (wanted, found) {
         (Value::Object(a), Value::Object(b)) => {
             // A payload may have more members than the standard requires (R31), but not fewer.
@@ -69,8 +69,8 @@ fn differs(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, 
                 }
                 let at = format!("{at}/{key}");
                 match (a, b) {
-                    (Some(a), Some(b)) => differs(a, b, at),
-                    (a, b) => Some((at, absent(a), absent(b))),
+                    (Some(a), Some(b)) => find_difference(a, b, at),
+                    (a, b) => Some((at, or_absent_mark(a), or_absent_mark(b))),
                 }
             })
         }
@@ -79,8 +79,8 @@ fn differs(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, 
             (0..longest).find_map(|index| {
                 let at = format!("{at}/{index}");
                 match (a.get(index), b.get(index)) {
-                    (Some(a), Some(b)) => differs(a, b, at),
-                    (a, b) => Some((at, absent(a), absent(b))),
+                    (Some(a), Some(b)) => find_difference(a, b, at),
+                    (a, b) => Some((at, or_absent_mark(a), or_absent_mark(b))),
                 }
             })
         }
@@ -89,6 +89,6 @@ fn differs(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, 
     }
 }
 
-fn absent(value: Option<&Value>) -> Value {
+fn or_absent_mark(value: Option<&Value>) -> Value {
     value.cloned().unwrap_or_else(|| Value::from("(absent)"))
 }

@@ -14,7 +14,7 @@ pub(super) struct AtlasPackage {
 }
 
 /// Returns a complete Atlas made from a fixture's parts. `mentioned`: the actions that the case uses.
-pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPackage {
+pub(super) fn complete_atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPackage {
     let mut manifest = Map::from_iter([
         ("atlas_version".to_owned(), json!("1.0")),
         ("atlas_id".to_owned(), json!("com.example.case")),
@@ -23,7 +23,7 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPa
         ("description".to_owned(), json!("The Atlas of a conformance case")),
     ]);
     manifest.extend(parts.clone());
-    let mut actions: Vec<String> = strings(parts, "capabilities", "actions");
+    let mut actions: Vec<String> = nested_strings(parts, "capabilities", "actions");
     actions.extend(mentioned.iter().cloned());
     actions.sort_unstable();
     actions.dedup();
@@ -31,7 +31,7 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPa
     if let Value::Array(declared) = declared {
         let known: Vec<String> = declared
             .iter()
-            .filter_map(|action| text(action, "action_id"))
+            .filter_map(|action| text_member(action, "action_id"))
             .collect();
         for id in actions.iter().filter(|id| !known.contains(id)) {
             declared.push(json!({ "action_id": id, "name": id, "description": "An action of the case" }));
@@ -44,13 +44,13 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPa
             .into_iter()
             .flatten()
         {
-            let name = text(entry, id).unwrap_or_default();
+            let name = text_member(entry, id).unwrap_or_default();
             if let Value::Object(entry) = entry {
                 entry.entry("name").or_insert(Value::String(name));
             }
         }
     }
-    let files = strings(parts, "context_packs", "files")
+    let files = nested_strings(parts, "context_packs", "files")
         .into_iter()
         .map(|name| {
             let body = format!("Text of {name}.\n");
@@ -64,7 +64,7 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPa
 }
 
 /// Returns a complete resolve request made from a fixture's parts.
-pub(super) fn request(parts: &Map<String, Value>) -> Value {
+pub(super) fn complete_request(parts: &Map<String, Value>) -> Value {
     let mut request = Map::from_iter([
         ("carp_version".to_owned(), json!("1.0")),
         (
@@ -82,12 +82,12 @@ pub(super) fn request(parts: &Map<String, Value>) -> Value {
 /// Placeholder for the id of a session or a request.
 pub(super) const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
-fn text(value: &Value, key: &str) -> Option<String> {
+fn text_member(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Returns the strings under `inner` of every entry of `outer`.
-fn strings(parts: &Map<String, Value>, outer: &str, inner: &str) -> Vec<String> {
+fn nested_strings(parts: &Map<String, Value>, outer: &str, inner: &str) -> Vec<String> {
     let entries = parts.get(outer).and_then(Value::as_array).into_iter().flatten();
     entries
         .filter_map(|entry| entry.get(inner).and_then(Value::as_array))

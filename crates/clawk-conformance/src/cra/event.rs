@@ -64,7 +64,7 @@ const CHOICES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Returns all faults, each with its path.
-pub(super) fn faults(event: &Value) -> Vec<Value> {
+pub(super) fn find_faults(event: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     let mut fault = |path: String, message: &str| found.push(json!({ "path": path, "message": message }));
     let Value::Object(members) = event else {
@@ -74,7 +74,7 @@ pub(super) fn faults(event: &Value) -> Vec<Value> {
     for name in MEMBERS {
         match members.get(name) {
             None if name != "parent_span_id" => fault(format!("/{name}"), "missing"),
-            Some(value) if !sound(name, value) => fault(format!("/{name}"), "not of its form"),
+            Some(value) if !is_valid_field(name, value) => fault(format!("/{name}"), "not of its form"),
             Some(_) | None => {}
         }
     }
@@ -105,7 +105,7 @@ pub(super) fn faults(event: &Value) -> Vec<Value> {
     found
 }
 
-fn sound(name: &str, value: &Value) -> bool {
+fn is_valid_field(name: &str, value: &Value) -> bool {
     let text = value.as_str();
     match name {
         "trace_version" => text == Some("1.0"),

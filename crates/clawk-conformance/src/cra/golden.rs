@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::compare;
 use super::complete::AtlasPackage;
 use super::report::CraShortfall;
-use super::session::{CraSession, text};
+use super::session::{CraSession, text_member};
 use super::target::CraTarget;
 
 /// The content of a golden folder.
@@ -49,7 +49,7 @@ const FOLDERS: &[BuiltinGoldenFolder] = &[
 
 impl GoldenFolder {
     /// Returns a built-in folder.
-    pub(super) fn named(name: &str) -> Result<Self> {
+    pub(super) fn load_named(name: &str) -> Result<Self> {
         let own = FOLDERS.iter().find(|(known, _)| *known == name);
         let (name, files) = own.with_context(|| format!("no golden folder `{name}`"))?;
         let files = files
@@ -102,25 +102,25 @@ impl GoldenFolder {
         format!("golden.{}", self.name)
     }
 
-    fn text(&self, file: &str) -> Result<&str> {
+    fn file_text(&self, file: &str) -> Result<&str> {
         let found = self.files.iter().find(|(name, _)| *name == file);
         Ok(&found
             .with_context(|| format!("`{}` has no `{file}`", self.name))?
             .1)
     }
 
-    fn has(&self, file: &str) -> bool {
+    fn has_file(&self, file: &str) -> bool {
         self.files.iter().any(|(name, _)| *name == file)
     }
 
-    fn json(&self, file: &str) -> Result<Value> {
-        serde_json::from_str(self.text(file)?).with_context(|| format!("{}/{file}", self.name))
+    fn file_json(&self, file: &str) -> Result<Value> {
+        serde_json::from_str(self.file_text(file)?).with_context(|| format!("{}/{file}", self.name))
     }
 
-    fn package(&self) -> Result<AtlasPackage> {
+    fn atlas_package(&self) -> Result<AtlasPackage> {
         let files = self.files.iter();
         Ok(AtlasPackage {
-            manifest: self.json("atlas.json")?,
+            manifest: self.file_json("atlas.json")?,
             files: files
                 .filter(|(name, _)| name.starts_with("context/"))
                 .cloned()
@@ -128,9 +128,9 @@ impl GoldenFolder {
         })
     }
 
-    fn trace(&self) -> Result<Vec<Value>> {
+    fn expected_trace(&self) -> Result<Vec<Value>> {
         let name = &self.name;
-        let lines = self.text("expected-trace.jsonl")?.lines();
+        let lines = self.file_text("expected-trace.jsonl")?.lines();
         lines
             .map(|line| serde_json::from_str(line).with_context(|| format!("{name}/expected-trace.jsonl")))
             .collect()
@@ -138,10 +138,10 @@ impl GoldenFolder {
 
     /// Returns the requests in order, each with its expected resolution.
     fn requests(&self) -> Result<Vec<(Value, Option<Value>)>> {
-        if self.has("request.json") {
+        if self.has_file("request.json") {
             return Ok(vec![(
-                self.json("request.json")?,
-                Some(self.json("expected-resolution.json")?),
+                self.file_json("request.json")?,
+                Some(self.file_json("expected-resolution.json")?),
             )]);
         }
         let names = self.files.iter().map(|(name, _)| name.as_str());
@@ -151,57 +151,57 @@ impl GoldenFolder {
                 let resolution = name
                     .replace("requests/", "expected-resolutions/")
                     .replace("-resolve.json", "-resolution.json");
-                let expected = self.has(&resolution).then(|| self.json(&resolution));
-                Ok((self.json(name)?, expected.transpose()?))
+                let expected = self.has_file(&resolution).then(|| self.file_json(&resolution));
+                Ok((self.file_json(name)?, expected.transpose()?))
             })
             .collect()
     }
 }
 
 /// Returns the Atlas of a built-in folder.
-pub(super) fn package(name: &str) -> Result<AtlasPackage> {
-    GoldenFolder::named(name)?.package()
+pub(super) fn load_package(name: &str) -> Result<AtlasPackage> {
+    GoldenFolder::load_named(name)?.atlas_package()
 }
 
 /// Returns the trace of a built-in folder.
-pub(super) fn trace(name: &str) -> Result<Vec<Value>> {
-    GoldenFolder::named(name)?.trace()
+pub(super) fn load_trace(name: &str) -> Result<Vec<Value>> {
+    GoldenFolder::load_named(name)?.expected_trace()
 }
 
 /// Runs a folder: each resolution and the whole trace must be as expected, by the comparison rules.
-pub(super) fn judge(target: &CraTarget, folder: &GoldenFolder) -> Result<(), CraShortfall> {
+pub(super) fn judge_folder(target: &CraTarget, folder: &GoldenFolder) -> Result<(), CraShortfall> {
     let name = &folder.name;
-    let expected = folder.trace()?;
+    let expected = folder.expected_trace()?;
     let first = expected.first().and_then(|event| event.get("payload"));
     let (Some(agent), Some(goal)) = (
-        first.and_then(|payload| text(payload, "agent_id")),
-        first.and_then(|payload| text(payload, "goal")),
+        first.and_then(|payload| text_member(payload, "agent_id")),
+        first.and_then(|payload| text_member(payload, "goal")),
     ) else {
         return Err(anyhow::anyhow!("`{name}` does not begin with a session").into());
     };
-    let session = CraSession::open(target, &[folder.package()?], &agent, &goal)?;
+    let session = CraSession::open(target, &[folder.atlas_package()?], &agent, &goal)?;
     let mut resolution_id = String::new();
     for (request, wanted) in folder.requests()? {
-        match text(&request, "operation").as_deref() {
+        match text_member(&request, "operation").as_deref() {
             Some("resolve") => {
-                let found = session.resolve(request)?;
-                resolution_id = text(&found, "resolution_id").context("a resolution without an id")?;
+                let found = session.resolve_request(request)?;
+                resolution_id = text_member(&found, "resolution_id").context("a resolution without an id")?;
                 if let Some(wanted) = wanted {
-                    same("the resolution", &wanted, &found)?;
+                    expect_same("the resolution", &wanted, &found)?;
                 }
             }
             Some("execute") => {
-                session.execute(request, &resolution_id)?;
+                session.execute_action(request, &resolution_id)?;
             }
             other => return Err(anyhow::anyhow!("`{name}` asks for {other:?}").into()),
         }
     }
-    let found = session.trace()?;
-    chained(&found)?;
-    same("the trace", &Value::from(expected), &Value::from(found))
+    let found = session.read_trace()?;
+    verify_chain(&found)?;
+    expect_same("the trace", &Value::from(expected), &Value::from(found))
 }
 
-fn same(what: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
+fn expect_same(what: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
     match compare::first_difference(wanted, found) {
         None => Ok(()),
         Some((at, wanted, got)) => Err(CraShortfall::Failed {
@@ -212,7 +212,7 @@ fn same(what: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
 }
 
 /// Checks that the target's events are a valid chain, with clawk's own verifier.
-pub(super) fn chained(events: &[Value]) -> Result<()> {
+pub(super) fn verify_chain(events: &[Value]) -> Result<()> {
     let mut text = String::new();
     for event in events {
         text.push_str(&event.to_string());

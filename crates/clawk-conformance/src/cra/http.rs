@@ -77,7 +77,7 @@ enum ExpectedStatus {
 }
 
 impl ExpectedStatus {
-    fn holds(&self, found: u16) -> bool {
+    fn matches_status(&self, found: u16) -> bool {
         match self {
             Self::One(status) => *status == found,
             Self::Any(statuses) => statuses.contains(&found),
@@ -95,13 +95,13 @@ impl fmt::Display for ExpectedStatus {
 }
 
 /// Runs the steps against the API under the Atlas of `multi-action`.
-pub(super) fn judge(target: &CraTarget, steps: &[CraHttpStep]) -> Result<(), CraShortfall> {
+pub(super) fn judge_steps(target: &CraTarget, steps: &[CraHttpStep]) -> Result<(), CraShortfall> {
     if !target.has_api() {
         return Err(CraShortfall::Skipped(
             "there is no API; give a URL or a command with `{port}`".to_owned(),
         ));
     }
-    let Some(served) = target.serve(&[golden::package("multi-action")?])? else {
+    let Some(served) = target.serve_api(&[golden::load_package("multi-action")?])? else {
         return Ok(());
     };
     let now = SystemClock::default().now();
@@ -109,7 +109,7 @@ pub(super) fn judge(target: &CraTarget, steps: &[CraHttpStep]) -> Result<(), Cra
         api: &served.api,
         known: Map::from_iter([("now".to_owned(), json!(now.to_string()))]),
     };
-    steps.iter().try_for_each(|step| player.play(step))
+    steps.iter().try_for_each(|step| player.play_step(step))
 }
 
 struct CraHttpPlayer<'a> {
@@ -118,19 +118,19 @@ struct CraHttpPlayer<'a> {
 }
 
 impl CraHttpPlayer<'_> {
-    fn play(&mut self, step: &CraHttpStep) -> Result<(), CraShortfall> {
+    fn play_step(&mut self, step: &CraHttpStep) -> Result<(), CraShortfall> {
         match step {
-            CraHttpStep::Send(send) => self.send(send),
+            CraHttpStep::Send(send) => self.send_exchange(send),
             CraHttpStep::Stream { path, steps, expect } => {
-                let stream = stream::open(self.api, &self.filled(path))?;
-                steps.iter().try_for_each(|step| self.play(step))?;
+                let stream = stream::open_stream(self.api, &self.fill_placeholders(path))?;
+                steps.iter().try_for_each(|step| self.play_step(step))?;
                 let wanted: Vec<Value> = expect.iter().map(|pattern| self.with_known(pattern)).collect();
-                stream.expect(self.api, &wanted)
+                stream.expect_events(self.api, &wanted)
             }
         }
     }
 
-    fn send(&mut self, step: &CraExchange) -> Result<(), CraShortfall> {
+    fn send_exchange(&mut self, step: &CraExchange) -> Result<(), CraShortfall> {
         let CraRequest {
             method,
             path,
@@ -138,23 +138,23 @@ impl CraHttpPlayer<'_> {
             auth,
             accept,
         } = &step.send;
-        if !self.api.guarded()
+        if !self.api.has_token()
             && matches!(auth, CraAuth::Wrong | CraAuth::None)
-            && step.expect.status.holds(401)
+            && step.expect.status.matches_status(401)
         {
             let why = "the API was given no token (`--token-env`), so it need not ask for one";
             return Err(CraShortfall::Skipped(why.to_owned()));
         }
-        let path = self.filled(path);
+        let path = self.fill_placeholders(path);
         let body = body.as_ref().map(|body| self.with_known(body));
         let answer = self
             .api
-            .send(method, &path, body.as_ref(), *auth, accept.as_deref())?;
+            .send_request(method, &path, body.as_ref(), *auth, accept.as_deref())?;
         let asked = format!("{method} {path}");
         let expected = &step.expect;
-        if !expected.status.holds(answer.status) {
-            let got = format!("{}: {}", answer.status, shown(&answer));
-            return Err(CraShortfall::other(
+        if !expected.status.matches_status(answer.status) {
+            let got = format!("{}: {}", answer.status, describe_response(&answer));
+            return Err(CraShortfall::from_mismatch(
                 format!("{asked} to be answered {}", expected.status),
                 got,
                 json!(body),
@@ -163,35 +163,35 @@ impl CraHttpPlayer<'_> {
         if let Some(kind) = &expected.content_type
             && !answer.content_type.starts_with(kind.as_str())
         {
-            return Err(CraShortfall::other(
+            return Err(CraShortfall::from_mismatch(
                 format!("{asked} as `{kind}`"),
                 format!("`{}`", answer.content_type),
                 Value::Null,
             ));
         }
         if let Some(wanted) = &expected.body {
-            self.check(&asked, wanted, &answer.json())?;
+            self.check_match(&asked, wanted, &answer.body_json())?;
         }
         if let Some(wanted) = &expected.lines {
-            self.check(&asked, wanted, &Value::from(answer.lines()?))?;
+            self.check_match(&asked, wanted, &Value::from(answer.body_lines()?))?;
         }
         for (name, pointer) in &step.capture {
-            let found = answer.json().pointer(pointer).cloned();
+            let found = answer.body_json().pointer(pointer).cloned();
             let found = found.with_context(|| format!("{asked}: nothing at `{pointer}`"))?;
             self.known.insert(name.clone(), found);
         }
         Ok(())
     }
 
-    fn check(&self, asked: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
-        pattern::fits(&self.with_known(wanted), found).map_err(|misfit| CraShortfall::Failed {
+    fn check_match(&self, asked: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
+        pattern::match_pattern(&self.with_known(wanted), found).map_err(|misfit| CraShortfall::Failed {
             error: format!("{asked}: at `{}` expected {}", misfit.at, misfit.wanted),
             details: found.clone(),
         })
     }
 
     /// Replaces `{name}` in a text.
-    fn filled(&self, text: &str) -> String {
+    fn fill_placeholders(&self, text: &str) -> String {
         self.known.iter().fold(text.to_owned(), |text, (name, value)| {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             text.replace(&format!("{{{name}}}"), &value)
@@ -202,12 +202,13 @@ impl CraHttpPlayer<'_> {
     fn with_known(&self, value: &Value) -> Value {
         let mut value = value.clone();
         each_string(&mut value, &mut |text| {
-            text.contains('{').then(|| Value::String(self.filled(text)))
+            text.contains('{')
+                .then(|| Value::String(self.fill_placeholders(text)))
         });
         value
     }
 }
 
-fn shown(answer: &CraResponse) -> String {
+fn describe_response(answer: &CraResponse) -> String {
     answer.text.chars().take(300).collect()
 }

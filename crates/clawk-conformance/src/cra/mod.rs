@@ -44,7 +44,7 @@ pub fn run(
 ) -> Result<CraReport> {
     let started = Instant::now();
     let timestamp = SystemClock::default().now().to_string();
-    let (implementation, version) = target.about();
+    let (implementation, version) = target.name_and_version();
     let mut report = CraReport::new(implementation, version, timestamp);
     let wanted = |case: &case::CraCase| {
         level.includes(case.level)
@@ -52,9 +52,9 @@ pub fn run(
     };
     let own = cases.is_empty() && golden.is_empty();
     let played = if own {
-        case::all()?
+        case::load_cases()?
     } else {
-        case::outside(cases, golden)?
+        case::load_external_cases(cases, golden)?
     };
     for case in played.into_iter().filter(wanted) {
         let began = Instant::now();
@@ -63,6 +63,6 @@ pub fn run(
         seen(&outcome);
         report.add(outcome);
     }
-    report.close((own && only.is_empty()).then_some(level), started.elapsed());
+    report.finish_run((own && only.is_empty()).then_some(level), started.elapsed());
     Ok(report)
 }

@@ -15,7 +15,7 @@ use clawk_trace::{HashBuffer, diff_events, verify};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{event, session::text};
+use super::{event, session::text_member};
 
 /// Answers until the input ends.
 pub fn main() -> Result<ExitCode> {
@@ -23,9 +23,9 @@ pub fn main() -> Result<ExitCode> {
     for line in io::stdin().lock().lines() {
         let question: Value = serde_json::from_str(&line?).context("a line that is not valid JSON")?;
         let id = question.get("id").cloned().unwrap_or_default();
-        let method = text(&question, "method").unwrap_or_default();
+        let method = text_member(&question, "method").unwrap_or_default();
         let params = question.get("params").cloned().unwrap_or_default();
-        let answer = match answer(&method, &params) {
+        let answer = match answer_method(&method, &params) {
             Ok(Some(result)) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
             Ok(None) => {
                 let error = json!({ "code": -32601, "message": format!("no method `{method}`") });
@@ -42,31 +42,34 @@ pub fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(method: &str, params: &Value) -> Result<Option<Value>> {
+fn answer_method(method: &str, params: &Value) -> Result<Option<Value>> {
     let given = |name: &str| params.get(name).with_context(|| format!("`{name}` is missing"));
     Ok(Some(match method {
         "cra.about" => json!({ "implementation": "clawk", "version": env!("CARGO_PKG_VERSION") }),
-        "cra.validate" => validate(&text(params, "schema").unwrap_or_default(), given("input")?)?,
+        "cra.validate" => validate_input(
+            &text_member(params, "schema").unwrap_or_default(),
+            given("input")?,
+        )?,
         "cra.hash" => json!({ "hash": hash(given("event")?)? }),
         "cra.verify" => {
-            let report = verify(lines(given("events")?)?.as_bytes())?;
+            let report = verify(json_lines(given("events")?)?.as_bytes())?;
             serde_json::to_value(report)?
         }
         "cra.diff" => {
             let events = |name| Ok::<_, anyhow::Error>(given(name)?.as_array().context("a list")?.clone());
             serde_json::to_value(diff_events(&events("a")?, &events("b")?)?)?
         }
-        "cra.replay" => replayed(given("atlases")?, given("trace")?)?,
+        "cra.replay" => replay_trace(given("atlases")?, given("trace")?)?,
         _ => return Ok(None),
     }))
 }
 
-fn validate(schema: &str, input: &Value) -> Result<Value> {
+fn validate_input(schema: &str, input: &Value) -> Result<Value> {
     let checked: Result<(), InputFaults> = match schema {
         "carp_request" => message::read(input, RequestShape::Schema).map(drop),
         "atlas_manifest" => Atlas::in_memory(&serde_json::to_vec(input)?, &BTreeMap::new()).map(drop),
         "trace_event" => {
-            let errors = event::faults(input);
+            let errors = event::find_faults(input);
             return Ok(json!({ "valid": errors.is_empty(), "errors": errors }));
         }
         other => return Err(anyhow!("no schema `{other}`")),
@@ -79,7 +82,7 @@ fn validate(schema: &str, input: &Value) -> Result<Value> {
 
 /// Returns the digest of an event (R26). Ignores its `event_hash`.
 pub(super) fn hash(event: &Value) -> Result<String> {
-    let member = |name: &str| text(event, name).with_context(|| format!("`{name}` is missing"));
+    let member = |name: &str| text_member(event, name).with_context(|| format!("`{name}` is missing"));
     let payload = payload_of(event.get("payload").context("`payload` is missing")?)?;
     let (version, event_id, trace_id) = (member("trace_version")?, member("event_id")?, member("trace_id")?);
     let (span_id, session_id, timestamp) = (member("span_id")?, member("session_id")?, member("timestamp")?);
@@ -107,7 +110,7 @@ pub(super) fn hash(event: &Value) -> Result<String> {
 }
 
 /// Returns events as JSON Lines.
-pub(super) fn lines(events: &Value) -> Result<String> {
+pub(super) fn json_lines(events: &Value) -> Result<String> {
     let mut text = String::new();
     for event in events.as_array().context("a list of events")? {
         text.push_str(&event.to_string());
@@ -116,7 +119,7 @@ pub(super) fn lines(events: &Value) -> Result<String> {
     Ok(text)
 }
 
-fn atlases(packages: &Value) -> Result<Vec<Arc<Atlas>>> {
+fn load_atlases(packages: &Value) -> Result<Vec<Arc<Atlas>>> {
     let packages = packages.as_array().context("`atlases` is a list")?;
     packages
         .iter()
@@ -133,13 +136,13 @@ fn atlases(packages: &Value) -> Result<Vec<Arc<Atlas>>> {
 }
 
 /// Replays the recorded resolutions and executions under the Atlases.
-fn replayed(packages: &Value, trace: &Value) -> Result<Value> {
-    let set = AtlasSet::compile(atlases(packages)?, Options::default())?;
+fn replay_trace(packages: &Value, trace: &Value) -> Result<Value> {
+    let set = AtlasSet::compile(load_atlases(packages)?, Options::default())?;
     let events = trace.as_array().context("`trace` is a list")?;
     let events = events
         .iter()
         .map(|event| {
-            let id = |name: &str| text(event, name).and_then(|id| Uuid::try_parse(&id).ok()); // silent-ok: not given
+            let id = |name: &str| text_member(event, name).and_then(|id| Uuid::try_parse(&id).ok()); // silent-ok: not given
             Ok(replay::Event {
                 session: SessionId(id("session_id").unwrap_or_default()),
                 span: id("span_id").unwrap_or_default(),
@@ -147,7 +150,7 @@ fn replayed(packages: &Value, trace: &Value) -> Result<Value> {
                     .get("event_type")
                     .and_then(Value::as_str)
                     .unwrap_or_default(),
-                at: text(event, "timestamp")
+                at: text_member(event, "timestamp")
                     .context("an event without a time")?
                     .parse()?,
                 payload: event
@@ -157,6 +160,6 @@ fn replayed(packages: &Value, trace: &Value) -> Result<Value> {
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    let replayed = replay::replay(&set, &events, None);
-    Ok(json!({ "identical": replayed.identical(), "differences": replayed.drifts }))
+    let replayed = replay::replay_events(&set, &events, None);
+    Ok(json!({ "identical": replayed.is_identical(), "differences": replayed.drifts }))
 }

@@ -30,7 +30,7 @@ pub(super) enum CraShortfall {
 
 impl CraShortfall {
     /// Makes the failure for an unexpected value.
-    pub(super) fn other(
+    pub(super) fn from_mismatch(
         expected: impl std::fmt::Display,
         got: impl std::fmt::Display,
         details: Value,
@@ -80,7 +80,7 @@ impl CraCaseResult {
         Self {
             test_id: case.test_id.clone(),
             status,
-            duration_ms: millis(took),
+            duration_ms: to_millis(took),
             error,
             details,
             level: case.level,
@@ -148,8 +148,8 @@ impl CraReport {
     }
 
     /// Sets the reached level, among those that were run.
-    pub(super) fn close(&mut self, asked: Option<Level>, took: Duration) {
-        self.test_run.duration_ms = millis(took);
+    pub(super) fn finish_run(&mut self, asked: Option<Level>, took: Duration) {
+        self.test_run.duration_ms = to_millis(took);
         let Some(asked) = asked else { return };
         let levels = [
             Level::CraFull,
@@ -161,11 +161,11 @@ impl CraReport {
         self.conformance_level = levels
             .into_iter()
             .filter(|level| *level == asked || asked.includes(*level))
-            .find(|level| self.reached(*level))
+            .find(|level| self.has_reached(*level))
             .map(Level::name);
     }
 
-    fn reached(&self, level: Level) -> bool {
+    fn has_reached(&self, level: Level) -> bool {
         self.results
             .iter()
             .filter(|outcome| level.includes(outcome.level))
@@ -173,6 +173,6 @@ impl CraReport {
     }
 }
 
-fn millis(took: Duration) -> u64 {
+fn to_millis(took: Duration) -> u64 {
     u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
 }

@@ -38,19 +38,21 @@ impl<'t> CraSession<'t> {
         agent: &str,
         goal: &str,
     ) -> Result<Self, CraShortfall> {
-        if let Some(served) = target.serve(atlases)? {
+        if let Some(served) = target.serve_api(atlases)? {
             let body = json!({ "agent_id": agent, "goal": goal });
-            let answer = served
-                .api
-                .send("POST", "/v1/sessions", Some(&body), CraAuth::Bearer, None)?;
+            let answer =
+                served
+                    .api
+                    .send_request("POST", "/v1/sessions", Some(&body), CraAuth::Bearer, None)?;
             if answer.status != 201 {
-                return Err(CraShortfall::other(
+                return Err(CraShortfall::from_mismatch(
                     "a session (201)",
                     answer.status,
-                    answer.json(),
+                    answer.body_json(),
                 ));
             }
-            let id = text(&answer.json(), "session_id").context("the new session has no `session_id`")?;
+            let id = text_member(&answer.body_json(), "session_id")
+                .context("the new session has no `session_id`")?;
             return Ok(Self::Http {
                 served: Box::new(served),
                 id,
@@ -59,52 +61,54 @@ impl<'t> CraSession<'t> {
         let adapter = target.adapter()?;
         let packages: Vec<Value> = atlases
             .iter()
-            .map(|package| json!({ "manifest": package.manifest, "files": files(package) }))
+            .map(|package| json!({ "manifest": package.manifest, "files": package_files(package) }))
             .collect();
         let params = json!({ "agent_id": agent, "goal": goal, "atlases": packages });
-        match adapter.ask("cra.session.open", &params)? {
+        match adapter.ask_method("cra.session.open", &params)? {
             Some(opened) => Ok(Self::Adapter {
                 adapter,
-                id: text(&opened, "session_id").context("the new session has no `session_id`")?,
+                id: text_member(&opened, "session_id").context("the new session has no `session_id`")?,
             }),
             None => Err(CraShortfall::Skipped("the adapter has no sessions".to_owned())),
         }
     }
 
     /// Makes a resolution. The request gets this session's id and a new request id.
-    pub(super) fn resolve(&self, mut request: Value) -> Result<Value> {
-        self.address(&mut request);
+    pub(super) fn resolve_request(&self, mut request: Value) -> Result<Value> {
+        self.address_request(&mut request);
         match self {
             Self::Http { served, .. } => {
-                let answer = served
-                    .api
-                    .send("POST", "/v1/resolve", Some(&request), CraAuth::Bearer, None)?;
+                let answer =
+                    served
+                        .api
+                        .send_request("POST", "/v1/resolve", Some(&request), CraAuth::Bearer, None)?;
                 if answer.status != 200 {
                     bail!("resolve was answered {}: {}", answer.status, answer.text);
                 }
-                Ok(answer.json())
+                Ok(answer.body_json())
             }
             Self::Adapter { adapter, .. } => {
-                adapter.must("cra.session.resolve", &json!({ "request": request }))
+                adapter.require_answer("cra.session.resolve", &json!({ "request": request }))
             }
         }
     }
 
     /// Executes an action of a resolution.
-    pub(super) fn execute(&self, mut request: Value, resolution_id: &str) -> Result<CraExecution> {
-        self.address(&mut request);
+    pub(super) fn execute_action(&self, mut request: Value, resolution_id: &str) -> Result<CraExecution> {
+        self.address_request(&mut request);
         if let Some(place) = request.pointer_mut("/execution/resolution_id") {
             *place = json!(resolution_id);
         }
         let body = match self {
             Self::Http { served, .. } => {
-                let answer = served
-                    .api
-                    .send("POST", "/v1/execute", Some(&request), CraAuth::Bearer, None)?;
+                let answer =
+                    served
+                        .api
+                        .send_request("POST", "/v1/execute", Some(&request), CraAuth::Bearer, None)?;
                 match answer.status {
-                    200 => answer.json(),
+                    200 => answer.body_json(),
                     403 => {
-                        let body = answer.json();
+                        let body = answer.body_json();
                         let status = "denied".to_owned();
                         return Ok(CraExecution { status, body });
                     }
@@ -112,27 +116,29 @@ impl<'t> CraSession<'t> {
                 }
             }
             Self::Adapter { adapter, .. } => {
-                adapter.must("cra.session.execute", &json!({ "request": request }))?
+                adapter.require_answer("cra.session.execute", &json!({ "request": request }))?
             }
         };
-        let status = text(&body, "status").context("the execution has no `status`")?;
+        let status = text_member(&body, "status").context("the execution has no `status`")?;
         Ok(CraExecution { status, body })
     }
 
     /// Returns all events of the session so far.
-    pub(super) fn trace(&self) -> Result<Vec<Value>> {
+    pub(super) fn read_trace(&self) -> Result<Vec<Value>> {
         match self {
             Self::Http { served, id } => {
                 let path = format!("/v1/traces/{id}?limit=1000");
                 let ndjson = Some("application/x-ndjson");
-                let answer = served.api.send("GET", &path, None, CraAuth::Bearer, ndjson)?;
+                let answer = served
+                    .api
+                    .send_request("GET", &path, None, CraAuth::Bearer, ndjson)?;
                 if answer.status != 200 {
                     bail!("the trace was answered {}: {}", answer.status, answer.text);
                 }
-                answer.lines()
+                answer.body_lines()
             }
             Self::Adapter { adapter, id } => {
-                let trace = adapter.must("cra.session.trace", &json!({ "session_id": id }))?;
+                let trace = adapter.require_answer("cra.session.trace", &json!({ "session_id": id }))?;
                 match trace.get("events") {
                     Some(Value::Array(events)) => Ok(events.clone()),
                     _ => bail!("the trace has no `events`"),
@@ -141,11 +147,11 @@ impl<'t> CraSession<'t> {
         }
     }
 
-    fn address(&self, request: &mut Value) {
+    fn address_request(&self, request: &mut Value) {
         let (Self::Http { id, .. } | Self::Adapter { id, .. }) = self;
         let Value::Object(members) = request else { return };
         let clock = clawk_core::time::SystemClock::default();
-        let own = clawk_core::time::Clock::uuid(&clock);
+        let own = clawk_core::time::Clock::new_uuid(&clock);
         members.insert("request_id".to_owned(), json!(own));
         let now = clawk_core::time::Clock::now(&clock).to_string();
         members.insert("timestamp".to_owned(), json!(now));
@@ -155,7 +161,7 @@ impl<'t> CraSession<'t> {
     }
 }
 
-fn files(package: &AtlasPackage) -> Value {
+fn package_files(package: &AtlasPackage) -> Value {
     package
         .files
         .iter()
@@ -163,6 +169,6 @@ fn files(package: &AtlasPackage) -> Value {
         .collect()
 }
 
-pub(super) fn text(value: &Value, key: &str) -> Option<String> {
+pub(super) fn text_member(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }

@@ -24,7 +24,7 @@ pub(super) struct CraEventStream(WebSocketStream<MaybeTlsStream<TcpStream>>);
 ///
 /// # Errors
 /// The API does not use plain HTTP, or refuses the handshake.
-pub(super) fn open(api: &CraApi, path: &str) -> Result<CraEventStream, CraShortfall> {
+pub(super) fn open_stream(api: &CraApi, path: &str) -> Result<CraEventStream, CraShortfall> {
     if api.base.scheme() != "http" {
         let why = "the stream is played over plain HTTP only; run the harness on the server's side of TLS";
         return Err(CraShortfall::Skipped(why.to_owned()));
@@ -33,18 +33,18 @@ pub(super) fn open(api: &CraApi, path: &str) -> Result<CraEventStream, CraShortf
     url.set_scheme("ws")
         .map_err(|()| anyhow::anyhow!("`{url}` can't be a stream"))?;
     let mut request = url.as_str().into_client_request().context("a request")?;
-    request.headers_mut().extend(api.credentials(CraAuth::Bearer)?);
+    request.headers_mut().extend(api.auth_headers(CraAuth::Bearer)?);
     let opened = api
         .runtime()
         .block_on(async { tokio::time::timeout(PATIENCE, tokio_tungstenite::connect_async(request)).await })
         .context("the handshake was not answered in time")?;
-    let (stream, _) = opened.map_err(|error| CraShortfall::other("a stream", error, Value::Null))?;
+    let (stream, _) = opened.map_err(|error| CraShortfall::from_mismatch("a stream", error, Value::Null))?;
     Ok(CraEventStream(stream))
 }
 
 impl CraEventStream {
     /// Reads until every pattern has matched an event, in order. Other events may come between.
-    pub(super) fn expect(mut self, api: &CraApi, wanted: &[Value]) -> Result<(), CraShortfall> {
+    pub(super) fn expect_events(mut self, api: &CraApi, wanted: &[Value]) -> Result<(), CraShortfall> {
         let mut seen = Vec::new();
         let mut left = wanted.iter();
         let mut next = left.next();
@@ -53,7 +53,7 @@ impl CraEventStream {
                 let message = self.0.next().await.context("the stream ended")??;
                 let Message::Text(text) = message else { continue };
                 let event: Value = serde_json::from_str(&text).context("a message that is not valid JSON")?;
-                if pattern::fits(pattern, &event).is_ok() {
+                if pattern::match_pattern(pattern, &event).is_ok() {
                     next = left.next();
                 }
                 seen.push(event);
@@ -69,7 +69,7 @@ impl CraEventStream {
             Err(_) => {
                 // silent-ok: the timeout itself is the result
                 let got = format!("{} other events in {} s", seen.len(), PATIENCE.as_secs());
-                Err(CraShortfall::other(
+                Err(CraShortfall::from_mismatch(
                     "an event that was not sent",
                     got,
                     json!({ "seen": seen }),

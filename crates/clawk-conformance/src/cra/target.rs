@@ -19,8 +19,8 @@ use super::api::{CraApi, CraAuth};
 use super::complete::AtlasPackage;
 use super::golden;
 use super::report::CraShortfall;
-use super::session::text;
-use crate::target::spawner;
+use super::session::text_member;
+use crate::target::build_command;
 
 /// Time limit for a server to answer `/v1/health`.
 const START: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ pub(super) struct CraServerInstance<'t> {
 
 impl CraTarget {
     /// clawk itself: its adapter, and its API started for each case.
-    pub fn own(program: PathBuf) -> Self {
+    pub fn for_clawk(program: PathBuf) -> Self {
         Self {
             name: "clawk".to_owned(),
             adapter: Some((ProgramLaunch::Own(program.clone()), OnceLock::new())),
@@ -98,16 +98,19 @@ impl CraTarget {
     }
 
     /// Returns the name and version for the report.
-    pub(super) fn about(&self) -> (String, String) {
+    pub(super) fn name_and_version(&self) -> (String, String) {
         if let Ok(adapter) = self.adapter()
-            && let Ok(Some(about)) = adapter.ask("cra.about", &json!({}))
-            && let (Some(name), Some(version)) = (text(&about, "implementation"), text(&about, "version"))
+            && let Ok(Some(about)) = adapter.ask_method("cra.about", &json!({}))
+            && let (Some(name), Some(version)) = (
+                text_member(&about, "implementation"),
+                text_member(&about, "version"),
+            )
         {
             return (name, version);
         }
         if let Some(CraServer::Url(api)) = &self.server
-            && let Ok(health) = api.send("GET", "/v1/health", None, CraAuth::None, None)
-            && let Some(version) = text(&health.json(), "version")
+            && let Ok(health) = api.send_request("GET", "/v1/health", None, CraAuth::None, None)
+            && let Some(version) = text_member(&health.body_json(), "version")
         {
             return (self.name.clone(), version);
         }
@@ -127,7 +130,7 @@ impl CraTarget {
         let started = started.get_or_init(|| {
             let mut command = match door {
                 ProgramLaunch::Line(line) => through_shell(line),
-                ProgramLaunch::Own(program) => spawner(program),
+                ProgramLaunch::Own(program) => build_command(program),
             };
             if matches!(door, ProgramLaunch::Own(_)) {
                 command.arg(ADAPTER_VERB);
@@ -148,24 +151,24 @@ impl CraTarget {
     }
 
     /// Returns the API under these Atlases; `None` if the target has no API.
-    pub(super) fn serve(
+    pub(super) fn serve_api(
         &self,
         atlases: &[AtlasPackage],
     ) -> Result<Option<CraServerInstance<'_>>, CraShortfall> {
         match &self.server {
             None => Ok(None),
-            Some(CraServer::Url(api)) => send(api, atlases).map(Some),
+            Some(CraServer::Url(api)) => send_manifests(api, atlases).map(Some),
             // A server can't be started without an Atlas.
             Some(CraServer::Started(door)) if atlases.is_empty() => {
-                Ok(Some(door.serve(&[golden::package("simple-resolve")?])?))
+                Ok(Some(door.serve_api(&[golden::load_package("simple-resolve")?])?))
             }
-            Some(CraServer::Started(door)) => Ok(Some(door.serve(atlases)?)),
+            Some(CraServer::Started(door)) => Ok(Some(door.serve_api(atlases)?)),
         }
     }
 }
 
 /// Uploads manifests to a running server. Files can't be uploaded.
-fn send<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>, CraShortfall> {
+fn send_manifests<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>, CraShortfall> {
     let mut served = CraServerInstance {
         api: api.clone(),
         started: None,
@@ -177,7 +180,7 @@ fn send<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<
             let why = "an Atlas's files cannot be sent over the API; start the server through a command with `{atlas}`";
             return Err(CraShortfall::Skipped(why.to_owned()));
         }
-        let answer = api.send(
+        let answer = api.send_request(
             "POST",
             "/v1/atlases",
             Some(&package.manifest),
@@ -185,25 +188,25 @@ fn send<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<
             None,
         )?;
         if answer.status != 201 {
-            return Err(CraShortfall::other(
+            return Err(CraShortfall::from_mismatch(
                 "the Atlas to be taken (201)",
                 answer.status,
-                answer.json(),
+                answer.body_json(),
             ));
         }
-        served.sent.extend(text(&package.manifest, "atlas_id"));
+        served.sent.extend(text_member(&package.manifest, "atlas_id"));
     }
     Ok(served)
 }
 
 impl ProgramLaunch {
-    fn serve<'t>(&self, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>> {
+    fn serve_api<'t>(&self, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>> {
         let dir = TempDir::new().context("no temporary directory")?;
         for (number, package) in atlases.iter().enumerate() {
             write(&dir.path().join(format!("atlas-{number}")), package)?;
         }
         let port = free_port()?;
-        let token = Secret::new(TOKEN_ENV, SystemClock::default().uuid().simple().to_string());
+        let token = Secret::new(TOKEN_ENV, SystemClock::default().new_uuid().simple().to_string());
         let mut command = match self {
             Self::Line(line) => {
                 let first = dir.path().join("atlas-0");
@@ -240,7 +243,7 @@ fn own_server(program: &Path, dir: &Path, port: u16, atlases: usize) -> Result<C
         "[[http.tokens]]\nname = \"conformance\"\nsecret_ref = \"{TOKEN_ENV}\"\nscopes = [\"admin\"]\n"
     );
     std::fs::write(dir.join("clawk.toml"), config)?;
-    let mut command = spawner(program);
+    let mut command = build_command(program);
     command
         .args([
             "serve",
@@ -262,7 +265,9 @@ impl CraServerInstance<'_> {
     fn until_healthy(&mut self) -> Result<()> {
         let until = Instant::now() + START;
         loop {
-            let answer = self.api.send("GET", "/v1/health", None, CraAuth::None, None);
+            let answer = self
+                .api
+                .send_request("GET", "/v1/health", None, CraAuth::None, None);
             if answer.is_ok_and(|answer| answer.status == 200) {
                 return Ok(());
             }
@@ -288,7 +293,9 @@ impl Drop for CraServerInstance<'_> {
         for id in &self.sent {
             let path = format!("/v1/atlases/{id}");
             // silent-ok: if the server keeps an Atlas, the next case fails and shows it
-            let _ = self.api.send("DELETE", &path, None, CraAuth::Bearer, None);
+            let _ = self
+                .api
+                .send_request("DELETE", &path, None, CraAuth::Bearer, None);
         }
         if let Some((child, _)) = &mut self.started {
             // silent-ok: the process exited by itself
@@ -316,7 +323,7 @@ pub(super) fn write(dir: &Path, package: &AtlasPackage) -> Result<()> {
 }
 
 fn through_shell(line: &str) -> Command {
-    let mut command = spawner("sh");
+    let mut command = build_command("sh");
     command.arg("-c").arg(format!("exec {line}"));
     command
 }

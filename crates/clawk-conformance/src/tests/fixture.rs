@@ -20,7 +20,7 @@ pub(crate) fn connect(serve: &Arc<Serve>) -> Result<AgentConnection> {
     let (from_agent, agent_out) = std::io::pipe()?;
     let serve = Arc::clone(serve);
     thread::spawn(move || serve(agent_in, agent_out));
-    Ok(AgentConnection::over(to_agent, from_agent))
+    Ok(AgentConnection::from_streams(to_agent, from_agent))
 }
 
 /// One way of being wrong.

@@ -16,7 +16,7 @@ fn marked(text: &str, which: &[usize]) -> String {
         marks: which.iter().map(|at| all[*at].end).collect(),
         failed: None,
     };
-    judged.marked(text)
+    judged.mark_answer(text)
 }
 
 #[test]
@@ -83,6 +83,6 @@ fn marks_of_another_text_mark_nothing() {
         marks: vec![1, 500],
         failed: None,
     };
-    assert_eq!(judged.marked("é"), "é", "not within a character");
-    assert_eq!(judged.marked("ab"), format!("a {MARK}b"));
+    assert_eq!(judged.mark_answer("é"), "é", "not within a character");
+    assert_eq!(judged.mark_answer("ab"), format!("a {MARK}b"));
 }

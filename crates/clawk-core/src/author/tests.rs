@@ -97,9 +97,13 @@ fn every_door_says_whose_words_come_in_by_it() {
             (wanted, found) => assert_eq!(wanted, found.as_deref(), "{door:?}"),
         }
         let named = found.unwrap_or_else(|| text_origin::of_sender(door.sender(), &author.door));
-        assert_eq!(author.wrote(&named), own, "{door:?}: {named}");
-        assert_eq!(author.wrote(&format!("{named} (in notes.md)")), own, "{door:?}");
-        assert!(!author.words().is_empty());
+        assert_eq!(author.is_own_origin(&named), own, "{door:?}: {named}");
+        assert_eq!(
+            author.is_own_origin(&format!("{named} (in notes.md)")),
+            own,
+            "{door:?}"
+        );
+        assert!(!author.display_name().is_empty());
     }
 }
 
@@ -115,12 +119,12 @@ fn nobody_gets_the_words_of_another() {
         of(rpc("ann", Role::User)),
     ] {
         let origin = other.own_origin().unwrap();
-        assert!(!ann.wrote(&origin), "{origin}");
-        assert!(!other.wrote(&ann.own_origin().unwrap()), "{origin}");
+        assert!(!ann.is_own_origin(&origin), "{origin}");
+        assert!(!other.is_own_origin(&ann.own_origin().unwrap()), "{origin}");
     }
     // A client gives itself a name: that of an admin's client gets it nothing of the admin's trust.
     let liar = of(rpc("desk", Role::User)).own_origin().unwrap();
-    assert!(!of(rpc("desk", Role::Admin)).wrote(&liar));
+    assert!(!of(rpc("desk", Role::Admin)).is_own_origin(&liar));
     // The same person has the same words in a group and alone, whatever role was recorded then.
     let alone = EntryPoint::Channel {
         channel: "chat".to_owned(),
@@ -129,8 +133,8 @@ fn nobody_gets_the_words_of_another() {
         sender: "ann".to_owned(),
         role: Role::Admin,
     };
-    assert!(of(alone).wrote(&ann.own_origin().unwrap()));
-    assert!(!ann.wrote("web https://x.test"));
+    assert!(of(alone).is_own_origin(&ann.own_origin().unwrap()));
+    assert!(!ann.is_own_origin("web https://x.test"));
 }
 
 #[test]
@@ -179,16 +183,16 @@ fn a_channel_called_cli_has_no_terminals_trust() {
         for door in [person("cli", "owner", role), rpc("cli", role), rpc("owner", role)] {
             let author = TextAuthor::of_door(&door, &agent);
             assert!(!author.is_at_terminal(), "{door:?}");
-            assert_ne!(author.words(), "owner at the terminal", "{door:?}");
+            assert_ne!(author.display_name(), "owner at the terminal", "{door:?}");
             let foreign = author.own_origin().is_some();
             assert_eq!(foreign, role < Role::Admin, "{door:?}");
-            let key = door.key();
+            let key = door.conversation_key();
             let recorded = json!({
                 "door": door.name(), "sender": door.sender(), "role": role.as_str(),
                 "channel": key.as_ref().map(|key| &key.channel), "conversation": key.as_ref().map(|key| &key.conversation),
             });
             let recorded = serde_json::from_value(recorded).unwrap();
-            let read = TextAuthor::of(&Origin::recorded(recorded), &agent);
+            let read = TextAuthor::from_origin(&Origin::from_record(recorded), &agent);
             assert!(!read.is_at_terminal(), "{door:?}");
             assert_eq!(read.own_origin(), author.own_origin(), "{door:?}");
         }

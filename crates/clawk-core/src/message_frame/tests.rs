@@ -266,7 +266,7 @@ fn a_forged_frame_is_not_moved_into_the_system_prompt() {
     for author in [
         TextAuthor::of_door(&channel, &agent),
         TextAuthor::of_door(&client, &agent),
-        TextAuthor::runtime(),
+        TextAuthor::from_runtime(),
         TextAuthor::unknown(),
     ] {
         let (system, frame, _) = moved(&author, REAL, FORGED);

@@ -14,7 +14,7 @@ fn the_shipped_catalogue_reads_and_every_row_says_where_it_is_from() {
         assert!(!facts.source.is_empty() && facts.date.len() == 10, "{name}");
         if let Some(successor) = &facts.successor {
             let next = catalogue
-                .find(successor)
+                .find_facts(successor)
                 .unwrap_or_else(|| panic!("{name}: {successor}"));
             assert!(next.shutdown.is_none(), "{name}: its successor is shut down, too");
         }
@@ -25,7 +25,7 @@ fn the_shipped_catalogue_reads_and_every_row_says_where_it_is_from() {
 fn no_alias_leads_to_a_model_with_a_known_shutdown() {
     let catalogue = shipped();
     for (alias, model) in &catalogue.aliases {
-        assert!(catalogue.find(model).unwrap().shutdown.is_none(), "{alias}");
+        assert!(catalogue.find_facts(model).unwrap().shutdown.is_none(), "{alias}");
     }
     for alias in [
         "openai:small",
@@ -33,7 +33,7 @@ fn no_alias_leads_to_a_model_with_a_known_shutdown() {
         "anthropic:medium",
         "google:medium",
     ] {
-        assert_ne!(catalogue.resolve(alias), alias);
+        assert_ne!(catalogue.resolve_alias(alias), alias);
     }
 }
 
@@ -51,7 +51,7 @@ fn models_are_found_by_their_names_and_versions_and_no_other() {
         "llama3.2:3b",
         "openai:small",
     ] {
-        assert!(catalogue.find(known).is_some(), "{known}");
+        assert!(catalogue.find_facts(known).is_some(), "{known}");
     }
     for other in [
         "gpt-5.9",
@@ -62,7 +62,7 @@ fn models_are_found_by_their_names_and_versions_and_no_other() {
         "house",
         "openai:none",
     ] {
-        assert!(catalogue.find(other).is_none(), "{other}");
+        assert!(catalogue.find_facts(other).is_none(), "{other}");
     }
 }
 

@@ -35,12 +35,12 @@ pub struct RowSealer {
     stores: BTreeMap<i64, String>,
 }
 
-fn failed(error: impl std::fmt::Display) -> String {
+fn seal_error(error: impl std::fmt::Display) -> String {
     format!("what is encrypted can't be moved: {error}")
 }
 
-fn misshapen(what: &str) -> String {
-    failed(format!("{what} has other columns than it should"))
+fn shape_error(what: &str) -> String {
+    seal_error(format!("{what} has other columns than it should"))
 }
 
 /// The cells of an entry, in the columns of [`MEMORY`].
@@ -55,7 +55,7 @@ struct EntryCells<'a> {
 
 impl<'a> EntryCells<'a> {
     /// Returns the cells of this row. An error for any other row keeps it from being moved unencrypted.
-    fn of(row: &'a mut MovedRow) -> Result<Self, String> {
+    fn from_row(row: &'a mut MovedRow) -> Result<Self, String> {
         match row.as_mut_slice() {
             [
                 _,
@@ -75,13 +75,13 @@ impl<'a> EntryCells<'a> {
                 metadata,
                 mark,
             }),
-            _ => Err(misshapen("an entry")),
+            _ => Err(shape_error("an entry")),
         }
     }
 }
 
 /// Returns the number of a vector's entry, its part, and its bytes.
-fn vector(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
+fn vector_cells(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
     match row.as_mut_slice() {
         [
             MovedCell::Int(n),
@@ -89,12 +89,12 @@ fn vector(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
             ..,
             MovedCell::Bytes(bytes),
         ] => Ok((*n, *part, bytes)),
-        _ => Err(misshapen("a vector")),
+        _ => Err(shape_error("a vector")),
     }
 }
 
 /// Returns the reason of an outbox entry, and the context for which it is encrypted.
-fn reason(row: &mut MovedRow) -> Option<(String, &mut String)> {
+fn reason_cells(row: &mut MovedRow) -> Option<(String, &mut String)> {
     let [MovedCell::Bytes(message), .., MovedCell::Text(reason)] = row.as_mut_slice() else {
         return None;
     };
@@ -103,19 +103,19 @@ fn reason(row: &mut MovedRow) -> Option<(String, &mut String)> {
 }
 
 fn close_reason(vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
-    if let Some((place, reason)) = reason(row) {
-        *reason = vault.seal_text(&place, reason).map_err(failed)?;
+    if let Some((place, reason)) = reason_cells(row) {
+        *reason = vault.seal_text(&place, reason).map_err(seal_error)?;
     }
     Ok(())
 }
 
 /// Returns a content and its digest.
-fn content(row: &mut MovedRow) -> Result<(Digest, &mut Vec<u8>), String> {
+fn content_cells(row: &mut MovedRow) -> Result<(Digest, &mut Vec<u8>), String> {
     let [MovedCell::Bytes(digest), MovedCell::Bytes(bytes)] = row.as_mut_slice() else {
-        return Err(misshapen("a content"));
+        return Err(shape_error("a content"));
     };
     let digest = <[u8; 32]>::try_from(digest.as_slice());
-    let digest = digest.map_err(|_| failed("a content has no valid digest"))?; // silent-ok: its length is the whole cause
+    let digest = digest.map_err(|_| seal_error("a content has no valid digest"))?; // silent-ok: its length is the whole cause
     Ok((Digest(digest), bytes))
 }
 
@@ -141,13 +141,13 @@ impl RowSealer {
 
     /// Returns the key used for decryption and encryption.
     #[must_use]
-    pub const fn seals(&self) -> &StateSealer {
+    pub const fn state_sealer(&self) -> &StateSealer {
         &self.seals
     }
 
     /// Returns the names of the encrypted stores that were moved.
     #[must_use]
-    pub fn carried(&self) -> BTreeSet<&str> {
+    pub fn encrypted_stores(&self) -> BTreeSet<&str> {
         let names = self.parts.iter().filter_map(|part| self.stores.get(part));
         names.map(String::as_str).collect()
     }
@@ -156,13 +156,13 @@ impl RowSealer {
     ///
     /// # Errors
     /// The system returns no random bytes.
-    pub fn proofs(&self) -> Result<Vec<(String, Vec<u8>)>, String> {
+    pub fn key_proofs(&self) -> Result<Vec<(String, Vec<u8>)>, String> {
         let Some(vault) = self.seals.vault() else {
             return Ok(Vec::new());
         };
         let proof = |store: &String| {
             let proof = vault.seal(&proof_of(store), clawk_recall::keys::PROOF);
-            Ok((store.clone(), proof.map_err(failed)?))
+            Ok((store.clone(), proof.map_err(seal_error)?))
         };
         self.seals.stores().iter().map(proof).collect()
     }
@@ -172,10 +172,10 @@ impl RowSealer {
     /// # Errors
     /// The key is missing, a value was changed or is in the wrong place, or a value of an encrypted store is not encrypted, so that
     /// it was written without the key.
-    pub fn open(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
+    pub fn unseal_rows(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         for row in rows {
             match table.name {
-                PARTS => self.part(row)?,
+                PARTS => self.add_part(row)?,
                 MEMORY | ASIDE => self.open_entry(row)?,
                 VECTORS => self.open_vector(row)?,
                 CONTENTS => self.open_content(row)?,
@@ -187,33 +187,33 @@ impl RowSealer {
     }
 
     fn open_entry(&self, row: &mut MovedRow) -> Result<(), String> {
-        let entry = EntryCells::of(row)?;
+        let entry = EntryCells::from_row(row)?;
         if !is_sealed_text(entry.content) {
             return self.may_be_plain(entry.part, "an entry");
         }
-        let vault = self.seals.known().map_err(failed)?;
+        let vault = self.seals.require_vault().map_err(seal_error)?;
         let opened = vault
             .open_text(&(self.place)(entry.part, entry.id), entry.content)
-            .map_err(failed)?
-            .ok_or_else(|| failed("an entry can't be opened"))?;
-        let bundle: SealedEntryFields = serde_json::from_str(&opened).map_err(failed)?;
+            .map_err(seal_error)?
+            .ok_or_else(|| seal_error("an entry can't be opened"))?;
+        let bundle: SealedEntryFields = serde_json::from_str(&opened).map_err(seal_error)?;
         *entry.key = bundle.key.map_or(MovedCell::Null, MovedCell::Text);
         *entry.content = bundle.content.to_string();
         *entry.metadata = bundle
             .metadata
             .map_or(MovedCell::Null, |about| MovedCell::Text(about.to_string()));
-        *entry.mark = MovedCell::Text(serde_json::to_string(&bundle.mark).map_err(failed)?);
+        *entry.mark = MovedCell::Text(serde_json::to_string(&bundle.mark).map_err(seal_error)?);
         Ok(())
     }
 
     fn open_vector(&self, row: &mut MovedRow) -> Result<(), String> {
-        let (n, part, bytes) = vector(row)?;
+        let (n, part, bytes) = vector_cells(row)?;
         if !is_sealed(bytes) {
             return self.may_be_plain(part, "a vector");
         }
-        let vault = self.seals.known().map_err(failed)?;
-        let opened = vault.open(&format!("vector/{n}"), bytes).map_err(failed)?;
-        *bytes = opened.ok_or_else(|| failed("a vector can't be opened"))?;
+        let vault = self.seals.require_vault().map_err(seal_error)?;
+        let opened = vault.open(&format!("vector/{n}"), bytes).map_err(seal_error)?;
+        *bytes = opened.ok_or_else(|| seal_error("a vector can't be opened"))?;
         Ok(())
     }
 
@@ -223,29 +223,29 @@ impl RowSealer {
             return Ok(());
         }
         let store = self.stores.get(&part).map_or("", String::as_str);
-        Err(failed(format!(
+        Err(seal_error(format!(
             "{what} of store `{store}` is not encrypted, so it was not put there by clawk"
         )))
     }
 
     /// Decrypts the reason of an outbox entry; one of an earlier version is not encrypted.
     fn open_reason(&self, row: &mut MovedRow) -> Result<(), String> {
-        let Some((place, reason)) = reason(row) else {
+        let Some((place, reason)) = reason_cells(row) else {
             return Ok(());
         };
         // Earlier versions stored text unencrypted, even if it begins with `~`.
         if reason.starts_with(SEALED_REASON) {
-            let vault = self.seals.known().map_err(failed)?;
-            let opened = vault.open_text(&place, reason).map_err(failed)?;
-            *reason = opened.ok_or_else(|| failed("a reason can't be opened"))?;
+            let vault = self.seals.require_vault().map_err(seal_error)?;
+            let opened = vault.open_text(&place, reason).map_err(seal_error)?;
+            *reason = opened.ok_or_else(|| seal_error("a reason can't be opened"))?;
         }
         Ok(())
     }
 
     fn open_content(&self, row: &mut MovedRow) -> Result<(), String> {
-        let (digest, bytes) = content(row)?;
-        let opened = self.seals.opened(digest, std::mem::take(bytes));
-        *bytes = opened.map_err(failed)?;
+        let (digest, bytes) = content_cells(row)?;
+        let opened = self.seals.open_content(digest, std::mem::take(bytes));
+        *bytes = opened.map_err(seal_error)?;
         Ok(())
     }
 
@@ -253,13 +253,13 @@ impl RowSealer {
     ///
     /// # Errors
     /// The system returns no random bytes, or a row has unexpected columns.
-    pub fn close(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
+    pub fn seal_rows(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         let Some(vault) = self.seals.vault().cloned() else {
             return Ok(());
         };
         for row in rows {
             match table.name {
-                PARTS => self.part(row)?,
+                PARTS => self.add_part(row)?,
                 MEMORY | ASIDE => self.close_entry(&vault, row)?,
                 VECTORS => self.close_vector(&vault, row)?,
                 CONTENTS => self.close_content(row)?,
@@ -270,11 +270,11 @@ impl RowSealer {
         Ok(())
     }
 
-    fn part(&mut self, row: &MovedRow) -> Result<(), String> {
+    fn add_part(&mut self, row: &MovedRow) -> Result<(), String> {
         let [MovedCell::Int(part), MovedCell::Text(store), ..] = row.as_slice() else {
-            return Err(misshapen("a scope"));
+            return Err(shape_error("a scope"));
         };
-        if self.seals.holds(store) {
+        if self.seals.is_encrypted(store) {
             self.parts.insert(*part);
             self.stores.insert(*part, store.clone());
         }
@@ -282,7 +282,7 @@ impl RowSealer {
     }
 
     fn close_entry(&self, vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
-        let entry = EntryCells::of(row)?;
+        let entry = EntryCells::from_row(row)?;
         if !self.parts.contains(&entry.part) {
             return Ok(());
         }
@@ -295,7 +295,7 @@ impl RowSealer {
             key: text(entry.key),
             // silent-ok: an earlier version stored plain text
             content: serde_json::from_str(entry.content).unwrap_or_else(|_| entry.content.as_str().into()),
-            metadata: about.transpose().map_err(failed)?,
+            metadata: about.transpose().map_err(seal_error)?,
             // An unreadable mark means that the entry is not trusted.
             mark: text(entry.mark)
                 .and_then(|mark| serde_json::from_str(&mark).ok()) // silent-ok: untrusted then
@@ -305,7 +305,7 @@ impl RowSealer {
                 }),
         };
         let sealed = vault.seal_text(&(self.place)(entry.part, entry.id), &bundle.text());
-        *entry.content = sealed.map_err(failed)?;
+        *entry.content = sealed.map_err(seal_error)?;
         *entry.key = bundle
             .key
             .map_or(MovedCell::Null, |key| MovedCell::Text(vault.name(&key)));
@@ -315,16 +315,16 @@ impl RowSealer {
     }
 
     fn close_vector(&self, vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
-        let (n, part, bytes) = vector(row)?;
+        let (n, part, bytes) = vector_cells(row)?;
         if self.parts.contains(&part) {
-            *bytes = vault.seal(&format!("vector/{n}"), bytes).map_err(failed)?;
+            *bytes = vault.seal(&format!("vector/{n}"), bytes).map_err(seal_error)?;
         }
         Ok(())
     }
 
     fn close_content(&self, row: &mut MovedRow) -> Result<(), String> {
-        let (digest, bytes) = content(row)?;
-        if let Some(sealed) = self.seals.closed(digest, bytes).map_err(failed)? {
+        let (digest, bytes) = content_cells(row)?;
+        if let Some(sealed) = self.seals.seal_content(digest, bytes).map_err(seal_error)? {
             *bytes = sealed;
         }
         Ok(())
@@ -371,33 +371,37 @@ mod tests {
     fn what_is_plain_in_an_encrypted_store_does_not_cross() {
         let (mut carrier, whole) = carrier();
         let mut parts = [part(1, "secret"), part(2, "open")];
-        carrier.open(table(PARTS), &mut parts).unwrap();
-        let error = carrier.open(table(MEMORY), &mut [whole.clone()]).unwrap_err();
+        carrier.unseal_rows(table(PARTS), &mut parts).unwrap();
+        let error = carrier
+            .unseal_rows(table(MEMORY), &mut [whole.clone()])
+            .unwrap_err();
         assert!(
             error.contains("`secret`") && !error.contains("planted"),
             "{error}"
         );
-        carrier.open(table(ASIDE), &mut [whole.clone()]).unwrap_err();
+        carrier
+            .unseal_rows(table(ASIDE), &mut [whole.clone()])
+            .unwrap_err();
         let vector = |part| vec![MovedCell::Int(1), MovedCell::Int(part), MovedCell::Bytes(vec![1])];
-        let error = carrier.open(table(VECTORS), &mut [vector(1)]).unwrap_err();
+        let error = carrier.unseal_rows(table(VECTORS), &mut [vector(1)]).unwrap_err();
         assert!(error.contains("`secret`"), "{error}");
         // What was sealed crosses, and so does what lies in a store that is not encrypted.
         let mut sealed = [whole.clone()];
-        carrier.close(table(MEMORY), &mut sealed).unwrap();
-        carrier.open(table(MEMORY), &mut sealed).unwrap();
+        carrier.seal_rows(table(MEMORY), &mut sealed).unwrap();
+        carrier.unseal_rows(table(MEMORY), &mut sealed).unwrap();
         assert!(format!("{sealed:?}").contains("planted"));
         let mut other = whole;
         other[1] = MovedCell::Int(2);
-        carrier.open(table(MEMORY), &mut [other]).unwrap();
-        carrier.open(table(VECTORS), &mut [vector(2)]).unwrap();
+        carrier.unseal_rows(table(MEMORY), &mut [other]).unwrap();
+        carrier.unseal_rows(table(VECTORS), &mut [vector(2)]).unwrap();
     }
 
     #[test]
     fn what_is_not_shaped_as_it_should_be_does_not_cross_in_plain_text() {
         let (mut carrier, whole) = carrier();
-        carrier.close(table(PARTS), &mut [part(1, "secret")]).unwrap();
+        carrier.seal_rows(table(PARTS), &mut [part(1, "secret")]).unwrap();
         let mut rows = [whole.clone()];
-        carrier.close(table(MEMORY), &mut rows).unwrap();
+        carrier.seal_rows(table(MEMORY), &mut rows).unwrap();
         assert!(!format!("{rows:?}").contains("planted"), "{rows:?}");
         let mut moved = whole;
         moved.remove(3);
@@ -413,7 +417,7 @@ mod tests {
             ),
             (PARTS, vec![MovedCell::Int(2), MovedCell::Null]),
         ] {
-            carrier.close(table(name), &mut [row]).unwrap_err();
+            carrier.seal_rows(table(name), &mut [row]).unwrap_err();
         }
     }
 }

@@ -9,7 +9,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn seen(paths: &[PathBuf], roots: &[PathBuf]) -> RealLocations {
-    find(&PathSearch {
+    resolve_paths_blocking(&PathSearch {
         paths: paths.to_vec(),
         roots: roots.iter().map(|root| (root.clone(), true)).collect(),
         then: BTreeMap::new(),

@@ -58,7 +58,7 @@ impl ConnectionCollector {
     pub const KEPT: usize = 64;
 
     /// Adds connections.
-    pub fn tell(&self, more: ReachedConnections) {
+    pub fn add_connections(&self, more: ReachedConnections) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reached.more_connected = reached.more_connected.saturating_add(more.more_connected);
         reached.more_refused = reached.more_refused.saturating_add(more.more_refused);
@@ -87,7 +87,7 @@ impl ConnectionCollector {
     }
 
     /// Everything told so far.
-    pub fn take(&self) -> ReachedConnections {
+    pub fn take_connections(&self) -> ReachedConnections {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

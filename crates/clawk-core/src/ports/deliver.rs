@@ -148,7 +148,7 @@ pub enum Delivery {
 pub trait ChannelDelivery: Send + Sync + fmt::Debug {
     /// Sends one answer. `cancel` is cancelled when the agent stops or an operator stops it. An answer sent before is then
     /// [`Delivery::Unknown`]; one not yet sent is [`Delivery::Retry`].
-    fn deliver<'a>(
+    fn deliver_answer<'a>(
         &'a self,
         out: &'a OutgoingAnswer,
         cancel: &'a CancellationToken,

@@ -135,7 +135,7 @@ pub struct Batch {
 impl Batch {
     /// Checks the batch. Returns an error if one of its events would make a chain that some verifiers reject.
     #[must_use]
-    pub fn fault(&self) -> Option<JournalError> {
+    pub fn find_fault(&self) -> Option<JournalError> {
         let why = |entry: &JournalEntry| {
             let payload = entry.payload.get();
             if payload.len() > PAYLOAD_MAX_BYTES {
@@ -197,7 +197,7 @@ impl JournalTicket {
     ///
     /// # Errors
     /// The write failed or the journal is gone.
-    pub async fn durable(self) -> Result<(), JournalError> {
+    pub async fn wait_until_durable(self) -> Result<(), JournalError> {
         match self.0.await {
             Ok(outcome) => outcome,
             Err(_) => Err(JournalError::Unwritable("the writer has ended".to_owned())), // silent-ok: RecvError says no more
@@ -302,7 +302,7 @@ impl From<RecordedEvent> for StoredAnswer {
     }
 }
 
-/// The conditions of [`Journal::scan`]. All given conditions must hold; rows come in their order.
+/// The conditions of [`Journal::scan_events`]. All given conditions must hold; rows come in their order.
 #[derive(Debug, Clone, Default)]
 pub struct JournalScan {
     /// Only rows after this one.
@@ -348,14 +348,14 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Queues a batch without blocking. The ticket completes when the batch is durable.
     ///
     /// # Errors
-    /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]. Then nothing was queued.
-    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError>;
+    /// The queue is full, the journal can't be written, or the batch has a [`Batch::find_fault`]. Then nothing was queued.
+    fn submit_batch(&self, batch: Batch) -> Result<JournalTicket, JournalError>;
 
     /// Returns a counter that changes after each commit with entries, to wake readers. Its value has no meaning.
-    fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
+    fn watch_commits(&self) -> tokio::sync::watch::Receiver<u64>;
 
     /// Reads events in row order.
-    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>>;
+    fn scan_events(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>>;
 
     /// Returns the last row of this type, if any. Fast for `ckp.lifecycle.transition`.
     fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>>;
@@ -365,16 +365,16 @@ pub trait Journal: Send + Sync + fmt::Debug {
     fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>>;
 
     /// Returns a content by digest; `None` if it was erased or is unknown.
-    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
+    fn read_content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
     /// Returns accepted messages that are not closed, oldest first.
     fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>>;
 
     /// Returns the session of any message that was accepted, however it ended.
-    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
+    fn message_session(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
     /// Returns the channel's message with this platform id, if it was accepted and the id is still stored at `now`.
-    fn arrived(
+    fn find_arrival(
         &self,
         channel: &str,
         platform_id: &str,
@@ -382,17 +382,24 @@ pub trait Journal: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>>;
 
     /// Returns the session of a conversation.
-    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
+    fn conversation_session(
+        &self,
+        key: &ConversationKey,
+    ) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
     /// Returns the first undelivered entry of each conversation of a channel, without dead letters, due ones first, at most
     /// `limit`.
-    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
+    fn owed_answers(
+        &self,
+        channel: &str,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
     /// Returns the whole outbox with dead letters, oldest first, at most `limit`.
-    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
+    fn read_outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
     /// Returns sessions, newest first.
-    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>>;
+    fn list_sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>>;
 
     /// Returns the amounts spent in this hour and later, summed by hour and budget.
     fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>>;
@@ -401,7 +408,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>>;
 
     /// Returns the other hosts; `None`: this host has the whole agent.
-    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
+    fn host_cluster(&self) -> Option<Arc<dyn HostCluster>> {
         None
     }
 

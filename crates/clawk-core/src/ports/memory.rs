@@ -25,7 +25,7 @@ pub struct Scope {
 impl Scope {
     /// Returns how the store's entries are separated; by default per identity. A workspace's `isolation` does the same for files.
     #[must_use]
-    pub fn of(store: &Store) -> StoreScope {
+    pub fn store_scope(store: &Store) -> StoreScope {
         match (store.kind, store.isolation) {
             (StoreType::Workspace, Some(WorkspaceIsolation::Shared)) => StoreScope::Global,
             (StoreType::Workspace, Some(WorkspaceIsolation::PerIdentity)) => StoreScope::PerIdentity,
@@ -36,7 +36,7 @@ impl Scope {
 
     /// Returns the store and scope of the part with this name; `None`: there is none.
     #[must_use]
-    pub fn named(part: &str, store: &Store) -> Option<(Self, Store)> {
+    pub fn from_part_name(part: &str, store: &Store) -> Option<(Self, Store)> {
         let mut store = store.clone();
         store.isolation = None;
         let (kind, place) = match part.split_once('/') {
@@ -61,13 +61,13 @@ impl Scope {
             _ => return None,
         };
         store.scope = Some(kind);
-        (place.part(&store) == part).then_some((place, store))
+        (place.part_name(&store) == part).then_some((place, store))
     }
 
     /// Returns the name of this part of the store: empty for everybody's entries, `identity/NAME`, `channel/IDENTITY/CHANNEL`.
     #[must_use]
-    pub fn part(&self, store: &Store) -> String {
-        match Self::of(store) {
+    pub fn part_name(&self, store: &Store) -> String {
+        match Self::store_scope(store) {
             StoreScope::Global => String::new(),
             StoreScope::PerIdentity => format!("identity/{}", self.identity),
             StoreScope::PerChannel => format!("channel/{}/{}", self.identity, self.channel),
@@ -142,18 +142,18 @@ pub struct Page {
 }
 
 /// Operations on a store for operators. They see all parts and the entries of all owners, regardless of the scope in the manifest.
-/// [`Scope::part`] returns the names of parts.
+/// [`Scope::part_name`] returns the names of parts.
 pub trait MemoryInspector: Memory {
     /// Returns the non-empty parts, with the number of valid entries in each. `known`: parts named in the manifest, for a back end
     /// that can't list its own.
-    fn parts<'a>(
+    fn list_parts<'a>(
         &'a self,
         store: &'a Store,
         known: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>>;
 
     /// Returns entries of a part with their numbers, newest first.
-    fn page<'a>(
+    fn list_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
@@ -161,7 +161,7 @@ pub trait MemoryInspector: Memory {
     ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>>;
 
     /// Returns the entries of a part with this id or key. Entries that were set aside are found by id, too.
-    fn named<'a>(
+    fn find_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
@@ -184,15 +184,15 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The back end or an option of the store isn't supported. The text says how to fix it.
-    fn check(&self, store: &Store) -> Result<(), MemoryError>;
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError>;
 
     /// Returns whether entries of this store and their event in the journal are one commit.
-    fn joins(&self, _store: &Store) -> bool {
+    fn joins_journal(&self, _store: &Store) -> bool {
         false
     }
 
     /// Returns the results of a query; scores are within 0..1.
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -200,9 +200,9 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>>;
 
     /// Stores all entries or none, durably. Returns their ids in order. An entry whose id exists is unchanged: it was stored before
-    /// a crash, and the request was repeated. `record` is committed with them if the store [joins](Self::joins), and must be empty
+    /// a crash, and the request was repeated. `record` is committed with them if the store [joins](Self::joins_journal), and must be empty
     /// otherwise.
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -212,7 +212,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>>;
 
     /// Returns the entries that compaction would now set aside, oldest first.
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -220,7 +220,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
 
     /// Applies retention and the store's compaction, with this summary if it covers exactly what is set aside. Returns the counts
     /// before and after.
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -229,7 +229,11 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>>;
 
     /// Applies retention in every scope. Returns the number of removed entries.
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>>;
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
     /// Deletes a valid entry permanently. Returns the entry.
     fn remove<'a>(
@@ -241,10 +245,14 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>>;
 
     /// Returns the number of entries of this store, over all owners.
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>>;
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
     /// Returns at most `limit` entries of every scope without a vector of this model (`PROVIDER/MODEL`), newest first.
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
@@ -278,7 +286,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     }
 
     /// Returns only the entries that a query finds, over all owners.
-    fn query<'a>(
+    fn query_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -292,13 +300,13 @@ pub trait Memory: Send + Sync + fmt::Debug {
             limit,
         };
         Box::pin(async move {
-            let found = self.ask(store, place, ask).await?;
+            let found = self.search_entries(store, place, ask).await?;
             Ok(found.hits.into_iter().map(|hit| hit.entry).collect())
         })
     }
 
     /// Stores entries without a known source.
-    fn store<'a>(
+    fn store_unattributed<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -311,6 +319,6 @@ pub trait Memory: Send + Sync + fmt::Debug {
             entry,
             mark: EntryProvenance::default(),
         });
-        self.keep(store, place, new.collect(), at, Batch::default())
+        self.store_entries(store, place, new.collect(), at, Batch::default())
     }
 }

@@ -44,7 +44,9 @@ pub use shared::{
     SessionHolder, UnmetCondition,
 };
 pub use sources::{ProvenanceCollector, ProvenanceSubject as MarkedContent, TaintedFiles};
-pub use speech::{AudioRecording, AudioTranscript, SPEECH_MAX_CHARS, SpokenAudio, heard, said};
+pub use speech::{
+    AudioRecording, AudioTranscript, SPEECH_MAX_CHARS, SpokenAudio, speech_usage, transcription_usage,
+};
 pub use tool::{Executor, InspectedCall, ReconcileMethod, RunError, RunOutcome, ToolDescription};
 
 /// A boxed future, as the traits return it.

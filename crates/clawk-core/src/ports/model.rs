@@ -53,7 +53,7 @@ pub enum ModelMessage {
         /// The tool failed or was refused.
         is_error: bool,
         /// The text contains the tool's own text. Otherwise it is the kernel's and says why nothing ran. Never sent to a model.
-        #[serde(skip, default = "yes")]
+        #[serde(skip, default = "default_true")]
         from_tool: bool,
     },
 }
@@ -126,7 +126,7 @@ pub enum StatePart {
     },
 }
 
-const fn yes() -> bool {
+const fn default_true() -> bool {
     true
 }
 
@@ -338,7 +338,7 @@ impl FaultKind {
 
     /// Returns whether the same attempt may succeed later.
     #[must_use]
-    pub const fn retryable(self) -> bool {
+    pub const fn is_retryable(self) -> bool {
         match self {
             Self::Unreachable
             | Self::Timeout
@@ -391,7 +391,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
 
     /// Makes one attempt to embed these texts with an embedding model of the same endpoint. `dimensions`: the manifest's vector
     /// length, if set; another length is a failure.
-    fn embed<'a>(
+    fn embed_texts<'a>(
         &'a self,
         model: &'a str,
         _dimensions: Option<u64>,
@@ -409,7 +409,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
     }
 
     /// Makes one attempt to transcribe a recording with the provider's model.
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         _audio: &'a AudioRecording,
         _cancel: &'a CancellationToken,
@@ -418,7 +418,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
     }
 
     /// Makes one attempt to convert a text to speech with the provider's model, in the named voice.
-    fn speak<'a>(
+    fn synthesize_speech<'a>(
         &'a self,
         _voice: &'a str,
         _text: &'a str,
@@ -434,7 +434,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
 
     /// Checks that the endpoint can be reached, without cost and without identifying the client. A model without a server always
     /// can.
-    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn check_reachable(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -140,28 +140,28 @@ pub struct HostNews {
 /// The hosts of one agent, as seen by one of them.
 pub trait HostCluster: Send + Sync + fmt::Debug {
     /// Returns the name of this host.
-    fn host(&self) -> &str;
+    fn host_name(&self) -> &str;
 
     /// Returns whether this host is the leader: it runs channels, signs, and deletes expired contents.
-    fn leads(&self) -> bool;
+    fn is_leader(&self) -> bool;
 
     /// Returns whether others have taken over from this host, so that it can record nothing any more.
     fn is_lost(&self) -> bool;
 
     /// Returns whether this host owns the session, as far as it knows.
-    fn holds(&self, session: SessionId) -> bool;
+    fn holds_session(&self, session: SessionId) -> bool;
 
     /// Takes ownership of the session if no host has it.
-    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>>;
+    fn hold_session(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>>;
 
     /// Releases the session once everything submitted before is durable.
-    fn release(&self, session: SessionId);
+    fn release_session(&self, session: SessionId);
 
     /// Marks sessions with work that may have no recorded end. They are released only with this host's run, and are then taken
     /// over.
-    fn unsettled(&self, sessions: &[SessionId]);
+    fn mark_unsettled(&self, sessions: &[SessionId]);
 
-    /// Removes the mark of [`Self::unsettled`].
+    /// Removes the mark of [`Self::mark_unsettled`].
     fn all_settled(&self, sessions: &[SessionId]);
 
     /// Looks for lost hosts and for work without an owner. Returns sessions that this host now owns and must resume, at most some
@@ -169,29 +169,29 @@ pub trait HostCluster: Send + Sync + fmt::Debug {
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>>;
 
     /// Records that a lost host's reservations for these sessions are settled.
-    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>>;
+    fn mark_settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>>;
 
     /// Returns a secret that all hosts of the agent share. The first caller's `fresh` becomes the secret.
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>>;
+    fn shared_secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>>;
 
     /// Returns the news. `look`: also checks whether there is something to take over.
-    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>>;
+    fn poll_news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>>;
 
-    /// Confirms that all of the last [`Self::news`] is applied here. A host without news for long begins nothing.
-    fn followed(&self);
+    /// Confirms that all of the last [`Self::poll_news`] is applied here. A host without news for long begins nothing.
+    fn confirm_followed(&self);
 
     /// Completes when other hosts may have done something since the last time. It may never complete, so a waiting task must also
     /// look by itself.
-    fn woken(&self) -> BoxFuture<'_, ()>;
+    fn wait_for_wake(&self) -> BoxFuture<'_, ()>;
 
     /// Writes an order, durably. Repeating an id changes nothing.
-    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>>;
+    fn give_order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>>;
 
     /// Returns the outcome of an order of this host; `None`: not yet known. It is deleted when returned.
-    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
+    fn order_outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
     /// Records the outcome of an order that this host executed.
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>>;
+    fn report_outcome(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>>;
 }
 
 /// Event types about a session that any host may append, because they are not part of its turns.

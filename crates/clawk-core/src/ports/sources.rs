@@ -29,7 +29,7 @@ impl ProvenanceCollector {
     pub const NAMED: usize = 32;
 
     /// Tells more of them.
-    pub fn tell(&self, more: TaintedFiles) {
+    pub fn add_files(&self, more: TaintedFiles) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (file, origins) in more {
             if told.len() < Self::NAMED || told.contains_key(&file) {
@@ -42,12 +42,12 @@ impl ProvenanceCollector {
 
     /// Everything told so far.
     #[must_use]
-    pub fn told(&self) -> TaintedFiles {
+    pub fn collected_files(&self) -> TaintedFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes everything told so far.
-    pub fn take(&self) -> TaintedFiles {
+    pub fn take_files(&self) -> TaintedFiles {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

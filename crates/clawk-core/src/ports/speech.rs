@@ -50,20 +50,20 @@ const SOUND_TOKENS: u64 = 3;
 
 /// What transcribing so many milliseconds is counted for. Servers of this API report no usage, or none in tokens.
 #[must_use]
-pub const fn heard(length_ms: u64) -> Usage {
-    estimated(length_ms.div_ceil(1000).saturating_mul(SECOND_TOKENS), 0)
+pub const fn transcription_usage(length_ms: u64) -> Usage {
+    estimated_usage(length_ms.div_ceil(1000).saturating_mul(SECOND_TOKENS), 0)
 }
 
 /// What speaking so many characters is counted for.
 #[must_use]
-pub const fn said(chars: u64) -> Usage {
-    estimated(
+pub const fn speech_usage(chars: u64) -> Usage {
+    estimated_usage(
         chars.div_ceil(TOKEN_CHARS),
         chars.saturating_mul(SOUND_TOKENS).div_ceil(2),
     )
 }
 
-const fn estimated(input_tokens: u64, output_tokens: u64) -> Usage {
+const fn estimated_usage(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage {
         input_tokens,
         output_tokens,

@@ -79,7 +79,7 @@ impl BudgetAmount {
         }
     }
 
-    pub(crate) const fn cap(&mut self, unit: BudgetUnit, at_most: u64) {
+    pub(crate) const fn cap_unit(&mut self, unit: BudgetUnit, at_most: u64) {
         let own = match unit {
             BudgetUnit::Tokens => &mut self.tokens,
             BudgetUnit::CostMicrousd => &mut self.cost_microusd,
@@ -105,7 +105,7 @@ impl BudgetAmount {
     }
 
     /// The larger of both, unit by unit.
-    pub fn most(self, other: Self) -> Self {
+    pub fn unitwise_max(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.max(other.tokens),
             cost_microusd: self.cost_microusd.max(other.cost_microusd),
@@ -116,7 +116,7 @@ impl BudgetAmount {
     }
 
     /// The smaller of both, unit by unit.
-    pub fn least(self, other: Self) -> Self {
+    pub fn unitwise_min(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.min(other.tokens),
             cost_microusd: self.cost_microusd.min(other.cost_microusd),

@@ -51,7 +51,7 @@ pub(super) struct BudgetMeter {
 
 impl BudgetMeter {
     fn new(limit: Limit, now: Timestamp) -> Self {
-        let (from, until) = limit.window.around(now);
+        let (from, until) = limit.window.bounds_at(now);
         Self {
             limit,
             from,
@@ -62,15 +62,15 @@ impl BudgetMeter {
     }
 
     /// Into the present window. A clock that goes back changes nothing.
-    fn roll(&mut self, now: Timestamp) {
+    fn roll_window(&mut self, now: Timestamp) {
         if now >= self.until {
-            (self.from, self.until) = self.limit.window.around(now);
+            (self.from, self.until) = self.limit.window.bounds_at(now);
             self.spent = 0;
             self.warned = false;
         }
     }
 
-    pub(super) const fn bounded(&self) -> bool {
+    pub(super) const fn is_bounded(&self) -> bool {
         self.limit.bound != u64::MAX
     }
 
@@ -80,7 +80,7 @@ impl BudgetMeter {
 
     fn over_mark(&self, percent: u64) -> bool {
         percent > 0
-            && self.bounded()
+            && self.is_bounded()
             && u128::from(self.spent) * 100 >= u128::from(self.limit.bound) * u128::from(percent)
     }
 }
@@ -132,7 +132,7 @@ pub struct BudgetSettlement {
 pub(crate) type BudgetShortfall = (BudgetUnit, u64);
 
 impl LedgerAccount {
-    fn scope(&self, limit: &Limit) -> String {
+    fn limit_scope(&self, limit: &Limit) -> String {
         if limit.scope.is_empty() {
             self.label.clone()
         } else {
@@ -142,29 +142,34 @@ impl LedgerAccount {
 }
 
 impl BudgetLedgerState {
-    fn roll(&mut self, path: &[BudgetAccountId], now: Timestamp) {
+    fn roll_windows(&mut self, path: &[BudgetAccountId], now: Timestamp) {
         for id in path {
             if let Some(account) = self.accounts.get_mut(id) {
-                account.meters.iter_mut().for_each(|meter| meter.roll(now));
+                account.meters.iter_mut().for_each(|meter| meter.roll_window(now));
             }
         }
     }
 
     /// What is left in every purse of the path.
-    fn left(&self, path: &[BudgetAccountId]) -> BudgetAmount {
+    fn remaining_amount(&self, path: &[BudgetAccountId]) -> BudgetAmount {
         let mut left = BudgetAmount::UNBOUNDED;
         for account in path.iter().filter_map(|id| self.accounts.get(id)) {
-            for meter in account.meters.iter().filter(|meter| meter.bounded()) {
+            for meter in account.meters.iter().filter(|meter| meter.is_bounded()) {
                 let unit = meter.limit.unit;
                 let used = meter.spent.saturating_add(account.reserved.get(unit));
-                left.cap(unit, meter.limit.bound.saturating_sub(used));
+                left.cap_unit(unit, meter.limit.bound.saturating_sub(used));
             }
         }
         left
     }
 
     /// The refusal by the tightest limit of this unit. `reserved`: what others have set aside counts as used.
-    fn short(&self, path: &[BudgetAccountId], (unit, wanted): BudgetShortfall, reserved: bool) -> CallError {
+    fn shortfall_error(
+        &self,
+        path: &[BudgetAccountId],
+        (unit, wanted): BudgetShortfall,
+        reserved: bool,
+    ) -> CallError {
         let accounts = path.iter().filter_map(|id| self.accounts.get(id));
         let meters = accounts.flat_map(|account| account.meters.iter().map(move |meter| (account, meter)));
         let used = |account: &LedgerAccount, meter: &BudgetMeter| {
@@ -172,11 +177,11 @@ impl BudgetLedgerState {
             meter.spent.saturating_add(aside)
         };
         let tightest = meters
-            .filter(|(_, meter)| meter.limit.unit == unit && meter.bounded())
+            .filter(|(_, meter)| meter.limit.unit == unit && meter.is_bounded())
             .min_by_key(|(account, meter)| meter.limit.bound.saturating_sub(used(account, meter)));
         match tightest {
             Some((account, meter)) => CallError::Quota {
-                scope: account.scope(&meter.limit),
+                scope: account.limit_scope(&meter.limit),
                 limit_name: meter.limit.name.clone(),
                 limit: meter.limit.bound,
                 used: used(account, meter),
@@ -212,7 +217,12 @@ impl BudgetLedgerState {
         }
     }
 
-    fn spend(&mut self, path: &[BudgetAccountId], amount: BudgetAmount, now: Timestamp) -> BudgetSettlement {
+    fn spend_amount(
+        &mut self,
+        path: &[BudgetAccountId],
+        amount: BudgetAmount,
+        now: Timestamp,
+    ) -> BudgetSettlement {
         let mut settled = BudgetSettlement::default();
         let by_model = amount.tokens > 0 || amount.cost_microusd > 0;
         for id in path {
@@ -267,7 +277,7 @@ impl BudgetLedger {
     }
 
     /// Opens an account. `kept`: its name over restarts.
-    pub(crate) fn open(
+    pub(crate) fn open_account(
         &self,
         parent: Option<BudgetAccountId>,
         label: String,
@@ -301,7 +311,7 @@ impl BudgetLedger {
         id
     }
 
-    pub(super) fn close(&self, id: BudgetAccountId) {
+    pub(super) fn close_account(&self, id: BudgetAccountId) {
         self.lock().accounts.remove(&id);
     }
 
@@ -309,21 +319,21 @@ impl BudgetLedger {
     ///
     /// # Errors
     /// -32021: which purse, which limit, what is used and wanted, when it begins anew.
-    pub(crate) fn reserve(
+    pub(crate) fn reserve_amount(
         self: &Arc<Self>,
         path: Arc<[BudgetAccountId]>,
         now: Timestamp,
         want: impl FnOnce(&BudgetAmount) -> Result<BudgetAmount, BudgetShortfall>,
     ) -> Result<BudgetReservation, CallError> {
         let mut inner = self.lock();
-        inner.roll(&path, now);
-        let left = inner.left(&path);
-        let amount = want(&left).map_err(|lack| inner.short(&path, lack, true))?;
+        inner.roll_windows(&path, now);
+        let left = inner.remaining_amount(&path);
+        let amount = want(&left).map_err(|lack| inner.shortfall_error(&path, lack, true))?;
         let lacking = BudgetUnit::ALL
             .into_iter()
             .find(|unit| amount.get(*unit) > left.get(*unit));
         if let Some(unit) = lacking {
-            return Err(inner.short(&path, (unit, amount.get(unit)), true));
+            return Err(inner.shortfall_error(&path, (unit, amount.get(unit)), true));
         }
         inner.set_aside(&path, amount);
         drop(inner);
@@ -341,14 +351,14 @@ impl BudgetLedger {
     /// -32021.
     pub(crate) fn not_used_up(&self, path: &[BudgetAccountId], now: Timestamp) -> Result<(), CallError> {
         let mut inner = self.lock();
-        inner.roll(path, now);
+        inner.roll_windows(path, now);
         for account in path.iter().filter_map(|id| inner.accounts.get(id)) {
-            for meter in account.meters.iter().filter(|meter| meter.bounded()) {
+            for meter in account.meters.iter().filter(|meter| meter.is_bounded()) {
                 let unit = meter.limit.unit;
                 if matches!(unit, BudgetUnit::Tokens | BudgetUnit::CostMicrousd)
                     && meter.spent >= meter.limit.bound
                 {
-                    return Err(inner.short(path, (unit, 0), false));
+                    return Err(inner.shortfall_error(path, (unit, 0), false));
                 }
             }
         }
@@ -356,7 +366,7 @@ impl BudgetLedger {
     }
 
     /// What this account has spent in all.
-    pub(super) fn total(&self, id: BudgetAccountId) -> BudgetAmount {
+    pub(super) fn total_spent(&self, id: BudgetAccountId) -> BudgetAmount {
         self.lock()
             .accounts
             .get(&id)
@@ -364,7 +374,7 @@ impl BudgetLedger {
     }
 
     /// Counts so much less, in every purse of the path that is not kept over restarts.
-    pub(crate) fn unspend(&self, path: &[BudgetAccountId], amount: BudgetAmount) {
+    pub(crate) fn refund_amount(&self, path: &[BudgetAccountId], amount: BudgetAmount) {
         let mut inner = self.lock();
         for id in path {
             let Some(account) = inner
@@ -391,7 +401,7 @@ impl BudgetLedger {
             for row in unspent.iter().filter(|row| row.purse == name) {
                 account.spent = account.spent.minus(row.amount);
                 for meter in &mut account.meters {
-                    meter.roll(now);
+                    meter.roll_window(now);
                     if hour_start(row.hour) >= meter.from {
                         meter.spent = meter.spent.saturating_sub(row.amount.get(meter.limit.unit));
                     }
@@ -401,7 +411,7 @@ impl BudgetLedger {
     }
 
     /// Counts what was spent before this account was opened: in an earlier run, or earlier in this session.
-    pub(crate) fn recall(&self, id: BudgetAccountId, amount: BudgetAmount) {
+    pub(crate) fn add_earlier_spending(&self, id: BudgetAccountId, amount: BudgetAmount) {
         let mut inner = self.lock();
         let percent = inner.warn_at_percent;
         if let Some(account) = inner.accounts.get_mut(&id) {
@@ -414,7 +424,7 @@ impl BudgetLedger {
     }
 
     /// Counts what earlier runs have kept. What is of an earlier window counts for nothing.
-    pub(crate) fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
+    pub(crate) fn restore_spending(&self, kept: &[SpentAmount], now: Timestamp) {
         let mut inner = self.lock();
         let percent = inner.warn_at_percent;
         for account in inner.accounts.values_mut() {
@@ -424,7 +434,7 @@ impl BudgetLedger {
             for row in kept.iter().filter(|row| row.purse == name) {
                 account.spent = account.spent.plus(row.amount);
                 for meter in &mut account.meters {
-                    meter.roll(now);
+                    meter.roll_window(now);
                     if hour_start(row.hour) >= meter.from {
                         meter.spent = meter.spent.saturating_add(row.amount.get(meter.limit.unit));
                     }
@@ -443,7 +453,7 @@ impl BudgetLedger {
             };
             let of: Vec<&SpentAmount> = kept.iter().filter(|row| row.purse == name).collect();
             for meter in &mut account.meters {
-                meter.roll(now);
+                meter.roll_window(now);
                 let unit = meter.limit.unit;
                 let since = of.iter().filter(|row| hour_start(row.hour) >= meter.from);
                 let spent = since.fold(0_u64, |sum, row| sum.saturating_add(row.amount.get(unit)));
@@ -453,9 +463,15 @@ impl BudgetLedger {
     }
 
     /// Spent in the present window of this account's limit.
-    pub(crate) fn spent(&self, id: BudgetAccountId, unit: BudgetUnit, window: Window, now: Timestamp) -> u64 {
+    pub(crate) fn spent_in_window(
+        &self,
+        id: BudgetAccountId,
+        unit: BudgetUnit,
+        window: Window,
+        now: Timestamp,
+    ) -> u64 {
         let mut inner = self.lock();
-        inner.roll(&[id], now);
+        inner.roll_windows(&[id], now);
         let meters = inner
             .accounts
             .get(&id)
@@ -465,10 +481,10 @@ impl BudgetLedger {
         fitting.next().map_or(0, |meter| meter.spent)
     }
 
-    pub(super) fn rolled(&self, now: Timestamp) -> MutexGuard<'_, BudgetLedgerState> {
+    pub(super) fn lock_rolled(&self, now: Timestamp) -> MutexGuard<'_, BudgetLedgerState> {
         let mut inner = self.lock();
         for account in inner.accounts.values_mut() {
-            account.meters.iter_mut().for_each(|meter| meter.roll(now));
+            account.meters.iter_mut().for_each(|meter| meter.roll_window(now));
         }
         inner
     }
@@ -486,21 +502,21 @@ pub struct BudgetReservation {
 
 impl BudgetReservation {
     /// The purses on its path that are kept over restarts.
-    pub fn kept(&self) -> Vec<Arc<str>> {
+    pub fn persistent_accounts(&self) -> Vec<Arc<str>> {
         let inner = self.book.lock();
         let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
         accounts.filter_map(|account| account.kept.clone()).collect()
     }
 
     /// What must hold over all hosts for it, under this id; nothing where no purse on its path that is kept has a limit.
-    pub fn terms(&self, id: uuid::Uuid) -> BatchConditions {
+    pub fn batch_conditions(&self, id: uuid::Uuid) -> BatchConditions {
         let inner = self.book.lock();
         let mut terms = BatchConditions::default();
         let mut purses = Vec::new();
         for account in self.path.iter().filter_map(|id| inner.accounts.get(id)) {
             let Some(purse) = &account.kept else { continue };
             let before = terms.room.len();
-            let bounded = account.meters.iter().filter(|meter| meter.bounded());
+            let bounded = account.meters.iter().filter(|meter| meter.is_bounded());
             terms.room.extend(bounded.map(|meter| BudgetDemand {
                 purse: Arc::clone(purse),
                 since_hour: hour_of(meter.from),
@@ -532,7 +548,7 @@ impl BudgetReservation {
             let meter =
                 meters.find(|meter| meter.limit.unit == room.unit && meter.limit.bound == room.bound)?;
             Some((
-                account.scope(&meter.limit),
+                account.limit_scope(&meter.limit),
                 meter.limit.name.clone(),
                 meter.resets_at(),
             ))
@@ -555,8 +571,8 @@ impl BudgetReservation {
         self.open = false;
         let mut inner = self.book.lock();
         inner.give_back(&self.path, self.amount);
-        inner.roll(&self.path, now);
-        inner.spend(&self.path, spent, now)
+        inner.roll_windows(&self.path, now);
+        inner.spend_amount(&self.path, spent, now)
     }
 }
 

@@ -123,7 +123,7 @@ pub enum Window {
 impl Window {
     /// The window that `now` lies in: from, and up to but not including.
     #[must_use]
-    pub fn around(self, now: Timestamp) -> (Timestamp, Timestamp) {
+    pub fn bounds_at(self, now: Timestamp) -> (Timestamp, Timestamp) {
         let fixed = |len: i64| {
             let from = now.0 - now.0.rem_euclid(len);
             (Timestamp(from), Timestamp(from.saturating_add(len)))
@@ -131,7 +131,7 @@ impl Window {
         match self {
             Self::Hour => fixed(HOUR_US),
             Self::Day => fixed(DAY_US),
-            Self::Month => now.month(),
+            Self::Month => now.month_bounds(),
             Self::Whole => (Timestamp(i64::MIN), Timestamp(i64::MAX)),
         }
     }
@@ -165,7 +165,7 @@ pub(crate) struct Limit {
 }
 
 /// The limits of an allowance.
-pub(crate) fn of(allowance: &BudgetAllowance, window: Window, prefix: &str) -> Vec<Limit> {
+pub(crate) fn limits_from_allowance(allowance: &BudgetAllowance, window: Window, prefix: &str) -> Vec<Limit> {
     allowance
         .bounds()
         .map(|(unit, bound)| Limit {

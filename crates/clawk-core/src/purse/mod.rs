@@ -48,15 +48,21 @@ struct BudgetAccountInner {
 
 impl Drop for BudgetAccountInner {
     fn drop(&mut self) {
-        self.book.close(self.id);
+        self.book.close_account(self.id);
     }
 }
 
 impl BudgetAccount {
     /// A slice of this purse. What it spends is counted in the accounts `beside` it, too.
-    fn child(&self, label: String, limits: Vec<Limit>, beside: &[BudgetAccountId], now: Timestamp) -> Self {
+    fn open_child(
+        &self,
+        label: String,
+        limits: Vec<Limit>,
+        beside: &[BudgetAccountId],
+        now: Timestamp,
+    ) -> Self {
         let book = &self.0.book;
-        let id = book.open(Some(self.0.id), label, limits, None, now);
+        let id = book.open_account(Some(self.0.id), label, limits, None, now);
         let beside = beside.iter().filter(|side| !self.0.path.contains(side));
         let path = [id].iter().chain(beside).chain(&*self.0.path).copied().collect();
         Self(Arc::new(BudgetAccountInner {
@@ -68,24 +74,24 @@ impl BudgetAccount {
     }
 
     /// What it has spent since it was opened.
-    pub fn spent(&self) -> BudgetAmount {
-        self.0.book.total(self.0.id)
+    pub fn spent_amount(&self) -> BudgetAmount {
+        self.0.book.total_spent(self.0.id)
     }
 
     /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Of purses that outlive a
     /// restart (the agent's days and months), [`BudgetTree::take_back`] takes it.
     pub fn give_back(&self, amount: BudgetAmount) {
-        self.0.book.unspend(&self.0.path, amount);
+        self.0.book.refund_amount(&self.0.path, amount);
     }
 
     /// The purse that this one is a slice of.
-    pub fn above(&self) -> Option<&Self> {
+    pub fn parent_account(&self) -> Option<&Self> {
         self.0.parent.as_ref()
     }
 
     /// Counts what was spent from it before it was opened; the purses above know it already.
-    pub fn recall(&self, amount: BudgetAmount) {
-        self.0.book.recall(self.0.id, amount);
+    pub fn add_earlier_spending(&self, amount: BudgetAmount) {
+        self.0.book.add_earlier_spending(self.0.id, amount);
     }
 }
 
@@ -156,7 +162,7 @@ pub struct CallBudget {
 
 impl CallBudget {
     /// What a call took that ran so long. An inner turn's own work has been counted where it was done.
-    pub fn took(&self, duration_ms: u64) -> BudgetAmount {
+    pub fn amount_taken(&self, duration_ms: u64) -> BudgetAmount {
         BudgetAmount {
             calls: 1,
             busy_ms: if self.composite { 0 } else { duration_ms },
@@ -175,8 +181,12 @@ impl BudgetTree {
         now: Timestamp,
     ) -> Self {
         let book = BudgetLedger::new(budgets.warn_at_percent);
-        let mut limits = limit::of(&budgets.day, Window::Day, "budgets.day");
-        limits.extend(limit::of(&budgets.month, Window::Month, "budgets.month"));
+        let mut limits = limit::limits_from_allowance(&budgets.day, Window::Day, "budgets.day");
+        limits.extend(limit::limits_from_allowance(
+            &budgets.month,
+            Window::Month,
+            "budgets.month",
+        ));
         limits.extend(manifest.policies.iter().flat_map(of_policy));
         // Counted in any case: rules ask for them, and people.
         for unit in [BudgetUnit::Tokens, BudgetUnit::CostMicrousd] {
@@ -190,7 +200,7 @@ impl BudgetTree {
                 });
             }
         }
-        let id = book.open(None, "agent".to_owned(), limits, Some("agent".to_owned()), now);
+        let id = book.open_account(None, "agent".to_owned(), limits, Some("agent".to_owned()), now);
         let root = BudgetAccount(Arc::new(BudgetAccountInner {
             book: Arc::clone(&book),
             id,
@@ -207,9 +217,9 @@ impl BudgetTree {
         let own = |what: &str, named: &BTreeMap<String, NamedBudget>| {
             let open = |(name, given): (&String, &NamedBudget)| {
                 let prefix = format!("budgets.{what}s.{name}.day");
-                let limits = limit::of(&given.day, Window::Day, &prefix);
+                let limits = limit::limits_from_allowance(&given.day, Window::Day, &prefix);
                 let label = format!("{what} {name}");
-                let day = book.open(Some(id), label, limits, Some(format!("{what}:{name}")), now);
+                let day = book.open_account(Some(id), label, limits, Some(format!("{what}:{name}")), now);
                 let run = given.run.clone();
                 (name.clone(), NamedBudgetAccounts { day, run })
             };
@@ -221,7 +231,7 @@ impl BudgetTree {
         let embedders = stores.filter_map(|store| store.embedding.as_ref());
         Self {
             embedders: embedders
-                .map(|embedding| (embedding.model.clone(), prices.quote(&embedding.model)))
+                .map(|embedding| (embedding.model.clone(), prices.quote_price(&embedding.model)))
                 .collect(),
             models: models.collect(),
             tools: own("tool", &budgets.tools),
@@ -235,13 +245,15 @@ impl BudgetTree {
     }
 
     /// What every model costs, by provider.
-    fn prices(&self) -> Vec<ModelPrice> {
+    fn model_prices(&self) -> Vec<ModelPrice> {
         let models = self.models.iter();
-        models.map(|(provider, model)| model.priced(provider)).collect()
+        models
+            .map(|(provider, model)| model.model_price(provider))
+            .collect()
     }
 
     /// What is wrong with the budgets of `clawk.toml`: names that the manifest does not know.
-    pub fn faults(manifest: &Manifest, budgets: &BudgetSettings) -> Vec<String> {
+    pub fn find_faults(manifest: &Manifest, budgets: &BudgetSettings) -> Vec<String> {
         let tools = budgets.tools.keys().filter(|name| manifest.tool(name).is_none());
         let skills = budgets
             .skills
@@ -260,12 +272,12 @@ impl BudgetTree {
     }
 
     /// The agent's own purse.
-    pub const fn root(&self) -> &BudgetAccount {
+    pub const fn root_account(&self) -> &BudgetAccount {
         &self.root
     }
 
     /// The ledger behind all accounts.
-    pub(crate) const fn book(&self) -> &Arc<BudgetLedger> {
+    pub(crate) const fn ledger(&self) -> &Arc<BudgetLedger> {
         &self.book
     }
 
@@ -275,9 +287,9 @@ impl BudgetTree {
     }
 
     /// A session's purse; a delegated task's is a slice of its asker's.
-    pub fn session(&self, parent: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
-        let limits = limit::of(&self.budgets.session, Window::Whole, "budgets.session");
-        parent.child(format!("session {id}"), limits, &[], now)
+    pub fn session_account(&self, parent: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
+        let limits = limit::limits_from_allowance(&self.budgets.session, Window::Whole, "budgets.session");
+        parent.open_child(format!("session {id}"), limits, &[], now)
     }
 
     /// The purse of a swarm's run: everybody who works on it pays from it.
@@ -300,11 +312,11 @@ impl BudgetTree {
             )
         });
         let limits = limits_of(tokens.into_iter().chain(money));
-        parent.child(format!("swarm {id}"), limits, &[], now)
+        parent.open_child(format!("swarm {id}"), limits, &[], now)
     }
 
     /// The purse of a task of a run: at most what who asked for it gives it.
-    pub fn task(
+    pub fn task_account(
         &self,
         parent: &BudgetAccount,
         id: &str,
@@ -314,7 +326,7 @@ impl BudgetTree {
         let tokens = tokens.map(|bound| (BudgetUnit::Tokens, TASK_TOKENS, bound));
         let money = cost.map(|bound| (BudgetUnit::CostMicrousd, TASK_COST, bound));
         let limits = limits_of(tokens.into_iter().chain(money));
-        parent.child(format!("task {id}"), limits, &[], now)
+        parent.open_child(format!("task {id}"), limits, &[], now)
     }
 
     /// Sets aside what a task may use up that others work on: its wish, else its part of what is left; nothing where nothing is
@@ -322,13 +334,13 @@ impl BudgetTree {
     ///
     /// # Errors
     /// -32021: nothing is left.
-    pub fn afar(
+    pub fn reserve_remote_share(
         &self,
         purse: &BudgetAccount,
         wanted: (Option<u64>, Option<u64>, u64),
         now: Timestamp,
     ) -> Result<BudgetShare, CallError> {
-        self.share(Arc::clone(&purse.0.path), wanted, now)
+        self.reserve_share(Arc::clone(&purse.0.path), wanted, now)
     }
 
     /// The same for a run that another host of this agent pays for: it counts in the agent's own purses there, so only what is below
@@ -336,12 +348,17 @@ impl BudgetTree {
     ///
     /// # Errors
     /// -32021: nothing is left.
-    pub fn lent(&self, purse: &BudgetAccount, parts: u64, now: Timestamp) -> Result<BudgetShare, CallError> {
+    pub fn reserve_run_share(
+        &self,
+        purse: &BudgetAccount,
+        parts: u64,
+        now: Timestamp,
+    ) -> Result<BudgetShare, CallError> {
         let path = purse.0.path.iter().filter(|id| **id != self.root.0.id).copied();
-        self.share(path.collect(), (None, None, parts), now)
+        self.reserve_share(path.collect(), (None, None, parts), now)
     }
 
-    fn share(
+    fn reserve_share(
         &self,
         path: Arc<[BudgetAccountId]>,
         (tokens, cost, parts): (Option<u64>, Option<u64>, u64),
@@ -354,7 +371,7 @@ impl BudgetTree {
             (left, None) => Ok(Some((left / parts.max(1)).max(1))),
         };
         let (mut of_tokens, mut of_cost) = (None, None);
-        let reservation = self.book.reserve(path, now, |left| {
+        let reservation = self.book.reserve_amount(path, now, |left| {
             of_tokens = part(left.tokens, tokens, BudgetUnit::Tokens)?;
             of_cost = part(left.cost_microusd, cost, BudgetUnit::CostMicrousd)?;
             Ok(BudgetAmount {
@@ -380,7 +397,8 @@ impl BudgetTree {
         now: Timestamp,
     ) -> Result<BudgetReservation, CallError> {
         let path = Arc::clone(&purse.0.path);
-        self.book.reserve(path, now, |_| Ok(BudgetAmount::default()))
+        self.book
+            .reserve_amount(path, now, |_| Ok(BudgetAmount::default()))
     }
 
     /// Takes this off the agent's days and months: it was assumed to be spent, and was not. The journal has done so, too.
@@ -397,19 +415,19 @@ impl BudgetTree {
     }
 
     /// A turn's purse.
-    pub fn turn(&self, session: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
-        let limits = limit::of(&self.budgets.turn, Window::Whole, "budgets.turn");
-        session.child(format!("turn {id}"), limits, &[], now)
+    pub fn turn_account(&self, session: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
+        let limits = limit::limits_from_allowance(&self.budgets.turn, Window::Whole, "budgets.turn");
+        session.open_child(format!("turn {id}"), limits, &[], now)
     }
 
     /// The purse of a turn from the invocation of a skill on.
-    pub fn skill(&self, turn: &BudgetAccount, name: &str, now: Timestamp) -> BudgetAccount {
+    pub fn skill_account(&self, turn: &BudgetAccount, name: &str, now: Timestamp) -> BudgetAccount {
         let Some(own) = self.skills.get(name) else {
             return turn.clone();
         };
         let prefix = format!("budgets.skills.{name}.run");
-        let limits = limit::of(&own.run, Window::Whole, &prefix);
-        turn.child(format!("skill {name}"), limits, &[own.day], now)
+        let limits = limit::limits_from_allowance(&own.run, Window::Whole, &prefix);
+        turn.open_child(format!("skill {name}"), limits, &[own.day], now)
     }
 
     /// Sets aside what a call may take.
@@ -430,7 +448,7 @@ impl BudgetTree {
         self.book.not_used_up(&asked, now)?;
         if wanted.tokens > 0 {
             let tokens = wanted.tokens;
-            let room = self.book.reserve(asked.into(), now, |_| {
+            let room = self.book.reserve_amount(asked.into(), now, |_| {
                 Ok(BudgetAmount {
                     tokens,
                     ..BudgetAmount::default()
@@ -441,7 +459,7 @@ impl BudgetTree {
         let composite = wanted.skill.is_some();
         let mut timeout_ms = wanted.timeout_ms;
         path = Arc::clone(&path);
-        let reservation = self.book.reserve(path, now, |left| {
+        let reservation = self.book.reserve_amount(path, now, |left| {
             timeout_ms = timeout_ms.min(left.busy_ms);
             if timeout_ms == 0 && wanted.timeout_ms > 0 {
                 return Err((BudgetUnit::BusyMs, wanted.timeout_ms));
@@ -469,13 +487,13 @@ impl BudgetTree {
         }
         let limits = |own: Option<&NamedBudgetAccounts>, what: &str, name: &str| {
             own.map_or_else(Vec::new, |own| {
-                limit::of(&own.run, Window::Whole, &format!("budgets.{what}s.{name}.run"))
+                limit::limits_from_allowance(&own.run, Window::Whole, &format!("budgets.{what}s.{name}.run"))
             })
         };
         let mut all = limits(tool, "tool", wanted.tool);
         all.extend(limits(skill, "skill", wanted.skill.unwrap_or_default()));
         let beside: Vec<BudgetAccountId> = tool.into_iter().chain(skill).map(|own| own.day).collect();
-        purse.child(format!("run of {}", wanted.tool), all, &beside, now)
+        purse.open_child(format!("run of {}", wanted.tool), all, &beside, now)
     }
 
     /// Counts what all hosts have spent.
@@ -484,13 +502,13 @@ impl BudgetTree {
     }
 
     /// Counts what earlier runs have kept.
-    pub fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
-        self.book.restore(kept, now);
+    pub fn restore_spending(&self, kept: &[SpentAmount], now: Timestamp) {
+        self.book.restore_spending(kept, now);
     }
 
     /// Tokens and millionths of a dollar that the agent has spent in this UTC day.
-    pub fn today(&self, now: Timestamp) -> (u64, u64) {
-        let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
+    pub fn spent_today(&self, now: Timestamp) -> (u64, u64) {
+        let spent = |unit| self.book.spent_in_window(self.root.0.id, unit, Window::Day, now);
         (spent(BudgetUnit::Tokens), spent(BudgetUnit::CostMicrousd))
     }
 }

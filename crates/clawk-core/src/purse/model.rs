@@ -70,7 +70,7 @@ impl ModelBudget {
             name: "tokens_per_day".to_owned(),
         };
         // A scripted model has no server, and no bill.
-        let quote = match prices.quote(&spec.model) {
+        let quote = match prices.quote_price(&spec.model) {
             PriceQuote::Unknown if spec.protocol == ProviderProtocol::Custom => {
                 PriceQuote::Known(TokenPrice::FREE)
             }
@@ -80,9 +80,9 @@ impl ModelBudget {
             (PriceQuote::Unknown, UnpricedRule::EstimateHighest) => prices.catalogue.highest_price(),
             (PriceQuote::Unknown, UnpricedRule::Refuse) | (PriceQuote::Known(_), _) => None,
         };
-        let facts = prices.catalogue.find(&spec.model);
+        let facts = prices.catalogue.find_facts(&spec.model);
         Self {
-            id: book.open(
+            id: book.open_account(
                 None,
                 scope,
                 vec![day],
@@ -113,7 +113,7 @@ impl ModelBudget {
     }
 
     /// What is known of its price, for people.
-    pub(super) fn priced(&self, provider: &str) -> ModelPrice {
+    pub(super) fn model_price(&self, provider: &str) -> ModelPrice {
         ModelPrice {
             provider: provider.to_owned(),
             model: self.model.clone(),
@@ -128,7 +128,7 @@ impl ModelBudget {
         }
     }
 
-    fn estimate(&self, bytes: u64) -> u64 {
+    fn estimate_tokens(&self, bytes: u64) -> u64 {
         let ratio = self.ratio.load(Ordering::Relaxed);
         bytes.saturating_mul(ratio).div_ceil(1000)
     }
@@ -150,7 +150,7 @@ impl ModelBudget {
     }
 
     /// What one answer may take of so many tokens that are left.
-    fn share(&self, left: u64) -> u64 {
+    fn answer_share(&self, left: u64) -> u64 {
         if self.given_output.is_some() {
             return left;
         }
@@ -205,7 +205,7 @@ pub struct AttemptReservation {
 
 impl AttemptReservation {
     /// Tokens as set aside.
-    pub const fn estimate(&self) -> Usage {
+    pub const fn estimated_usage(&self) -> Usage {
         Usage {
             input_tokens: self.input_tokens,
             output_tokens: self.max_output_tokens,
@@ -219,8 +219,8 @@ impl AttemptReservation {
 
     /// What counts of the usage that a provider told. A count that can't be recorded is what was set aside. One that the server sent in a
     /// form that nobody reads is the estimate of what was sent and received, and of the prompt no less than was set aside for it.
-    pub fn settled(&self, usage: Usage) -> Usage {
-        let aside = self.estimate();
+    pub fn counted_usage(&self, usage: Usage) -> Usage {
+        let aside = self.estimated_usage();
         let count = |told: u64, aside: u64| match told {
             told if told > Usage::TOKENS_MAX => aside,
             told => told,
@@ -254,11 +254,11 @@ impl AttemptReservation {
 
     /// What this usage cost; `None`: the price is not known.
     pub fn cost(&self, usage: &Usage) -> Option<u64> {
-        self.price.map(|price| price.of(usage))
+        self.price.map(|price| price.cost_of(usage))
     }
 
     /// What the attempt took.
-    pub fn took(&self, usage: &Usage, duration_ms: u64) -> BudgetAmount {
+    pub fn amount_taken(&self, usage: &Usage, duration_ms: u64) -> BudgetAmount {
         BudgetAmount {
             tokens: usage.total(),
             cost_microusd: self.cost(usage).unwrap_or(0),
@@ -274,7 +274,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub fn infer(
+    pub fn reserve_inference(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -287,7 +287,7 @@ impl BudgetTree {
                 reason: "no such provider".to_owned(),
             }));
         };
-        let input = model.estimate(bytes);
+        let input = model.estimate_tokens(bytes);
         let most = output_by_request(provider, model, input).map_err(NoRoom::Quota)?;
         let price = match model.quote {
             PriceQuote::Known(price) => Some(price),
@@ -301,15 +301,16 @@ impl BudgetTree {
         let mut blind = self.rules_count_money && price.is_none();
         let mut output = most;
         let path: Arc<[BudgetAccountId]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
-        let reserved = self.book.reserve(path, now, |left| {
-            output = output.min(model.share(left.tokens.saturating_sub(input)));
+        let reserved = self.book.reserve_amount(path, now, |left| {
+            output = output.min(model.answer_share(left.tokens.saturating_sub(input)));
             if output == 0 {
                 return Err((BudgetUnit::Tokens, input.max(1)));
             }
             blind |= price.is_none() && left.cost_microusd != u64::MAX;
             let mut cost = 0;
             if let Some(price) = price.filter(|_| left.cost_microusd != u64::MAX) {
-                output = output.min(model.share(price.output_for(left.cost_microusd, input).unwrap_or(0)));
+                output =
+                    output.min(model.answer_share(price.output_for(left.cost_microusd, input).unwrap_or(0)));
                 cost = price.at_most(input, output);
                 if output == 0 {
                     return Err((BudgetUnit::CostMicrousd, price.at_most(input, 1)));
@@ -350,7 +351,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub fn embed(
+    pub fn reserve_embedding(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -361,12 +362,12 @@ impl BudgetTree {
         let Some(model) = self.models.get(provider) else {
             return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
         };
-        let input = model.estimate(bytes);
+        let input = model.estimate_tokens(bytes);
         let price = match self.embedders.get(embedder) {
             Some(PriceQuote::Known(price)) => Some(*price),
             Some(PriceQuote::Unknown) | None => None,
         };
-        self.beside(
+        self.reserve_known_usage(
             purse,
             (provider, embedder),
             (model, price),
@@ -379,7 +380,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub fn speech(
+    pub fn reserve_speech(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -390,7 +391,7 @@ impl BudgetTree {
             return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
         };
         let counted = (bytes, usage.input_tokens, usage.output_tokens);
-        self.beside(
+        self.reserve_known_usage(
             purse,
             (provider, &model.model),
             (model, model.price()),
@@ -400,7 +401,7 @@ impl BudgetTree {
     }
 
     /// Sets aside what a request takes whose tokens are known before: `bytes`, tokens of input and of output.
-    fn beside(
+    fn reserve_known_usage(
         &self,
         purse: &BudgetAccount,
         (provider, asked): (&str, &str),
@@ -410,7 +411,7 @@ impl BudgetTree {
     ) -> Result<AttemptReservation, NoRoom> {
         let mut blind = self.rules_count_money && price.is_none();
         let path: Arc<[BudgetAccountId]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
-        let reserved = self.book.reserve(path, now, |left| {
+        let reserved = self.book.reserve_amount(path, now, |left| {
             if left.tokens < input.saturating_add(output) {
                 return Err((BudgetUnit::Tokens, input.saturating_add(output)));
             }
@@ -457,7 +458,7 @@ impl BudgetTree {
     }
 
     /// Learns from a server's own count how many tokens its bytes make; upwards only.
-    pub fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
+    pub fn learn_token_rate(&self, provider: &str, bytes: u64, usage: &Usage) {
         let Some(model) = self.models.get(provider) else {
             return;
         };

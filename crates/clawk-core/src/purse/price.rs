@@ -47,7 +47,7 @@ impl TokenPrice {
     /// assert_eq!(price.of(&usage), 6_000); // 0.006 dollars
     /// ```
     #[must_use]
-    pub fn of(&self, usage: &Usage) -> u64 {
+    pub fn cost_of(&self, usage: &Usage) -> u64 {
         let cached = usage.cached_tokens.min(usage.input_tokens);
         let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
         let plain = usage.input_tokens - cached - written;
@@ -61,7 +61,7 @@ impl TokenPrice {
             .into_iter()
             .map(|(tokens, price)| u128::from(tokens) * u128::from(price))
             .sum();
-        microusd(sum)
+        round_up_microusd(sum)
     }
 
     /// The most that so many tokens can cost, whatever the cache does.
@@ -69,7 +69,7 @@ impl TokenPrice {
     pub fn at_most(&self, input: u64, output: u64) -> u64 {
         let dearest = self.input.max(self.cache_write.unwrap_or(0));
         let sum = u128::from(input) * u128::from(dearest) + u128::from(output) * u128::from(self.output);
-        microusd(sum)
+        round_up_microusd(sum)
     }
 
     /// The most output tokens that money pays for after `input` tokens; `None`: not even those.
@@ -87,7 +87,7 @@ impl TokenPrice {
 const MICROUSD_MAX: u64 = 1 << 53;
 
 /// Of so many millionths of a millionth, rounded up.
-fn microusd(sum: u128) -> u64 {
+fn round_up_microusd(sum: u128) -> u64 {
     // silent-ok: as much as there can be
     u64::try_from(sum.div_ceil(MILLION)).map_or(MICROUSD_MAX, |cost| cost.min(MICROUSD_MAX))
 }
@@ -129,7 +129,7 @@ pub struct PriceTable {
     #[serde(flatten)]
     pub models: BTreeMap<String, TokenPrice>,
     /// What vendors say of their models.
-    #[serde(skip, default = "ModelCatalogue::shipped")]
+    #[serde(skip, default = "ModelCatalogue::built_in")]
     pub catalogue: Arc<ModelCatalogue>,
 }
 
@@ -138,7 +138,7 @@ impl Default for PriceTable {
         Self {
             unknown: UnknownPriceRule::default(),
             models: BTreeMap::new(),
-            catalogue: ModelCatalogue::shipped(),
+            catalogue: ModelCatalogue::built_in(),
         }
     }
 }
@@ -153,21 +153,24 @@ pub(crate) enum PriceQuote {
 impl PriceTable {
     /// The catalogue alone knows this model's price.
     pub(crate) fn is_shipped(&self, model: &str) -> bool {
-        let own = self.models.keys().any(|name| fits(name, model));
-        !own && self.listed(model).is_some()
+        let own = self.models.keys().any(|name| matches_pattern(name, model));
+        !own && self.listed_price(model).is_some()
     }
 
-    fn listed(&self, model: &str) -> Option<TokenPrice> {
-        self.catalogue.find(model)?.price
+    fn listed_price(&self, model: &str) -> Option<TokenPrice> {
+        self.catalogue.find_facts(model)?.price
     }
 
     /// The exact name first, then the longest pattern, then the catalogue, then `unknown`.
-    pub(crate) fn quote(&self, model: &str) -> PriceQuote {
+    pub(crate) fn quote_price(&self, model: &str) -> PriceQuote {
         let own = self.models.get(model).or_else(|| {
-            let fits = self.models.iter().filter(|(name, _)| fits(name, model));
+            let fits = self
+                .models
+                .iter()
+                .filter(|(name, _)| matches_pattern(name, model));
             fits.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
         });
-        match (own.copied().or_else(|| self.listed(model)), self.unknown) {
+        match (own.copied().or_else(|| self.listed_price(model)), self.unknown) {
             (Some(price), _) | (None, UnknownPriceRule::As(price)) => PriceQuote::Known(price),
             (None, UnknownPriceRule::Word(UnknownWord::Free)) => PriceQuote::Known(TokenPrice::FREE),
             (None, UnknownPriceRule::Word(UnknownWord::Refuse)) => PriceQuote::Unknown,
@@ -176,7 +179,7 @@ impl PriceTable {
 }
 
 /// `*` is any text; everything else is itself.
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else {
@@ -200,14 +203,14 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{PriceQuote, PriceTable, TokenPrice, UnknownPriceRule, UnknownWord, fits};
+    use super::{PriceQuote, PriceTable, TokenPrice, UnknownPriceRule, UnknownWord, matches_pattern};
     use crate::ports::Usage;
 
     #[test]
     fn the_nearest_name_wins_and_the_operators_come_first() {
         let mut prices = PriceTable::default();
-        assert_eq!(prices.quote("house-model"), PriceQuote::Unknown);
-        let PriceQuote::Known(mini) = prices.quote("openai/gpt-4o-mini-2024-07-18") else {
+        assert_eq!(prices.quote_price("house-model"), PriceQuote::Unknown);
+        let PriceQuote::Known(mini) = prices.quote_price("openai/gpt-4o-mini-2024-07-18") else {
             panic!("it is in the table")
         };
         assert_eq!((mini.input, mini.output), (150_000, 600_000));
@@ -218,10 +221,18 @@ mod tests {
             cache_write: None,
         };
         prices.models.insert("gpt-*".to_owned(), cheap);
-        assert_eq!(prices.quote("gpt-4o-mini"), PriceQuote::Known(cheap));
+        assert_eq!(prices.quote_price("gpt-4o-mini"), PriceQuote::Known(cheap));
         prices.unknown = UnknownPriceRule::Word(UnknownWord::Free);
-        assert_eq!(prices.quote("house-model"), PriceQuote::Known(TokenPrice::FREE));
-        assert!(fits("a*b*c", "axxbyyc") && !fits("a*b*c", "axxbyy") && !fits("ab", "abc") && fits("*", ""));
+        assert_eq!(
+            prices.quote_price("house-model"),
+            PriceQuote::Known(TokenPrice::FREE)
+        );
+        assert!(
+            matches_pattern("a*b*c", "axxbyyc")
+                && !matches_pattern("a*b*c", "axxbyy")
+                && !matches_pattern("ab", "abc")
+                && matches_pattern("*", "")
+        );
     }
 
     #[test]
@@ -235,7 +246,10 @@ mod tests {
             "claude-3-5-haiku-latest",
             "models/gemini-2.5-pro",
         ] {
-            assert!(matches!(prices.quote(known), PriceQuote::Known(_)), "{known}");
+            assert!(
+                matches!(prices.quote_price(known), PriceQuote::Known(_)),
+                "{known}"
+            );
         }
         for other in [
             "gpt-5.9",
@@ -246,7 +260,7 @@ mod tests {
             "o30",
             "o3-",
         ] {
-            assert_eq!(prices.quote(other), PriceQuote::Unknown, "{other}");
+            assert_eq!(prices.quote_price(other), PriceQuote::Unknown, "{other}");
         }
     }
 
@@ -264,9 +278,9 @@ mod tests {
             output_tokens: 10,
             ..Usage::default()
         };
-        assert_eq!(price.of(&usage), 100 * 3 + 270 + 150);
+        assert_eq!(price.cost_of(&usage), 100 * 3 + 270 + 150);
         assert_eq!(
-            price.of(&Usage {
+            price.cost_of(&Usage {
                 output_tokens: 0,
                 input_tokens: 1,
                 cached_tokens: 1,

@@ -86,32 +86,37 @@ pub struct LimitState {
 
 impl BudgetTree {
     /// The whole tree.
-    pub fn report(&self, now: Timestamp) -> BudgetReport {
-        let inner = self.book().rolled(now);
+    pub fn budget_report(&self, now: Timestamp) -> BudgetReport {
+        let inner = self.ledger().lock_rolled(now);
         let mut purses = Vec::new();
-        let mut roots = children(&inner, None);
+        let mut roots = child_accounts(&inner, None);
         // The agent first: it was opened first.
         roots.sort_unstable();
         for id in roots {
-            walk(&inner, id, 0, &mut purses);
+            walk_accounts(&inner, id, 0, &mut purses);
         }
         BudgetReport {
             at: now.to_string(),
             purses,
-            models: self.prices(),
+            models: self.model_prices(),
             table_date: self.catalogue_date.clone(),
         }
     }
 }
 
-fn children(inner: &BudgetLedgerState, of: Option<BudgetAccountId>) -> Vec<BudgetAccountId> {
+fn child_accounts(inner: &BudgetLedgerState, of: Option<BudgetAccountId>) -> Vec<BudgetAccountId> {
     let own = inner.accounts.iter().filter(|(_, account)| account.parent == of);
     let mut ids: Vec<BudgetAccountId> = own.map(|(id, _)| *id).collect();
     ids.sort_unstable();
     ids
 }
 
-fn walk(inner: &BudgetLedgerState, id: BudgetAccountId, depth: usize, into: &mut Vec<BudgetAccountState>) {
+fn walk_accounts(
+    inner: &BudgetLedgerState,
+    id: BudgetAccountId,
+    depth: usize,
+    into: &mut Vec<BudgetAccountState>,
+) {
     let Some(account) = inner.accounts.get(&id) else {
         return;
     };
@@ -120,17 +125,21 @@ fn walk(inner: &BudgetLedgerState, id: BudgetAccountId, depth: usize, into: &mut
         depth,
         spent: account.spent,
         reserved: account.reserved,
-        limits: account.meters.iter().map(|meter| state(account, meter)).collect(),
+        limits: account
+            .meters
+            .iter()
+            .map(|meter| limit_state(account, meter))
+            .collect(),
     });
-    for child in children(inner, Some(id)) {
-        walk(inner, child, depth + 1, into);
+    for child in child_accounts(inner, Some(id)) {
+        walk_accounts(inner, child, depth + 1, into);
     }
 }
 
-fn state(account: &LedgerAccount, meter: &BudgetMeter) -> LimitState {
+fn limit_state(account: &LedgerAccount, meter: &BudgetMeter) -> LimitState {
     let unit = meter.limit.unit;
     let reserved = account.reserved.get(unit);
-    let bound = meter.bounded().then_some(meter.limit.bound);
+    let bound = meter.is_bounded().then_some(meter.limit.bound);
     LimitState {
         name: meter.limit.name.clone(),
         scope: meter.limit.scope.clone(),

@@ -46,7 +46,7 @@ fn found() -> EntrySearchResult {
 
 fn order(spec: Value) -> Vec<String> {
     let mut found = found();
-    weigh(&store(spec), &mut found, "me", NOW);
+    rank_entries(&store(spec), &mut found, "me", NOW);
     assert!(
         found
             .hits
@@ -103,7 +103,7 @@ fn salience_and_decay_rank_by_their_signals() {
         "old"
     );
     let mut found = found();
-    weigh(
+    rank_entries(
         &store(json!({"lifecycle": {"retrieval": "contextual"}})),
         &mut found,
         "you",
@@ -118,14 +118,14 @@ fn salience_and_decay_rank_by_their_signals() {
 #[test]
 fn a_signal_that_nobody_knows_is_refused() {
     for block in ["salience", "forgetting"] {
-        let refused = fault(&store(json!({block: {"signals": ["mood"]}}))).unwrap();
+        let refused = ranking_fault(&store(json!({block: {"signals": ["mood"]}}))).unwrap();
         assert!(
             refused.contains("`mood`") && refused.contains("recency"),
             "{refused}"
         );
     }
     assert_eq!(
-        fault(&store(json!({"salience": {"signals": ["recency", "trust"]}}))),
+        ranking_fault(&store(json!({"salience": {"signals": ["recency", "trust"]}}))),
         None
     );
 }
@@ -163,7 +163,7 @@ fn a_role_says_what_comes_by_itself_and_acquisition_what_is_taken_up() {
 fn confidence_follows_the_source_and_fades_as_declared() {
     let of = |spec: Value, origin: &str, untrusted: bool, days: i64| {
         let hit = hit("x", 1.0, days, origin, untrusted, "");
-        confidence(&store(spec), &hit.mark, hit.entry.timestamp.as_deref(), NOW)
+        entry_confidence(&store(spec), &hit.mark, hit.entry.timestamp.as_deref(), NOW)
     };
     let tracked =
         |decay: &str| json!({"role": "episodic", "confidence": {"source_tracking": true, "decay": decay}});

@@ -44,14 +44,14 @@ struct FoldedLine {
     hidden: usize,
 }
 
-pub(super) fn short(all: &[PreviewLine]) -> ShortPreview {
+pub(super) fn fold_preview(all: &[PreviewLine]) -> ShortPreview {
     let mut items = Vec::with_capacity(all.len());
     let in_value = |line: &PreviewLine| line.kind != Kind::Fact;
     for part in all.chunk_by(|a, b| in_value(a) == in_value(b)) {
         if part.first().is_some_and(in_value) {
-            items.extend(middle_out(value(part), &VALUE));
+            items.extend(middle_out(fold_value(part), &VALUE));
         } else {
-            items.extend(part.iter().map(item));
+            items.extend(part.iter().map(fold_line));
         }
     }
     let items = middle_out(items, &ALL);
@@ -62,38 +62,38 @@ pub(super) fn short(all: &[PreviewLine]) -> ShortPreview {
 }
 
 /// A value's lines without those that stay as they are and have no change beside them.
-fn value(part: &[PreviewLine]) -> Vec<FoldedLine> {
+fn fold_value(part: &[PreviewLine]) -> Vec<FoldedLine> {
     let mut items = Vec::new();
     let runs: Vec<&[PreviewLine]> = part.chunk_by(|a, b| a.kind == b.kind).collect();
     let last = runs.len().saturating_sub(1);
     for (at, run) in runs.into_iter().enumerate() {
         if run.first().is_none_or(|line| line.kind != Kind::Same) {
-            items.extend(run.iter().map(item));
+            items.extend(run.iter().map(fold_line));
             continue;
         }
         let before = if at == 0 { 0 } else { CONTEXT };
         let after = if at == last { 0 } else { CONTEXT };
         let left_out = run.len().saturating_sub(before + after);
         if left_out <= 1 {
-            items.extend(run.iter().map(item));
+            items.extend(run.iter().map(fold_line));
             continue;
         }
-        items.extend(run.iter().take(before).map(item));
+        items.extend(run.iter().take(before).map(fold_line));
         items.push(FoldedLine {
             text: format!("⟨{left_out} lines stay as they are⟩"),
             lines: left_out,
-            bytes: run.iter().skip(before).take(left_out).map(size).sum(),
+            bytes: run.iter().skip(before).take(left_out).map(line_bytes).sum(),
             hidden: 0,
         });
-        items.extend(run.iter().skip(before + left_out).map(item));
+        items.extend(run.iter().skip(before + left_out).map(fold_line));
     }
     items
 }
 
 /// One line, its middle folded away where it is long.
-fn item(line: &PreviewLine) -> FoldedLine {
+fn fold_line(line: &PreviewLine) -> FoldedLine {
     let count = line.text.chars().count();
-    let (bytes, lines) = (size(line), 1);
+    let (bytes, lines) = (line_bytes(line), 1);
     if count <= LINE_CHARS {
         return FoldedLine {
             text: line.text.clone(),
@@ -133,6 +133,6 @@ fn middle_out(mut items: Vec<FoldedLine>, limit: &Limit) -> Vec<FoldedLine> {
 }
 
 /// With its line end.
-fn size(line: &PreviewLine) -> usize {
+fn line_bytes(line: &PreviewLine) -> usize {
     line.text.len() + 1
 }

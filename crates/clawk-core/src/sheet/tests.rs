@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{CallPreview, ExecutorPreview, PreviewDisplay, PreviewLine, PreviewReceipt, visible};
+use super::{CallPreview, ExecutorPreview, PreviewDisplay, PreviewLine, PreviewReceipt, visible_text};
 
 fn sheet(arguments: Value) -> CallPreview {
     let Value::Object(arguments) = arguments else {
@@ -166,7 +166,7 @@ proptest! {
         let whole = CallPreview::of(&arguments, ExecutorPreview::default(), Vec::new()).whole();
         prop_assert_eq!(read_back(&whole), arguments, "{}", whole);
         for c in whole.chars().filter(|c| *c != '\n') {
-            prop_assert!(c == ' ' || visible(&c.to_string()) == c.to_string() || "⟨⇥".contains(c), "{:?}", c);
+            prop_assert!(c == ' ' || visible_text(&c.to_string()) == c.to_string() || "⟨⇥".contains(c), "{:?}", c);
         }
     }
 
@@ -193,7 +193,7 @@ proptest! {
         let whole = CallPreview::of(&arguments, ExecutorPreview { lines, covers: &["t"] }, Vec::new()).whole();
         if whole == own {
             for line in text.split('\n') {
-                prop_assert!(own.contains(&visible(line)), "{:?} in {}", text, own);
+                prop_assert!(own.contains(&visible_text(line)), "{:?} in {}", text, own);
             }
         } else {
             prop_assert_eq!(read_back(whole.get(own.len() + 1..).unwrap()), arguments);
@@ -207,7 +207,7 @@ fn every_default_ignorable_character_is_made_visible() {
         icu_properties::CodePointSetData::new::<icu_properties::props::DefaultIgnorableCodePoint>();
     let mut count = 0;
     for c in (0..=0x0010_ffff).filter_map(char::from_u32) {
-        let shown = visible(&c.to_string());
+        let shown = visible_text(&c.to_string());
         if ignorable.contains(c) || c.is_control() && c != '\t' {
             count += 1;
             assert_eq!(shown, format!("⟨U+{:04X}⟩", u32::from(c)));

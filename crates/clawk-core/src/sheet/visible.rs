@@ -15,7 +15,7 @@ const OPEN: char = '⟨';
 /// One line: control characters (line ends among them), invisible ones and blanks other than a space become `⟨U+200B⟩`, a
 /// tab `⇥`, a long run of blanks and one at the end `⟨40 spaces⟩`.
 #[must_use]
-pub fn visible(text: &str) -> String {
+pub fn visible_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
@@ -25,7 +25,7 @@ pub fn visible(text: &str) -> String {
                 while rest.next_if_eq(&c).is_some() {
                     run += 1;
                 }
-                blanks(&mut out, c, run, rest.peek().is_none());
+                write_blanks(&mut out, c, run, rest.peek().is_none());
             }
             c if is_hidden(c) => write(&mut out, format_args!("{OPEN}U+{:04X}⟩", u32::from(c))),
             c => out.push(c),
@@ -34,7 +34,7 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-fn blanks(out: &mut String, blank: char, run: usize, ends: bool) {
+fn write_blanks(out: &mut String, blank: char, run: usize, ends: bool) {
     let (name, shown) = if blank == ' ' {
         ("space", ' ')
     } else {
@@ -52,7 +52,7 @@ fn write(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _infallible = out.write_fmt(text); // silent-ok: a string takes everything
 }
 
-/// A character that can't be seen, that changes how others are seen, that stands for something in [`visible`], or that
+/// A character that can't be seen, that changes how others are seen, that stands for something in [`visible_text`], or that
 /// has no agreed picture.
 fn is_hidden(c: char) -> bool {
     c.is_control()

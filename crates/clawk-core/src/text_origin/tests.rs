@@ -11,7 +11,7 @@ fn turn(tool: &str, arguments: Value, result: &str) -> Vec<ModelMessage> {
             text: "do it".to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: TextAuthor::runtime(),
+            author: TextAuthor::from_runtime(),
         },
         ModelMessage::Assistant {
             text: String::new(),

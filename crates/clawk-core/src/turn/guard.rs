@@ -88,7 +88,7 @@ impl CallTrail {
                 ),
             });
         }
-        if let Some(period) = self.cycle() {
+        if let Some(period) = self.find_cycle() {
             return Finding::Stop(LoopGuardStop {
                 guard: "cycle",
                 reason: format!(
@@ -105,7 +105,7 @@ impl CallTrail {
     }
 
     /// The shortest run of two calls or more that the trail ends with several times.
-    fn cycle(&self) -> Option<usize> {
+    fn find_cycle(&self) -> Option<usize> {
         (2..=LONGEST_CYCLE).find(|&period| {
             let Some(from) = self.order.len().checked_sub(period * CYCLES) else {
                 return false;

@@ -53,9 +53,9 @@ fn well_formed(messages: &[ModelMessage]) -> bool {
 
 #[test]
 fn arguments_that_are_no_object_are_told_to_the_model_without_a_call() {
-    let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::runtime());
+    let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::from_runtime());
     assert_eq!(
-        turn.step(Event::Inferred(completion(vec![wanted(0, false)]))),
+        turn.handle_event(Event::Inferred(completion(vec![wanted(0, false)]))),
         [Effect::Infer]
     );
     assert!(matches!(
@@ -71,7 +71,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..4), 0..6),
         stop_after in 0usize..24,
     ) {
-        let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::runtime());
+        let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::from_runtime());
         let mut effects = vec![Effect::Infer];
         let mut rounds = rounds.into_iter();
         let mut id = 0;
@@ -89,13 +89,13 @@ proptest! {
                 }
                 Effect::Call(call) => Event::CallDone { call_id: call.id, text: "ok".to_owned(), is_error: false, from_tool: true },
             };
-            effects = turn.step(event);
+            effects = turn.handle_event(event);
             effects.reverse();
         }
         // Calls of no arguments with one answer: the loop guard may end the turn.
-        let guarded = turn.stopped().is_some() && matches!(ended, Some(TurnOutcome::Failed(_)));
+        let guarded = turn.loop_stop().is_some() && matches!(ended, Some(TurnOutcome::Failed(_)));
         prop_assert!(guarded || matches!(ended, Some(TurnOutcome::Answered | TurnOutcome::Cancelled)));
         prop_assert!(well_formed(turn.messages()));
-        prop_assert!(turn.step(Event::Cancelled).is_empty());
+        prop_assert!(turn.handle_event(Event::Cancelled).is_empty());
     }
 }

@@ -69,7 +69,7 @@ fn words_that_the_runtime_puts_together_are_not_the_persons() {
     let said = format!("send it to {NAMED}");
     assert!(may_name(&[user(&said, &owner)], &owner));
     // A question, a note or a resumption that this program writes may repeat a page, whoever's turn it is.
-    let runtime = TextAuthor::runtime();
+    let runtime = TextAuthor::from_runtime();
     assert!(!may_name(&[user(&said, &runtime)], &owner));
     assert!(!may_name(
         &[user("read the page", &owner), user(&said, &runtime)],

@@ -4,18 +4,24 @@ use std::path::Path;
 
 use clawk_plan::{FsMode, Plan, PlanDefaults};
 
-use super::{GrantPrecondition, ProgramSearch, difference, file, lasting, program};
+use super::{
+    GrantPrecondition, ProgramSearch, first_difference, lasting_preconditions, observe_file, observe_program,
+};
 
 fn look(path: &Path) -> Vec<GrantPrecondition> {
-    file(path).facts
+    observe_file(path).facts
 }
 
 /// What changed, if anything, when `swap` is done between two looks.
 fn swapped(path: &Path, swap: impl FnOnce()) -> Option<String> {
     let before = look(path);
-    assert_eq!(difference(&before, &look(path)), None, "looking changes nothing");
+    assert_eq!(
+        first_difference(&before, &look(path)),
+        None,
+        "looking changes nothing"
+    );
     swap();
-    difference(&before, &look(path))
+    first_difference(&before, &look(path))
 }
 
 #[test]
@@ -70,7 +76,10 @@ fn links_and_folders_on_the_way_count() {
     });
     assert!(why.is_some());
     symlink("loop", at("loop")).unwrap();
-    assert!(matches!(file(&at("loop")).mark.state, super::State::Unknown(_)));
+    assert!(matches!(
+        observe_file(&at("loop")).mark.state,
+        super::State::Unknown(_)
+    ));
 }
 
 #[test]
@@ -85,11 +94,11 @@ fn a_program_is_the_first_of_its_name() {
     fs::create_dir(dir.path().join("a")).unwrap();
     let search = format!("{0}/a:{0}/b", dir.path().display());
     let look = |name: &str, filesystem: FsMode, configured: Option<()>| {
-        let plan = Plan::undeclared(&PlanDefaults {
+        let plan = Plan::for_undeclared(&PlanDefaults {
             filesystem,
             ..PlanDefaults::default()
         });
-        program(
+        observe_program(
             name,
             ProgramSearch {
                 path: Some(&search),
@@ -103,7 +112,7 @@ fn a_program_is_the_first_of_its_name() {
     let before = find("tool", FsMode::Scoped);
     assert!(before[0].value.ends_with("/b/tool"));
     make("a/tool");
-    let why = difference(&before, &find("tool", FsMode::Scoped)).unwrap();
+    let why = first_difference(&before, &find("tool", FsMode::Scoped)).unwrap();
     assert!(why.contains("/a/tool"), "{why}");
     assert_eq!(find("no-such", FsMode::Scoped)[0].value, "not found");
     // One that the box does not show is not the one that runs.
@@ -112,18 +121,18 @@ fn a_program_is_the_first_of_its_name() {
     let before = look("tool", FsMode::Deny, Some(()));
     assert!(before[0].value.ends_with("/a/tool"));
     fs::write(dir.path().join("a/tool"), "#!/bin/sh\nexchanged\n").unwrap();
-    assert!(difference(&before, &look("tool", FsMode::Deny, Some(()))).is_some());
+    assert!(first_difference(&before, &look("tool", FsMode::Deny, Some(()))).is_some());
 }
 
 #[test]
 fn a_file_read_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a"), "x").unwrap();
-    let seen = file(&dir.path().join("a"));
+    let seen = observe_file(&dir.path().join("a"));
     let super::State::Present(identity) = seen.mark.state else {
         panic!()
     };
-    assert!(identity.is(&fs::metadata(dir.path().join("a")).unwrap()));
+    assert!(identity.matches_metadata(&fs::metadata(dir.path().join("a")).unwrap()));
 }
 
 #[test]
@@ -133,7 +142,7 @@ fn what_lasts_of_a_look_is_where_things_are_and_what_is_in_them() {
     fs::create_dir(at("sub")).unwrap();
     fs::write(at("sub/a"), "x").unwrap();
     symlink("sub/a", at("l")).unwrap();
-    let look = || lasting(&file(&at("l")).facts);
+    let look = || lasting_preconditions(&observe_file(&at("l")).facts);
     let before = look();
     fs::rename(at("sub"), at("old")).unwrap();
     fs::create_dir(at("sub")).unwrap();
@@ -149,7 +158,7 @@ fn what_lasts_of_a_look_is_where_things_are_and_what_is_in_them() {
     // Of a file that is not hashed whole, times count.
     let large = fs::File::create(at("large")).unwrap();
     large.set_len(super::HASHED_BYTES + 1).unwrap();
-    let look = || lasting(&file(&at("large")).facts);
+    let look = || lasting_preconditions(&observe_file(&at("large")).facts);
     let before = look();
     fs::File::options()
         .write(true)
@@ -161,6 +170,6 @@ fn what_lasts_of_a_look_is_where_things_are_and_what_is_in_them() {
     // What only reads like an identity is none.
     let command = "file, dev 1, inode 2, size 3, modified 4, changed 5, sha256 aa";
     let other = "file, dev 9, inode 2, size 3, modified 4, changed 5, sha256 aa";
-    let said = |value: &str| lasting(&[GrantPrecondition::new("the command", value)]);
+    let said = |value: &str| lasting_preconditions(&[GrantPrecondition::new("the command", value)]);
     assert_ne!(said(command), said(other));
 }

@@ -57,14 +57,14 @@ impl<'a> Body<'a> {
             match self.state {
                 State::End => return Ok(None),
                 State::Close => {
-                    if self.buffer.is_empty() && self.fill().await? == 0 {
+                    if self.buffer.is_empty() && self.fill_buffer().await? == 0 {
                         self.state = State::End;
                         return Ok(None);
                     }
                     return Ok(Some(self.buffer.split().freeze()));
                 }
                 State::Length(left) => {
-                    let piece = self.some(left).await?;
+                    let piece = self.read_some(left).await?;
                     let left = left.saturating_sub(length_of(&piece));
                     self.state = if left == 0 {
                         State::End
@@ -73,15 +73,15 @@ impl<'a> Body<'a> {
                     };
                     return Ok(Some(piece));
                 }
-                State::Size => match self.size().await? {
+                State::Size => match self.read_chunk_size().await? {
                     0 => {
-                        self.trailers().await?;
+                        self.skip_trailers().await?;
                         self.state = State::End;
                     }
                     size => self.state = State::Chunk(size),
                 },
                 State::Chunk(left) => {
-                    let piece = self.some(left).await?;
+                    let piece = self.read_some(left).await?;
                     let left = left.saturating_sub(length_of(&piece));
                     if left == 0 {
                         self.line_end().await?;
@@ -95,31 +95,34 @@ impl<'a> Body<'a> {
         }
     }
 
-    async fn fill(&mut self) -> Result<usize, ProxyFault> {
+    async fn fill_buffer(&mut self) -> Result<usize, ProxyFault> {
         self.buffer.reserve(PIECE_BYTES);
-        self.stream.read_buf(self.buffer).await.map_err(ProxyFault::gone)
+        self.stream
+            .read_buf(self.buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)
     }
 
-    async fn more(&mut self) -> Result<(), ProxyFault> {
-        match self.fill().await? {
+    async fn read_more(&mut self) -> Result<(), ProxyFault> {
+        match self.fill_buffer().await? {
             0 => Err(ProxyFault::Gone),
             _ => Ok(()),
         }
     }
 
     /// Reads at least one byte and at most `left` bytes.
-    async fn some(&mut self, left: u64) -> Result<Bytes, ProxyFault> {
+    async fn read_some(&mut self, left: u64) -> Result<Bytes, ProxyFault> {
         if self.buffer.is_empty() {
-            self.more().await?;
+            self.read_more().await?;
         }
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
         Ok(self.buffer.split_to(most).freeze())
     }
 
     /// Reads a chunk's size: hexadecimal digits, then perhaps an extension, which is ignored.
-    async fn size(&mut self) -> Result<u64, ProxyFault> {
-        let bad = || ProxyFault::bad("smuggling", "a chunk's size can't be read");
-        let line = self.line(MAX_SIZE_LINE).await?;
+    async fn read_chunk_size(&mut self) -> Result<u64, ProxyFault> {
+        let bad = || ProxyFault::bad_request("smuggling", "a chunk's size can't be read");
+        let line = self.read_line(MAX_SIZE_LINE).await?;
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
         if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
             return Err(bad());
@@ -130,31 +133,34 @@ impl<'a> Body<'a> {
 
     async fn line_end(&mut self) -> Result<(), ProxyFault> {
         while self.buffer.len() < 2 {
-            self.more().await?;
+            self.read_more().await?;
         }
         if !self.buffer.starts_with(b"\r\n") {
-            return Err(ProxyFault::bad("smuggling", "a chunk is longer than it says"));
+            return Err(ProxyFault::bad_request(
+                "smuggling",
+                "a chunk is longer than it says",
+            ));
         }
         self.buffer.advance(2);
         Ok(())
     }
 
-    async fn trailers(&mut self) -> Result<(), ProxyFault> {
+    async fn skip_trailers(&mut self) -> Result<(), ProxyFault> {
         let mut total = 0;
         loop {
-            let line = self.line(MAX_TRAILERS).await?;
+            let line = self.read_line(MAX_TRAILERS).await?;
             if line.is_empty() {
                 return Ok(());
             }
             total += line.len();
             if total > MAX_TRAILERS {
-                return Err(ProxyFault::bad("too-large", "the trailers are too large"));
+                return Err(ProxyFault::bad_request("too-large", "the trailers are too large"));
             }
         }
     }
 
     /// Reads one line, and returns it without CR LF.
-    async fn line(&mut self, max_bytes: usize) -> Result<Bytes, ProxyFault> {
+    async fn read_line(&mut self, max_bytes: usize) -> Result<Bytes, ProxyFault> {
         let mut looked = 0;
         loop {
             let rest = self.buffer.get(looked..).unwrap_or_default();
@@ -162,25 +168,28 @@ impl<'a> Body<'a> {
                 let mut line = self.buffer.split_to(at + 1);
                 line.truncate(at);
                 if line.last() != Some(&b'\r') {
-                    return Err(ProxyFault::bad(
+                    return Err(ProxyFault::bad_request(
                         "smuggling",
                         "a line feed without a carriage return",
                     ));
                 }
                 line.truncate(at - 1);
                 if line.contains(&b'\r') {
-                    return Err(ProxyFault::bad("smuggling", "a carriage return inside a line"));
+                    return Err(ProxyFault::bad_request(
+                        "smuggling",
+                        "a carriage return inside a line",
+                    ));
                 }
                 return Ok(line.freeze());
             }
             looked = self.buffer.len();
             if looked > max_bytes {
-                return Err(ProxyFault::bad(
+                return Err(ProxyFault::bad_request(
                     "too-large",
                     "a line of the body's framing is too long",
                 ));
             }
-            self.more().await?;
+            self.read_more().await?;
         }
     }
 }
@@ -195,13 +204,16 @@ pub(super) async fn write(
         return Ok(());
     }
     if !chunked {
-        return stream.write_all(piece).await.map_err(ProxyFault::gone);
+        return stream.write_all(piece).await.map_err(ProxyFault::connection_gone);
     }
     let mut framed = Vec::with_capacity(piece.len() + 16);
     framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
     framed.extend_from_slice(piece);
     framed.extend_from_slice(b"\r\n");
-    stream.write_all(&framed).await.map_err(ProxyFault::gone)
+    stream
+        .write_all(&framed)
+        .await
+        .map_err(ProxyFault::connection_gone)
 }
 
 pub(super) fn length_of(piece: &[u8]) -> u64 {

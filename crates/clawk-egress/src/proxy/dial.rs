@@ -19,31 +19,35 @@ use crate::{EgressError, HostPort, PermittedTarget, UrlRefusal};
 
 impl ProxyCallState {
     /// Checks the name and port, resolves the name, and checks every address. The rule that allowed it is noted in the record.
-    pub(super) async fn admit(
+    pub(super) async fn admit_target(
         &self,
         open: &mut OpenConnection,
         place: &HostPort,
     ) -> Result<(PermittedTarget, Vec<SocketAddr>), ProxyFault> {
-        open.asked(&place.host, place.port);
+        open.set_requested(&place.host, place.port);
         let target = self
             .shared
             .rules
             .judge_place(place)
-            .map_err(|refusal| refused(&refusal))?;
+            .map_err(|refusal| refusal_fault(&refusal))?;
         open.connection.rule = Some(target.rule.clone());
         open.connection.private = target.private;
         let deadline = Duration::from_millis(self.shared.limits.connect_ms);
         let found = tokio::time::timeout(deadline, judged_addresses(&self.shared.names, &target)).await;
         match found {
             Ok(Ok(addresses)) => Ok((target, addresses)),
-            Ok(Err(EgressError::Refused(refusal))) => Err(refused(&refusal)),
-            Ok(Err(error)) => Err(ProxyFault::status(502, "dns", &error.to_string())),
-            Err(_elapsed) => Err(ProxyFault::status(504, "dns", "the name's look-up took too long")),
+            Ok(Err(EgressError::Refused(refusal))) => Err(refusal_fault(&refusal)),
+            Ok(Err(error)) => Err(ProxyFault::with_status(502, "dns", &error.to_string())),
+            Err(_elapsed) => Err(ProxyFault::with_status(
+                504,
+                "dns",
+                "the name's look-up took too long",
+            )),
         }
     }
 
     /// Connects to the first of the checked addresses that answers.
-    pub(super) async fn dial(
+    pub(super) async fn dial_addresses(
         &self,
         open: &mut OpenConnection,
         addresses: &[SocketAddr],
@@ -59,10 +63,16 @@ impl ProxyCallState {
                     return Ok(CountedStream::new(stream, Arc::clone(&open.counts), limits));
                 }
                 Ok(Err(error)) => last = error.to_string(),
-                Err(_elapsed) => return Err(ProxyFault::status(504, "connect", "connecting took too long")),
+                Err(_elapsed) => {
+                    return Err(ProxyFault::with_status(
+                        504,
+                        "connect",
+                        "connecting took too long",
+                    ));
+                }
             }
         }
-        Err(ProxyFault::status(
+        Err(ProxyFault::with_status(
             502,
             "connect",
             &format!("cannot connect: {last}"),
@@ -70,16 +80,16 @@ impl ProxyCallState {
     }
 
     /// Starts TLS, and verifies the server's certificate for the host that was checked.
-    pub(super) async fn secure(
+    pub(super) async fn start_tls(
         &self,
         target: &PermittedTarget,
         stream: CountedStream,
     ) -> Result<Box<dyn DuplexIo>, ProxyFault> {
         let failed = |error: &dyn std::fmt::Display| {
-            ProxyFault::status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
+            ProxyFault::with_status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
         };
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
-        let connector = self.connector().map_err(|error| failed(&error))?;
+        let connector = self.tls_connector().map_err(|error| failed(&error))?;
         let handshake = connector.connect(name, stream);
         let deadline = Duration::from_millis(self.shared.limits.connect_ms);
         match tokio::time::timeout(deadline, handshake).await {
@@ -90,7 +100,7 @@ impl ProxyCallState {
     }
 }
 
-fn refused(refusal: &UrlRefusal) -> ProxyFault {
+fn refusal_fault(refusal: &UrlRefusal) -> ProxyFault {
     ProxyFault::forbidden(refusal.code(), &refusal.to_string())
 }
 
@@ -112,12 +122,12 @@ impl CountedStream {
         }
     }
 
-    pub(super) fn counts(&self) -> &Arc<ByteCounters> {
+    pub(super) fn byte_counters(&self) -> &Arc<ByteCounters> {
         &self.counts
     }
 
     /// Waits until the server has sent something.
-    pub(super) async fn speaks(&self) {
+    pub(super) async fn wait_readable(&self) {
         let _ = self.inner.readable().await; // silent-ok: a broken connection shows when it is read
     }
 }

@@ -75,7 +75,7 @@ type Headers = Vec<(String, Vec<u8>)>;
 impl PlaceholderSet {
     pub(super) fn new(bindings: impl Iterator<Item = Arc<EgressSecret>>) -> Result<Self, EgressError> {
         let worn: Vec<(Arc<EgressSecret>, String)> = bindings
-            .map(|binding| Ok((binding, placeholder()?)))
+            .map(|binding| Ok((binding, random_placeholder()?)))
             .collect::<Result<_, EgressError>>()?;
         let stand_ins: Vec<Secret> = worn
             .iter()
@@ -100,7 +100,7 @@ impl PlaceholderSet {
     }
 
     /// Whether a binding puts its secret into this header for this host and port.
-    pub(super) fn owns(&self, header: &str, host: &str, port: u16) -> bool {
+    pub(super) fn owns_header(&self, header: &str, host: &str, port: u16) -> bool {
         self.worn
             .iter()
             .any(|(binding, _)| binding.header.eq_ignore_ascii_case(header) && binding.is_bound(host, port))
@@ -112,28 +112,28 @@ impl PlaceholderSet {
     }
 
     /// A stream that counts placeholders in outgoing data.
-    pub(super) fn watch(&self) -> clawk_secrets::RedactStream<'_> {
-        self.placeholders.stream()
+    pub(super) fn placeholder_watch(&self) -> clawk_secrets::RedactStream<'_> {
+        self.placeholders.redact_stream()
     }
 
     /// Returns an error if `bytes` contain a placeholder.
-    pub(super) fn check(&self, what: &str, bytes: &[u8]) -> Result<(), ProxyFault> {
+    pub(super) fn reject_placeholders(&self, what: &str, bytes: &[u8]) -> Result<(), ProxyFault> {
         if self.worn.is_empty() {
             return Ok(());
         }
-        let (mut stream, mut out) = (self.watch(), Vec::new());
+        let (mut stream, mut out) = (self.placeholder_watch(), Vec::new());
         stream.push(bytes, &mut out);
         stream.finish(&mut out);
-        if stream.found() == 0 {
+        if stream.found_count() == 0 {
             Ok(())
         } else {
-            Err(misplaced(what))
+            Err(misplaced_fault(what))
         }
     }
 
     /// Puts the secrets into the headers that their bindings name, and checks that no placeholder remains anywhere. Returns the
     /// names of the inserted secrets.
-    pub(super) fn dress(
+    pub(super) fn insert_secrets(
         &self,
         headers: &mut Headers,
         host: &str,
@@ -147,7 +147,7 @@ impl PlaceholderSet {
                 if !binding.header.eq_ignore_ascii_case(name) || !binding.is_bound(host, port) {
                     continue;
                 }
-                if let Some(swapped) = swap(&dressed, text, binding.secret.expose()) {
+                if let Some(swapped) = swap_placeholder(&dressed, text, binding.secret.expose()) {
                     if !secure && !binding.plain_http {
                         return Err(ProxyFault::forbidden(
                             "secret",
@@ -161,7 +161,7 @@ impl PlaceholderSet {
                         .iter()
                         .any(|byte| *byte < 0x20 && *byte != b'\t' || *byte == 0x7f)
                     {
-                        return Err(ProxyFault::status(
+                        return Err(ProxyFault::with_status(
                             502,
                             "secret",
                             "a secret can't be a header's value",
@@ -172,15 +172,15 @@ impl PlaceholderSet {
                 }
             }
             // A placeholder that is left now belongs to another secret, or is in the wrong header.
-            self.check(&format!("the header `{name}`"), &dressed)?;
-            self.check("a header's name", name.to_ascii_lowercase().as_bytes())?;
+            self.reject_placeholders(&format!("the header `{name}`"), &dressed)?;
+            self.reject_placeholders("a header's name", name.to_ascii_lowercase().as_bytes())?;
             *value = dressed;
         }
         Ok(names)
     }
 }
 
-pub(super) fn misplaced(what: &str) -> ProxyFault {
+pub(super) fn misplaced_fault(what: &str) -> ProxyFault {
     ProxyFault::forbidden(
         "placeholder",
         &format!(
@@ -190,7 +190,7 @@ pub(super) fn misplaced(what: &str) -> ProxyFault {
 }
 
 /// Replaces the placeholder in a header value by the secret, also inside `Basic` credentials. `None` if there is no placeholder.
-fn swap(value: &[u8], placeholder: &str, secret: &str) -> Option<Vec<u8>> {
+fn swap_placeholder(value: &[u8], placeholder: &str, secret: &str) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(value).ok()?; // silent-ok: a placeholder is text
     if text.contains(placeholder) {
         return Some(text.replace(placeholder, secret).into_bytes());
@@ -208,7 +208,7 @@ fn swap(value: &[u8], placeholder: &str, secret: &str) -> Option<Vec<u8>> {
 }
 
 /// Creates a placeholder: 160 random bits, as letters and digits only, so that tools accept it like a normal key.
-fn placeholder() -> Result<String, EgressError> {
+fn random_placeholder() -> Result<String, EgressError> {
     let mut bytes = [0_u8; 20];
     rustls::crypto::ring::default_provider()
         .secure_random

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::body::{self, Body};
 use super::head::{self, BodyFraming, RequestHead, ResponseHead};
-use super::{DuplexIo, ProxyCallState, ProxyFault, dress, within};
+use super::{DuplexIo, ProxyCallState, ProxyFault, dress, run_within};
 use crate::PermittedTarget;
 use crate::record::OpenConnection;
 use crate::screen::{ScreenVerdict, SecretScan};
@@ -41,7 +41,7 @@ struct PreparedRequest {
 }
 
 /// Serves one exchange completely. [`ProxyFault::Say`] is a fault that can still be reported to the tool.
-pub(super) async fn serve(
+pub(super) async fn serve_exchange(
     call: &ProxyCallState,
     open: &mut OpenConnection,
     client: Box<dyn DuplexIo>,
@@ -77,13 +77,13 @@ async fn run(
 ) -> Result<(), ProxyFault> {
     let idle_ms = call.shared.limits.idle_ms;
     if matches!(asked.head.method.as_str(), "CONNECT" | "TRACE") {
-        return Err(ProxyFault::status(405, "method", "this method is not sent"));
+        return Err(ProxyFault::with_status(405, "method", "this method is not sent"));
     }
     let redact = call.wardrobe.is_bound(&asked.target.host, asked.target.port);
-    let (lines, framing) = prepare(call, open, &asked, redact)?;
+    let (lines, framing) = prepare_head(call, open, &asked, redact)?;
     if asked.head.expects {
         let go_on = writing.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
-        go_on.await.map_err(ProxyFault::gone)?;
+        go_on.await.map_err(ProxyFault::connection_gone)?;
     }
     let mut coming = Body::new(reading, buffer, framing);
     let mut looked_at = OutboundInspection::new(call);
@@ -93,9 +93,9 @@ async fn run(
         framing,
     };
     if let BodyFraming::None | BodyFraming::Length(0..=WHOLE_BYTES) = framing {
-        ready.whole = Some(looked_at.whole(&mut coming, idle_ms).await?);
+        ready.whole = Some(looked_at.read_whole(&mut coming, idle_ms).await?);
     }
-    let server = reach(call, open, &asked).await?;
+    let server = connect_server(call, open, &asked).await?;
     let (mut from, mut to) = tokio::io::split(server);
     let by_head = asked.head.method == "HEAD";
     let counts = std::sync::Arc::clone(&open.counts);
@@ -116,8 +116,15 @@ async fn run(
         }
     };
     let outcome = {
-        let mut sending = pin!(send(&mut to, &ready, &mut coming, &mut looked_at, idle_ms, &lost));
-        let mut answering = pin!(answer(
+        let mut sending = pin!(send_request(
+            &mut to,
+            &ready,
+            &mut coming,
+            &mut looked_at,
+            idle_ms,
+            &lost
+        ));
+        let mut answering = pin!(relay_response(
             call,
             &mut from,
             writing,
@@ -143,43 +150,44 @@ async fn run(
     }
 }
 
-async fn reach(
+async fn connect_server(
     call: &ProxyCallState,
     open: &mut OpenConnection,
     asked: &OutboundRequest,
 ) -> Result<Box<dyn DuplexIo>, ProxyFault> {
-    let stream = call.dial(open, &asked.addresses).await?;
+    let stream = call.dial_addresses(open, &asked.addresses).await?;
     if asked.secure {
-        call.secure(&asked.target, stream).await
+        call.start_tls(&asked.target, stream).await
     } else {
         Ok(Box::new(stream))
     }
 }
 
 /// Builds the request's head, without the headers for the body's framing.
-fn prepare(
+fn prepare_head(
     call: &ProxyCallState,
     open: &mut OpenConnection,
     asked: &OutboundRequest,
     redact: bool,
 ) -> Result<(Vec<u8>, BodyFraming), ProxyFault> {
     let (head, target) = (&asked.head, &asked.target);
-    call.wardrobe.check("the URL", asked.path.as_bytes())?;
+    call.wardrobe
+        .reject_placeholders("the URL", asked.path.as_bytes())?;
     let mut inspection = OutboundInspection::new(call);
-    let path = inspection.text("the URL", asked.path.as_bytes())?;
+    let path = inspection.inspect_text("the URL", asked.path.as_bytes())?;
     let mut headers = head.passed_on();
     if redact {
         headers.retain(|(name, _)| !UNREDACTABLE.contains(&name.to_ascii_lowercase().as_str()));
     }
     for (name, value) in &mut headers {
-        if !call.wardrobe.owns(name, &target.host, target.port) {
-            *value = inspection.text(&format!("the header `{name}`"), value)?;
+        if !call.wardrobe.owns_header(name, &target.host, target.port) {
+            *value = inspection.inspect_text(&format!("the header `{name}`"), value)?;
         }
     }
     open.connection.findings.append(&mut inspection.findings);
-    open.connection.secrets = call
-        .wardrobe
-        .dress(&mut headers, &target.host, target.port, asked.secure)?;
+    open.connection.secrets =
+        call.wardrobe
+            .insert_secrets(&mut headers, &target.host, target.port, asked.secure)?;
     let place = crate::HostPort {
         host: target.host.clone(),
         port: target.port,
@@ -207,7 +215,7 @@ fn header_line(lines: &mut Vec<u8>, name: &str, value: &[u8]) {
 type LossHandler<'a> = &'a (dyn Fn() -> Result<(), ProxyFault> + Sync);
 
 /// Sends the request. If the server stops reading, `lost` decides whether that is a fault.
-async fn send(
+async fn send_request(
     to: Writer<'_>,
     ready: &PreparedRequest,
     coming: &mut Body<'_>,
@@ -222,22 +230,22 @@ async fn send(
         }
         lines.extend_from_slice(b"\r\n");
         lines.extend_from_slice(whole);
-        return match within(idle_ms, body::write(to, &lines, false)).await {
-            Ok(()) => flushed(to, idle_ms).await,
+        return match run_within(idle_ms, body::write(to, &lines, false)).await {
+            Ok(()) => flush_writer(to, idle_ms).await,
             Err(_) => lost(),
         };
     }
     lines.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-    if within(idle_ms, body::write(to, &lines, false)).await.is_err() {
+    if run_within(idle_ms, body::write(to, &lines, false)).await.is_err() {
         return lost();
     }
     let mut out = Vec::new();
-    while let Some(piece) = within(idle_ms, coming.next()).await? {
+    while let Some(piece) = run_within(idle_ms, coming.next()).await? {
         inspection.push(&piece, &mut out)?;
-        if within(idle_ms, body::write(to, &out, true)).await.is_err() {
+        if run_within(idle_ms, body::write(to, &out, true)).await.is_err() {
             return lost();
         }
-        flushed(to, idle_ms).await?;
+        flush_writer(to, idle_ms).await?;
         out.clear();
     }
     inspection.finish(&mut out)?;
@@ -245,21 +253,24 @@ async fn send(
         body::write(to, &out, true).await?;
         body::write(to, b"0\r\n\r\n", false).await
     };
-    if within(idle_ms, last).await.is_err() {
+    if run_within(idle_ms, last).await.is_err() {
         return lost();
     }
-    flushed(to, idle_ms).await
+    flush_writer(to, idle_ms).await
 }
 
 /// Flushes the stream: TLS keeps written data until then.
-async fn flushed(to: Writer<'_>, idle_ms: u64) -> Result<(), ProxyFault> {
+async fn flush_writer(to: Writer<'_>, idle_ms: u64) -> Result<(), ProxyFault> {
     // silent-ok: a server that stops listening may have answered already
-    let _ = within(idle_ms, async { to.flush().await.map_err(ProxyFault::gone) }).await;
+    let _ = run_within(idle_ms, async {
+        to.flush().await.map_err(ProxyFault::connection_gone)
+    })
+    .await;
     Ok(())
 }
 
 /// Sends the answer to the tool, with the secrets removed.
-async fn answer(
+async fn relay_response(
     call: &ProxyCallState,
     from: DynReader<'_>,
     writing: Writer<'_>,
@@ -270,9 +281,9 @@ async fn answer(
     let limits = &call.shared.limits;
     let mut buffer = BytesMut::new();
     let reading = head::read_answer(from, &mut buffer, limits.max_head_bytes, by_head);
-    let answer = match within(limits.idle_ms, reading).await {
+    let answer = match run_within(limits.idle_ms, reading).await {
         Err(ProxyFault::Gone) => {
-            return Err(ProxyFault::status(
+            return Err(ProxyFault::with_status(
                 504,
                 "answer",
                 "the server did not answer, or broke off",
@@ -281,10 +292,10 @@ async fn answer(
         read => read?,
     };
     let coded = answer
-        .first("content-encoding")
+        .first_value("content-encoding")
         .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
     if redact && coded && answer.framing != BodyFraming::None {
-        return Err(ProxyFault::status(
+        return Err(ProxyFault::with_status(
             502,
             "answer",
             "a coded answer can't be looked through for secrets",
@@ -293,11 +304,11 @@ async fn answer(
     let values = &call.wardrobe.values;
     let (lines, chunked) = answer_lines(&answer, asked.head.modern, redact.then_some(values));
     started.store(true, Ordering::Relaxed);
-    within(limits.idle_ms, body::write(writing, &lines, false)).await?;
+    run_within(limits.idle_ms, body::write(writing, &lines, false)).await?;
     let mut coming = Body::new(from, &mut buffer, answer.framing);
-    let mut clean = redact.then(|| values.stream());
+    let mut clean = redact.then(|| values.redact_stream());
     let mut out = Vec::new();
-    while let Some(piece) = within(limits.idle_ms, coming.next()).await? {
+    while let Some(piece) = run_within(limits.idle_ms, coming.next()).await? {
         let piece: &[u8] = match &mut clean {
             None => &piece,
             Some(clean) => {
@@ -306,22 +317,22 @@ async fn answer(
                 &out
             }
         };
-        within(limits.idle_ms, body::write(writing, piece, chunked)).await?;
-        within(limits.idle_ms, async {
-            writing.flush().await.map_err(ProxyFault::gone)
+        run_within(limits.idle_ms, body::write(writing, piece, chunked)).await?;
+        run_within(limits.idle_ms, async {
+            writing.flush().await.map_err(ProxyFault::connection_gone)
         })
         .await?;
     }
     if let Some(mut clean) = clean {
         out.clear();
         clean.finish(&mut out);
-        within(limits.idle_ms, body::write(writing, &out, chunked)).await?;
+        run_within(limits.idle_ms, body::write(writing, &out, chunked)).await?;
     }
     if chunked {
-        within(limits.idle_ms, body::write(writing, b"0\r\n\r\n", false)).await?;
+        run_within(limits.idle_ms, body::write(writing, b"0\r\n\r\n", false)).await?;
     }
-    within(limits.idle_ms, async {
-        writing.flush().await.map_err(ProxyFault::gone)
+    run_within(limits.idle_ms, async {
+        writing.flush().await.map_err(ProxyFault::connection_gone)
     })
     .await
 }
@@ -335,7 +346,7 @@ fn answer_lines(
     let clean = |bytes: &[u8]| match values {
         None => bytes.to_vec(),
         Some(values) => {
-            let (mut stream, mut out) = (values.stream(), Vec::new());
+            let (mut stream, mut out) = (values.redact_stream(), Vec::new());
             stream.push(bytes, &mut out);
             stream.finish(&mut out);
             out
@@ -359,7 +370,7 @@ fn answer_lines(
     let chunked = match answer.framing {
         // For a HEAD or a 304, the length is that of the resource, not of this body.
         BodyFraming::None => {
-            if let Some(length) = answer.first("content-length") {
+            if let Some(length) = answer.first_value("content-length") {
                 header_line(&mut lines, "Content-Length", length);
             }
             false
@@ -391,8 +402,8 @@ impl<'a> OutboundInspection<'a> {
     fn new(call: &'a ProxyCallState) -> Self {
         Self {
             call,
-            watch: (!call.wardrobe.is_bare()).then(|| call.wardrobe.watch()),
-            screening: call.shared.screen.as_ref().map(|screen| screen.begin()),
+            watch: (!call.wardrobe.is_bare()).then(|| call.wardrobe.placeholder_watch()),
+            screening: call.shared.screen.as_ref().map(|screen| screen.begin_scan()),
             findings: Vec::new(),
         }
     }
@@ -403,7 +414,7 @@ impl<'a> OutboundInspection<'a> {
             None => piece,
             Some(watch) => {
                 watch.push(piece, &mut passed);
-                misplaced(watch)?;
+                reject_placeholders(watch)?;
                 &passed
             }
         };
@@ -411,7 +422,7 @@ impl<'a> OutboundInspection<'a> {
             None => out.extend_from_slice(piece),
             Some(screening) => {
                 let screened = screening.push(piece, out);
-                self.note("the body", screened)?;
+                self.record_screening("the body", screened)?;
             }
         }
         Ok(())
@@ -421,24 +432,24 @@ impl<'a> OutboundInspection<'a> {
         let mut passed = Vec::new();
         if let Some(watch) = &mut self.watch {
             watch.finish(&mut passed);
-            misplaced(watch)?;
+            reject_placeholders(watch)?;
         }
         match &mut self.screening {
             None => out.extend_from_slice(&passed),
             Some(screening) => {
                 let first = screening.push(&passed, out);
                 let last = screening.finish(out);
-                self.note("the body", first)?;
-                self.note("the body", last)?;
+                self.record_screening("the body", first)?;
+                self.record_screening("the body", last)?;
             }
         }
         Ok(())
     }
 
     /// Reads a short body completely.
-    async fn whole(&mut self, coming: &mut Body<'_>, idle_ms: u64) -> Result<Vec<u8>, ProxyFault> {
+    async fn read_whole(&mut self, coming: &mut Body<'_>, idle_ms: u64) -> Result<Vec<u8>, ProxyFault> {
         let mut out = Vec::new();
-        while let Some(piece) = within(idle_ms, coming.next()).await? {
+        while let Some(piece) = run_within(idle_ms, coming.next()).await? {
             self.push(&piece, &mut out)?;
         }
         self.finish(&mut out)?;
@@ -446,15 +457,15 @@ impl<'a> OutboundInspection<'a> {
     }
 
     /// Checks a URL or a header value.
-    fn text(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, ProxyFault> {
+    fn inspect_text(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, ProxyFault> {
         let Some(screen) = &self.call.shared.screen else {
             return Ok(bytes.to_vec());
         };
-        let (mut screening, mut out) = (screen.begin(), Vec::new());
+        let (mut screening, mut out) = (screen.begin_scan(), Vec::new());
         let first = screening.push(bytes, &mut out);
         let last = screening.finish(&mut out);
-        self.note(what, first)?;
-        self.note(what, last)?;
+        self.record_screening(what, first)?;
+        self.record_screening(what, last)?;
         // The text that replaces a secret may contain characters that a URL must not have.
         let fit = |byte: &u8| {
             if what == "the URL" {
@@ -470,7 +481,7 @@ impl<'a> OutboundInspection<'a> {
         }
     }
 
-    fn note(&mut self, what: &str, screened: ScreenVerdict) -> Result<(), ProxyFault> {
+    fn record_screening(&mut self, what: &str, screened: ScreenVerdict) -> Result<(), ProxyFault> {
         match screened {
             ScreenVerdict::Clean => Ok(()),
             ScreenVerdict::Noted(names) => {
@@ -490,16 +501,16 @@ impl<'a> OutboundInspection<'a> {
     }
 }
 
-fn misplaced(watch: &RedactStream<'_>) -> Result<(), ProxyFault> {
-    if watch.found() == 0 {
+fn reject_placeholders(watch: &RedactStream<'_>) -> Result<(), ProxyFault> {
+    if watch.found_count() == 0 {
         Ok(())
     } else {
-        Err(dress::misplaced("the body"))
+        Err(dress::misplaced_fault("the body"))
     }
 }
 
 /// Sends the tool an answer that says why its request is not served.
-pub(super) async fn tell(client: &mut (dyn DuplexIo + '_), status: u16, code: &str, reason: &str) {
+pub(super) async fn send_refusal(client: &mut (dyn DuplexIo + '_), status: u16, code: &str, reason: &str) {
     let word = match status {
         400 => "Bad Request",
         403 => "Forbidden",
@@ -515,18 +526,18 @@ pub(super) async fn tell(client: &mut (dyn DuplexIo + '_), status: u16, code: &s
         "HTTP/1.1 {status} {word}\r\nContent-Type: text/plain; charset=utf-8\r\nX-Clawk-Refused: {code}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
         text.len()
     );
-    let _ = within(2_000, async {
+    let _ = run_within(2_000, async {
         client
             .write_all(answer.as_bytes())
             .await
-            .map_err(ProxyFault::gone)?;
-        client.shutdown().await.map_err(ProxyFault::gone)?;
+            .map_err(ProxyFault::connection_gone)?;
+        client.shutdown().await.map_err(ProxyFault::connection_gone)?;
         // Read what the tool still sends. Otherwise its kernel would discard this answer.
         let (mut rest, mut left) = ([0; 4096], 1024);
         while left > 0
             && tokio::io::AsyncReadExt::read(client, &mut rest)
                 .await
-                .map_err(ProxyFault::gone)?
+                .map_err(ProxyFault::connection_gone)?
                 > 0
         {
             left -= 1;

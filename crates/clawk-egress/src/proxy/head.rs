@@ -49,8 +49,8 @@ const HOP_BY_HOP: [&str; 10] = [
 /// Headers that `Connection` must not list as hop-by-hop.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
 
-fn smuggling(what: &str) -> ProxyFault {
-    ProxyFault::bad("smuggling", what)
+fn smuggling_fault(what: &str) -> ProxyFault {
+    ProxyFault::bad_request("smuggling", what)
 }
 
 /// Reads a complete request head. Bytes after it stay in `buffer`.
@@ -64,15 +64,20 @@ pub(super) async fn read(
     loop {
         if let Some(end) = end_of_head(buffer, &mut looked)? {
             if end > max_bytes {
-                return Err(ProxyFault::status(431, "too-large", "the head is too large"));
+                return Err(ProxyFault::with_status(431, "too-large", "the head is too large"));
             }
             let head = buffer.split_to(end);
             return parse(&head, max_headers);
         }
         if buffer.len() > max_bytes {
-            return Err(ProxyFault::status(431, "too-large", "the head is too large"));
+            return Err(ProxyFault::with_status(431, "too-large", "the head is too large"));
         }
-        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+        if stream
+            .read_buf(buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)?
+            == 0
+        {
             return Err(ProxyFault::Gone);
         }
     }
@@ -83,22 +88,22 @@ fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, Proxy
     let mut at = *looked;
     while let Some(byte) = buffer.get(at) {
         match byte {
-            b'\n' => return Err(smuggling("a line feed without a carriage return")),
+            b'\n' => return Err(smuggling_fault("a line feed without a carriage return")),
             b'\r' => match buffer.get(at + 1) {
                 None => break,
-                Some(b'\n') if at == 0 => return Err(smuggling("a blank line before the request")),
+                Some(b'\n') if at == 0 => return Err(smuggling_fault("a blank line before the request")),
                 Some(b'\n') => {
                     match buffer.get(at + 2..at + 4) {
                         Some(b"\r\n") => return Ok(Some(at + 4)),
-                        Some([b' ' | b'\t', _]) => return Err(smuggling("a folded header line")),
+                        Some([b' ' | b'\t', _]) => return Err(smuggling_fault("a folded header line")),
                         Some(_) => {}
                         None => break,
                     }
                     at += 2;
                 }
-                Some(_) => return Err(smuggling("a carriage return inside a line")),
+                Some(_) => return Err(smuggling_fault("a carriage return inside a line")),
             },
-            0 => return Err(smuggling("a null byte")),
+            0 => return Err(smuggling_fault("a null byte")),
             _ => at += 1,
         }
     }
@@ -109,22 +114,24 @@ fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, Proxy
 fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
     let lines = head.iter().filter(|byte| **byte == b'\n').count();
     if lines > max_headers + 2 {
-        return Err(ProxyFault::status(431, "too-large", "too many header lines"));
+        return Err(ProxyFault::with_status(431, "too-large", "too many header lines"));
     }
     let mut space = vec![httparse::EMPTY_HEADER; max_headers + 1];
     let mut request = httparse::Request::new(&mut space);
     match request.parse(head) {
         Ok(httparse::Status::Complete(length)) if length == head.len() => {}
-        _ => return Err(smuggling("the head is not HTTP/1.1")),
+        _ => return Err(smuggling_fault("the head is not HTTP/1.1")),
     }
     let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
-        return Err(smuggling("the head is not HTTP/1.1"));
+        return Err(smuggling_fault("the head is not HTTP/1.1"));
     };
     if !target
         .bytes()
         .all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#')
     {
-        return Err(smuggling("the request's target holds bytes that a target can't"));
+        return Err(smuggling_fault(
+            "the request's target holds bytes that a target can't",
+        ));
     }
     let mut headers = Vec::with_capacity(request.headers.len());
     for header in request.headers.iter() {
@@ -133,13 +140,13 @@ fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
             .iter()
             .any(|byte| *byte < 0x20 && *byte != b'\t' || *byte == 0x7f)
         {
-            return Err(smuggling("a control character in a header"));
+            return Err(smuggling_fault("a control character in a header"));
         }
         // CGI and similar servers read `_` as `-`.
         if header.name.contains('_')
             && FRAMING.contains(&header.name.to_ascii_lowercase().replace('_', "-").as_str())
         {
-            return Err(smuggling("a framing header in disguise"));
+            return Err(smuggling_fault("a framing header in disguise"));
         }
         headers.push((header.name.to_owned(), header.value.to_vec()));
     }
@@ -159,7 +166,7 @@ fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
 
 impl RequestHead {
     /// All values of a header; the name is compared without case.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub(super) fn all_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.headers
             .iter()
             .filter(move |(own, _)| own.eq_ignore_ascii_case(name))
@@ -168,13 +175,13 @@ impl RequestHead {
 
     /// The value of the only `Host` header. `None` if HTTP/1.0 has none.
     pub(super) fn host(&self) -> Result<Option<&str>, ProxyFault> {
-        let mut all = self.all("host");
+        let mut all = self.all_values("host");
         match (all.next(), all.next()) {
-            (Some(_), Some(_)) => Err(smuggling("two `Host` headers")),
+            (Some(_), Some(_)) => Err(smuggling_fault("two `Host` headers")),
             (Some(host), None) => std::str::from_utf8(host)
                 .map(Some)
-                .map_err(|_text| smuggling("`Host` is not text")),
-            (None, _) if self.modern => Err(smuggling("no `Host` header")),
+                .map_err(|_text| smuggling_fault("`Host` is not text")),
+            (None, _) if self.modern => Err(smuggling_fault("no `Host` header")),
             (None, _) => Ok(None),
         }
     }
@@ -182,16 +189,24 @@ impl RequestHead {
     /// Checks `Connection`: no upgrade, and no framing header listed as hop-by-hop.
     fn check_connection(&self) -> Result<(), ProxyFault> {
         for name in ["upgrade", "http2-settings"] {
-            if self.all(name).next().is_some() {
-                return Err(ProxyFault::bad("upgrade", "connections are not upgraded here"));
+            if self.all_values(name).next().is_some() {
+                return Err(ProxyFault::bad_request(
+                    "upgrade",
+                    "connections are not upgraded here",
+                ));
             }
         }
-        for token in self.struck() {
+        for token in self.connection_headers() {
             if token == "upgrade" || token == "http2-settings" {
-                return Err(ProxyFault::bad("upgrade", "connections are not upgraded here"));
+                return Err(ProxyFault::bad_request(
+                    "upgrade",
+                    "connections are not upgraded here",
+                ));
             }
             if FRAMING.contains(&token.as_str()) {
-                return Err(smuggling("`Connection` names a header that frames the request"));
+                return Err(smuggling_fault(
+                    "`Connection` names a header that frames the request",
+                ));
             }
         }
         Ok(())
@@ -199,9 +214,9 @@ impl RequestHead {
 
     fn check_expect(&self) -> Result<bool, ProxyFault> {
         let mut expects = false;
-        for value in self.all("expect") {
+        for value in self.all_values("expect") {
             if !value.eq_ignore_ascii_case(b"100-continue") {
-                return Err(ProxyFault::status(
+                return Err(ProxyFault::with_status(
                     417,
                     "smuggling",
                     "an expectation that is not `100-continue`",
@@ -213,8 +228,10 @@ impl RequestHead {
     }
 
     /// The header names that `Connection` lists, in lower case.
-    fn struck(&self) -> Vec<String> {
-        let tokens = self.all("connection").chain(self.all("proxy-connection"));
+    fn connection_headers(&self) -> Vec<String> {
+        let tokens = self
+            .all_values("connection")
+            .chain(self.all_values("proxy-connection"));
         tokens
             .flat_map(|value| value.split(|byte| *byte == b','))
             .map(|token| String::from_utf8_lossy(token).trim().to_ascii_lowercase())
@@ -223,7 +240,7 @@ impl RequestHead {
 
     /// The headers to forward: without hop-by-hop headers, `Host` and framing headers.
     pub(super) fn passed_on(&self) -> Vec<(String, Vec<u8>)> {
-        let struck = self.struck();
+        let struck = self.connection_headers();
         let kept = |name: &str| {
             let name = name.to_ascii_lowercase();
             name != "host"
@@ -240,30 +257,32 @@ impl RequestHead {
 }
 
 fn request_framing(head: &RequestHead) -> Result<BodyFraming, ProxyFault> {
-    let mut lengths = head.all("content-length");
-    let mut codings = head.all("transfer-encoding");
+    let mut lengths = head.all_values("content-length");
+    let mut codings = head.all_values("transfer-encoding");
     match (lengths.next(), codings.next()) {
         (None, None) => Ok(BodyFraming::None),
-        (Some(_), Some(_)) => Err(smuggling("both `Content-Length` and `Transfer-Encoding`")),
-        (Some(length), None) if lengths.next().is_none() => match number(length) {
+        (Some(_), Some(_)) => Err(smuggling_fault("both `Content-Length` and `Transfer-Encoding`")),
+        (Some(length), None) if lengths.next().is_none() => match parse_number(length) {
             Some(0) => Ok(BodyFraming::None),
             Some(length) => Ok(BodyFraming::Length(length)),
-            None => Err(smuggling("`Content-Length` is not a number")),
+            None => Err(smuggling_fault("`Content-Length` is not a number")),
         },
-        (Some(_), None) => Err(smuggling("two `Content-Length` headers")),
+        (Some(_), None) => Err(smuggling_fault("two `Content-Length` headers")),
         (None, Some(coding)) => {
             let plain = coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
             if plain && head.modern {
                 Ok(BodyFraming::Chunked)
             } else {
-                Err(smuggling("a `Transfer-Encoding` that is not exactly `chunked`"))
+                Err(smuggling_fault(
+                    "a `Transfer-Encoding` that is not exactly `chunked`",
+                ))
             }
         }
     }
 }
 
 /// Parses a number that has digits only.
-fn number(text: &[u8]) -> Option<u64> {
+fn parse_number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -281,7 +300,7 @@ pub(super) struct ResponseHead {
 
 impl ResponseHead {
     /// The first value of a header.
-    pub(super) fn first(&self, name: &str) -> Option<&[u8]> {
+    pub(super) fn first_value(&self, name: &str) -> Option<&[u8]> {
         self.headers
             .iter()
             .find(|(own, _)| own.eq_ignore_ascii_case(name))
@@ -296,7 +315,7 @@ pub(super) async fn read_answer(
     max_bytes: usize,
     asked_by_head: bool,
 ) -> Result<ResponseHead, ProxyFault> {
-    let bad = |what: &str| ProxyFault::status(502, "answer", what);
+    let bad = |what: &str| ProxyFault::with_status(502, "answer", what);
     let mut interim = 0;
     loop {
         if let Some((answer, length)) = parse_answer(buffer, asked_by_head)? {
@@ -312,14 +331,19 @@ pub(super) async fn read_answer(
         if buffer.len() > max_bytes {
             return Err(bad("the answer's head is too large"));
         }
-        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+        if stream
+            .read_buf(buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)?
+            == 0
+        {
             return Err(bad("the server closed the connection without an answer"));
         }
     }
 }
 
 fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(ResponseHead, usize)>, ProxyFault> {
-    let bad = |what: &str| ProxyFault::status(502, "answer", what);
+    let bad = |what: &str| ProxyFault::with_status(502, "answer", what);
     let mut space = [httparse::EMPTY_HEADER; 256];
     let mut answer = httparse::Response::new(&mut space);
     let length = match answer.parse(buffer) {
@@ -345,9 +369,9 @@ fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(ResponseHe
         _ if asked_by_head || matches!(status, 100..=199 | 204 | 304) => BodyFraming::None,
         ([], []) => BodyFraming::Close,
         ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => BodyFraming::Chunked,
-        ([first, rest @ ..], []) if rest.iter().all(|other| other == first) => {
-            BodyFraming::Length(number(first).ok_or_else(|| bad("its `Content-Length` is not a number"))?)
-        }
+        ([first, rest @ ..], []) if rest.iter().all(|other| other == first) => BodyFraming::Length(
+            parse_number(first).ok_or_else(|| bad("its `Content-Length` is not a number"))?,
+        ),
         _ => return Err(bad("the answer's length is ambiguous")),
     };
     let reason = answer.reason.unwrap_or_default().to_owned();

@@ -131,14 +131,14 @@ impl Proxy {
             screen,
         } = options;
         let (authority, bundle) = if terminate_all || !bindings.is_empty() {
-            let authority = RunAuthority::new(&domains(&bindings, terminate_all))?;
-            let bundle = tls::bundle(env) + &authority.pem();
+            let authority = RunAuthority::new(&authority_domains(&bindings, terminate_all))?;
+            let bundle = tls::root_certificates_pem(env) + &authority.certificate_pem();
             (Some(authority), Some(Arc::from(bundle)))
         } else {
             (None, None)
         };
         let connector = match authority {
-            Some(_) => OnceLock::from(Ok(connector(env)?)),
+            Some(_) => OnceLock::from(Ok(tls_connector(env)?)),
             None => OnceLock::new(),
         };
         Ok(Self(Arc::new(ProxyState {
@@ -159,14 +159,14 @@ impl Proxy {
     ///
     /// # Errors
     /// The same errors as [`Proxy::new`].
-    pub fn closed() -> Result<Self, EgressError> {
+    pub fn deny_all() -> Result<Self, EgressError> {
         Self::new(Options::default(), &EnvironmentSource::Process)
     }
 
     /// The certificate file (PEM) that a tool needs if TLS is terminated: the platform's roots and the run's own authority. `None`:
     /// no TLS is terminated, so the tool's own roots are enough.
     #[must_use]
-    pub fn bundle(&self) -> Option<&Arc<str>> {
+    pub fn trust_bundle(&self) -> Option<&Arc<str>> {
         self.0.bundle.as_ref()
     }
 
@@ -186,7 +186,7 @@ impl Proxy {
 }
 
 /// The domains that the authority is limited to. Empty: not limited, because some host can't be expressed as a domain.
-fn domains(bindings: &[Arc<EgressSecret>], terminate_all: bool) -> Vec<String> {
+fn authority_domains(bindings: &[Arc<EgressSecret>], terminate_all: bool) -> Vec<String> {
     let hosts = || bindings.iter().flat_map(|binding| &binding.hosts);
     if terminate_all || hosts().any(|host| host.domain().is_none()) {
         return Vec::new();
@@ -227,33 +227,33 @@ impl ProxyCall {
     }
 
     /// Serves until `stop`. Then every connection is cut. All of them are in the ledger when this returns.
-    pub async fn serve(&self, listener: tokio::net::TcpListener, stop: impl Future<Output = ()>) {
-        serve::serve(&self.0, listener, stop).await;
+    pub async fn serve_listener(&self, listener: tokio::net::TcpListener, stop: impl Future<Output = ()>) {
+        serve::serve_listener(&self.0, listener, stop).await;
     }
 
     /// Serves one request of a WebAssembly guest in this process, in absolute form, `http` or `https`, until it ends or `stop`. It
     /// is in the ledger when this returns. A refusal is an answer with the header [`REFUSED`].
-    pub async fn guest(
+    pub async fn serve_guest(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         stop: impl Future<Output = ()>,
     ) {
         tokio::select! {
             () = stop => {}
-            () = serve::guest(&self.0, Box::new(stream)) => {}
+            () = serve::serve_guest(&self.0, Box::new(stream)) => {}
         }
     }
 }
 
-fn connector(env: &EnvironmentSource) -> Result<TlsConnector, EgressError> {
-    let mut config = tls::config(true, env)?;
+fn tls_connector(env: &EnvironmentSource) -> Result<TlsConnector, EgressError> {
+    let mut config = tls::client_config(true, env)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// The environment variables that make a tool's programs use the proxy at `address` and trust `bundle`, a path inside the sandbox.
 #[must_use]
-pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, String)> {
+pub fn proxy_variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, String)> {
     let http = format!("http://{address}");
     let socks = format!("socks5h://{address}");
     let mut all = Vec::new();
@@ -287,8 +287,8 @@ pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, Stri
 
 impl ProxyCallState {
     /// The TLS connector towards servers.
-    fn connector(&self) -> Result<&TlsConnector, &str> {
-        let make = || connector(&self.shared.env).map_err(|error| error.to_string());
+    fn tls_connector(&self) -> Result<&TlsConnector, &str> {
+        let make = || tls_connector(&self.shared.env).map_err(|error| error.to_string());
         self.shared
             .connector
             .get_or_init(make)
@@ -297,7 +297,7 @@ impl ProxyCallState {
     }
 
     /// Whether TLS to `target` is terminated, so that the proxy sees the requests.
-    fn terminates(&self, target: &PermittedTarget) -> bool {
+    fn is_terminated(&self, target: &PermittedTarget) -> bool {
         self.shared.terminate_all || self.wardrobe.is_bound(&target.host, target.port)
     }
 }
@@ -320,26 +320,26 @@ pub(super) enum ProxyFault {
 }
 
 impl ProxyFault {
-    fn status(status: u16, code: &'static str, reason: &str) -> Self {
+    fn with_status(status: u16, code: &'static str, reason: &str) -> Self {
         let reason = reason.to_owned();
         Self::Say { status, code, reason }
     }
 
-    fn bad(code: &'static str, reason: &str) -> Self {
-        Self::status(400, code, reason)
+    fn bad_request(code: &'static str, reason: &str) -> Self {
+        Self::with_status(400, code, reason)
     }
 
     fn forbidden(code: &'static str, reason: &str) -> Self {
-        Self::status(403, code, reason)
+        Self::with_status(403, code, reason)
     }
 
-    fn gone(_error: io::Error) -> Self {
+    fn connection_gone(_error: io::Error) -> Self {
         Self::Gone
     }
 }
 
 /// Runs `work` for at most `ms`. After that, the fault is [`ProxyFault::Gone`].
-async fn within<T>(ms: u64, work: impl Future<Output = Result<T, ProxyFault>>) -> Result<T, ProxyFault> {
+async fn run_within<T>(ms: u64, work: impl Future<Output = Result<T, ProxyFault>>) -> Result<T, ProxyFault> {
     tokio::time::timeout(std::time::Duration::from_millis(ms), work)
         .await
         .unwrap_or(Err(ProxyFault::Gone))

@@ -12,15 +12,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use clawk_proto::place::normal;
+use clawk_proto::place::normalize_host;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::dial::CountedStream;
-use super::serve::{first_byte, inside, note};
-use super::{DuplexIo, ProxyCallState, ProxyFault, exchange, socks, within};
+use super::serve::{first_byte, record_fault, serve_inside_tunnel};
+use super::{DuplexIo, ProxyCallState, ProxyFault, exchange, run_within, socks};
 use crate::record::OpenConnection;
 use crate::{HostPort, PermittedTarget};
 
@@ -41,30 +41,30 @@ pub(super) enum TunnelReply {
 }
 
 impl TunnelReply {
-    async fn accept(self, stream: &mut TcpStream) -> Result<(), ProxyFault> {
+    async fn send_accept(self, stream: &mut TcpStream) -> Result<(), ProxyFault> {
         match self {
             Self::Connect => stream
                 .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 .await
-                .map_err(ProxyFault::gone),
-            Self::Socks => socks::accept(stream).await,
+                .map_err(ProxyFault::connection_gone),
+            Self::Socks => socks::accept_request(stream).await,
         }
     }
 
-    async fn refuse(self, stream: &mut TcpStream, fault: &ProxyFault) {
+    async fn send_refusal(self, stream: &mut TcpStream, fault: &ProxyFault) {
         let ProxyFault::Say { status, code, reason } = fault else {
             return;
         };
         match self {
-            Self::Connect => exchange::tell(stream, *status, code, reason).await,
-            Self::Socks => socks::refuse(stream, *status).await,
+            Self::Connect => exchange::send_refusal(stream, *status, code, reason).await,
+            Self::Socks => socks::refuse_request(stream, *status).await,
         }
     }
 }
 
 type AdmittedTarget = (PermittedTarget, Vec<SocketAddr>);
 
-pub(super) async fn serve(
+pub(super) async fn serve_tunnel(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
     mut stream: TcpStream,
@@ -73,37 +73,38 @@ pub(super) async fn serve(
     place: &HostPort,
 ) {
     let limits = &call.shared.limits;
-    let admitted = match call.admit(&mut open, place).await {
+    let admitted = match call.admit_target(&mut open, place).await {
         Ok(admitted) => admitted,
         Err(fault) => {
-            note(&mut open, &fault);
+            record_fault(&mut open, &fault);
             drop(open);
-            return reply.refuse(&mut stream, &fault).await;
+            return reply.send_refusal(&mut stream, &fault).await;
         }
     };
     let port = admitted.0.port;
-    let known =
-        call.terminates(&admitted.0) || limits.tls_ports.contains(&port) || limits.http_ports.contains(&port);
+    let known = call.is_terminated(&admitted.0)
+        || limits.tls_ports.contains(&port)
+        || limits.http_ports.contains(&port);
     // On a port that an entry names, the server may send first. So connect to it before the tool gets its reply.
     let early = if known {
         None
     } else {
-        Some(call.dial(&mut open, &admitted.1).await)
+        Some(call.dial_addresses(&mut open, &admitted.1).await)
     };
     let early = match early.transpose() {
         Ok(early) => early,
         Err(fault) => {
-            note(&mut open, &fault);
+            record_fault(&mut open, &fault);
             drop(open);
-            return reply.refuse(&mut stream, &fault).await;
+            return reply.send_refusal(&mut stream, &fault).await;
         }
     };
-    if reply.accept(&mut stream).await.is_err() {
+    if reply.send_accept(&mut stream).await.is_err() {
         return;
     }
     match early {
         None => by_first_byte(call, open, stream, buffer, admitted).await,
-        Some(server) => named(call, open, stream, buffer, admitted, server).await,
+        Some(server) => serve_named_port(call, open, stream, buffer, admitted, server).await,
     }
 }
 
@@ -117,24 +118,24 @@ async fn by_first_byte(
 ) {
     let limits = &call.shared.limits;
     let port = admitted.0.port;
-    let first = match within(limits.head_ms, first_byte(&mut stream, &mut buffer)).await {
+    let first = match run_within(limits.head_ms, first_byte(&mut stream, &mut buffer)).await {
         Ok(first) => first,
-        Err(fault) => return note(&mut open, &fault),
+        Err(fault) => return record_fault(&mut open, &fault),
     };
     let tls = first == HANDSHAKE && !limits.http_ports.contains(&port);
     let plain = first.is_ascii_uppercase() && !limits.tls_ports.contains(&port);
-    if tls && call.terminates(&admitted.0) {
-        terminate(call, open, stream, buffer, admitted).await;
+    if tls && call.is_terminated(&admitted.0) {
+        terminate_tls(call, open, stream, buffer, admitted).await;
     } else if tls {
-        enclosed(call, open, stream, buffer, admitted, None).await;
+        serve_end_to_end(call, open, stream, buffer, admitted, None).await;
     } else if plain {
-        inside(call, open, Box::new(stream), buffer, admitted, false).await;
+        serve_inside_tunnel(call, open, Box::new(stream), buffer, admitted, false).await;
     } else if limits.tls_ports.contains(&port) {
-        open.refuse("tls", format!("port {port} is for TLS only"));
+        open.record_refusal("tls", format!("port {port} is for TLS only"));
     } else if limits.http_ports.contains(&port) {
-        open.refuse("protocol", format!("port {port} is for plain HTTP only"));
+        open.record_refusal("protocol", format!("port {port} is for plain HTTP only"));
     } else {
-        open.refuse(
+        open.record_refusal(
             "opaque",
             "requests to this host must be seen, and this is neither TLS nor HTTP",
         );
@@ -142,7 +143,7 @@ async fn by_first_byte(
 }
 
 /// A port that an entry names: TLS and HTTP are checked as usual; other protocols are forwarded.
-async fn named(
+async fn serve_named_port(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
     mut stream: TcpStream,
@@ -157,22 +158,22 @@ async fn named(
         .ok(); // silent-ok: the server's turn
     if first.is_none() {
         first = tokio::select! {
-            first = within(idle_ms, first_byte(&mut stream, &mut buffer)) => Some(first),
-            () = server.speaks() => None,
+            first = run_within(idle_ms, first_byte(&mut stream, &mut buffer)) => Some(first),
+            () = server.wait_readable() => None,
         };
     }
     match first {
-        Some(Err(fault)) => note(&mut open, &fault),
-        Some(Ok(HANDSHAKE)) => enclosed(call, open, stream, buffer, admitted, Some(server)).await,
+        Some(Err(fault)) => record_fault(&mut open, &fault),
+        Some(Ok(HANDSHAKE)) => serve_end_to_end(call, open, stream, buffer, admitted, Some(server)).await,
         Some(Ok(_))
-            if within(idle_ms, begins_like_http(&mut stream, &mut buffer))
+            if run_within(idle_ms, begins_like_http(&mut stream, &mut buffer))
                 .await
                 .unwrap_or(false) =>
         {
             drop(server);
-            inside(call, open, Box::new(stream), buffer, admitted, false).await;
+            serve_inside_tunnel(call, open, Box::new(stream), buffer, admitted, false).await;
         }
-        Some(Ok(_)) | None => pump(call, stream, buffer, server).await,
+        Some(Ok(_)) | None => pump_bytes(call, stream, buffer, server).await,
     }
 }
 
@@ -186,14 +187,19 @@ async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Resu
             (Some(b' ') | None, None) => {}
             _ => return Ok(false),
         }
-        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+        if stream
+            .read_buf(buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)?
+            == 0
+        {
             return Ok(false);
         }
     }
 }
 
 /// End-to-end TLS: the proxy reads only the ClientHello.
-async fn enclosed(
+async fn serve_end_to_end(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
     mut stream: TcpStream,
@@ -201,21 +207,28 @@ async fn enclosed(
     (target, addresses): AdmittedTarget,
     server: Option<CountedStream>,
 ) {
-    let greeted = within(call.shared.limits.head_ms, greeting(&mut stream, &mut buffer)).await;
+    let greeted = run_within(
+        call.shared.limits.head_ms,
+        read_server_name(&mut stream, &mut buffer),
+    )
+    .await;
     let judged = greeted.and_then(|name| same_name(name.as_deref(), &target));
     let server = match (judged, server) {
         (Ok(()), Some(server)) => Ok(server),
-        (Ok(()), None) => call.dial(&mut open, &addresses).await,
+        (Ok(()), None) => call.dial_addresses(&mut open, &addresses).await,
         (Err(fault), _) => Err(fault),
     };
     match server {
-        Ok(server) => pump(call, stream, buffer, server).await,
-        Err(fault) => note(&mut open, &fault),
+        Ok(server) => pump_bytes(call, stream, buffer, server).await,
+        Err(fault) => record_fault(&mut open, &fault),
     }
 }
 
 /// The server name in the tool's ClientHello. The bytes stay in the buffer.
-async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, ProxyFault> {
+async fn read_server_name(
+    stream: &mut TcpStream,
+    buffer: &mut BytesMut,
+) -> Result<Option<String>, ProxyFault> {
     let bad = || ProxyFault::forbidden("tls", "this is not a valid TLS greeting");
     let mut acceptor = Acceptor::default();
     let mut fed = 0;
@@ -232,7 +245,12 @@ async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Optio
         if buffer.len() > MAX_HELLO_BYTES {
             return Err(bad());
         }
-        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+        if stream
+            .read_buf(buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)?
+            == 0
+        {
             return Err(ProxyFault::Gone);
         }
     }
@@ -240,7 +258,7 @@ async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Optio
 
 fn same_name(name: Option<&str>, target: &PermittedTarget) -> Result<(), ProxyFault> {
     match name {
-        Some(name) if normal(name) == target.host => Ok(()),
+        Some(name) if normalize_host(name) == target.host => Ok(()),
         // A ClientHello has no server name if the target is an IP address.
         None if target.literal.is_some() => Ok(()),
         Some(name) => Err(ProxyFault::forbidden(
@@ -255,7 +273,7 @@ fn same_name(name: Option<&str>, target: &PermittedTarget) -> Result<(), ProxyFa
 }
 
 /// Terminates the tool's TLS and serves the request inside.
-async fn terminate(
+async fn terminate_tls(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
     stream: TcpStream,
@@ -263,14 +281,14 @@ async fn terminate(
     admitted: AdmittedTarget,
 ) {
     open.connection.terminated = true;
-    match within(
+    match run_within(
         call.shared.limits.head_ms,
         ended_here(call, stream, buffer, &admitted.0),
     )
     .await
     {
-        Ok(stream) => inside(call, open, stream, BytesMut::new(), admitted, true).await,
-        Err(fault) => note(&mut open, &fault),
+        Ok(stream) => serve_inside_tunnel(call, open, stream, BytesMut::new(), admitted, true).await,
+        Err(fault) => record_fault(&mut open, &fault),
     }
 }
 
@@ -293,7 +311,9 @@ async fn ended_here(
         .await
         .map_err(|error| failed(&error))?;
     same_name(started.client_hello().server_name(), target)?;
-    let config = authority.server(&target.host).map_err(|error| failed(&error))?;
+    let config = authority
+        .server_config(&target.host)
+        .map_err(|error| failed(&error))?;
     let stream = started
         .into_stream(config)
         .await
@@ -302,15 +322,23 @@ async fn ended_here(
 }
 
 /// Copies in both directions until one side ends, or no data moves for too long.
-async fn pump(call: &ProxyCallState, mut stream: TcpStream, buffer: BytesMut, mut server: CountedStream) {
+async fn pump_bytes(
+    call: &ProxyCallState,
+    mut stream: TcpStream,
+    buffer: BytesMut,
+    mut server: CountedStream,
+) {
     let idle_ms = call.shared.limits.idle_ms;
-    let first = within(idle_ms, async {
-        server.write_all(&buffer).await.map_err(ProxyFault::gone)
+    let first = run_within(idle_ms, async {
+        server
+            .write_all(&buffer)
+            .await
+            .map_err(ProxyFault::connection_gone)
     });
     if first.await.is_err() {
         return;
     }
-    let counts = Arc::clone(server.counts());
+    let counts = Arc::clone(server.byte_counters());
     let moved = || {
         let bytes_in = counts.bytes_in.load(Ordering::Relaxed);
         bytes_in.wrapping_add(counts.bytes_out.load(Ordering::Relaxed))

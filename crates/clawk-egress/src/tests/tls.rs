@@ -52,7 +52,7 @@ async fn serve(config: rustls::ServerConfig) -> (u16, JoinHandle<()>) {
 }
 
 fn trusting(dir: &Path, name: &str) -> EnvironmentSource {
-    EnvironmentSource::fixed([("SSL_CERT_FILE", dir.join(name).to_str().unwrap())])
+    EnvironmentSource::from_pairs([("SSL_CERT_FILE", dir.join(name).to_str().unwrap())])
 }
 
 async fn declared(url: &str, env: &EnvironmentSource) -> Result<Response, EgressError> {
@@ -73,7 +73,7 @@ async fn only_a_trusted_certificate_for_the_right_name_will_do() {
     assert_eq!(answer.bytes().await.unwrap(), "hello");
     for env in [
         trusting(dir.path(), "theirs.pem"),
-        EnvironmentSource::fixed([("A", "")]),
+        EnvironmentSource::from_pairs([("A", "")]),
     ] {
         assert!(matches!(declared(&url, &env).await, Err(EgressError::Tls(_))));
     }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_egress::proxy::{Options, variables};
+use clawk_egress::proxy::{Options, proxy_variables};
 use clawk_egress::{ConnectionReport, EgressSecret};
 use clawk_secrets::{EnvironmentSource, Secret};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -67,12 +67,12 @@ async fn boxed(made: Options, env: &EnvironmentSource, dir: &Path, command: &str
     let listener = std::net::TcpListener::from(received(&link));
     listener.set_nonblocking(true).unwrap();
     let running = start_on(made, env, TcpListener::from_std(listener).unwrap());
-    let bundle = running.proxy.bundle().map(|bundle| {
+    let bundle = running.proxy.trust_bundle().map(|bundle| {
         let file = dir.join("bundle.pem");
         std::fs::write(&file, bundle.as_bytes()).unwrap();
         file.to_str().unwrap().to_owned()
     });
-    let mut pairs = variables(running.address, bundle.as_deref());
+    let mut pairs = proxy_variables(running.address, bundle.as_deref());
     pairs.extend(running.call.placeholders());
     let text: Vec<String> = pairs
         .iter()

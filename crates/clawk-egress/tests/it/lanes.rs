@@ -26,9 +26,9 @@ async fn lane(options: Options, request: &str) -> (String, ConnectionReport) {
         let _ = ours.read_to_end(&mut all).await;
         String::from_utf8_lossy(&all).into_owned()
     };
-    let serving = call.guest(theirs, std::future::pending());
+    let serving = call.serve_guest(theirs, std::future::pending());
     let (answer, ()) = tokio::join!(asking, serving);
-    (answer, call.ledger().take())
+    (answer, call.ledger().take_report())
 }
 
 fn quick() -> Limits {
@@ -122,7 +122,7 @@ async fn what_a_guest_may_not_ask_never_arrives() {
 
 #[tokio::test]
 async fn a_closed_proxy_tells_whoever_asks_and_a_lane_ends_when_it_is_cut() {
-    let call = Proxy::closed().unwrap().call(&["shell"]).unwrap();
+    let call = Proxy::deny_all().unwrap().call(&["shell"]).unwrap();
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     ours.write_all(b"GET http://ok.test/ HTTP/1.1\r\nHost: ok.test\r\n\r\n")
         .await
@@ -132,9 +132,9 @@ async fn a_closed_proxy_tells_whoever_asks_and_a_lane_ends_when_it_is_cut() {
         let _ = ours.read_to_string(&mut all).await;
         all
     };
-    let (answer, ()) = tokio::join!(answer, call.guest(theirs, std::future::pending()));
+    let (answer, ()) = tokio::join!(answer, call.serve_guest(theirs, std::future::pending()));
     assert!(answer.contains("403") && answer.contains("ok.test"), "{answer}");
-    assert_eq!(call.ledger().take().connections[0].host, "ok.test");
+    assert_eq!(call.ledger().take_report().connections[0].host, "ok.test");
 
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -147,14 +147,14 @@ async fn a_closed_proxy_tells_whoever_asks_and_a_lane_ends_when_it_is_cut() {
     let text = format!("GET http://ok.test:{port}/ HTTP/1.1\r\nHost: ok.test:{port}\r\n\r\n");
     ours.write_all(text.as_bytes()).await.unwrap();
     let began = Instant::now();
-    call.guest(theirs, tokio::time::sleep(Duration::from_millis(200)))
+    call.serve_guest(theirs, tokio::time::sleep(Duration::from_millis(200)))
         .await;
     assert!(
         began.elapsed() < Duration::from_millis(1_500),
         "{:?}",
         began.elapsed()
     );
-    let reached = call.ledger().take();
+    let reached = call.ledger().take_report();
     assert_eq!(
         (reached.connections.len(), reached.connections[0].port),
         (1, port)

@@ -62,7 +62,7 @@ impl Bound {
         change(&mut made, port, other_port);
         let running = start(made, &trusting(dir.path(), "ca.pem")).await;
         let placeholder = running.call.placeholders().remove(0).1;
-        let trust = running.proxy.bundle().unwrap().to_string();
+        let trust = running.proxy.trust_bundle().unwrap().to_string();
         Self {
             canary,
             other,
@@ -266,7 +266,7 @@ async fn a_server_that_is_not_the_host_gets_nothing() {
     made.bindings = vec![Arc::new(binding(&[format!("api.test:{}", rogue.port)]))];
     let running = start(made, &trusting(bound._dir.path(), "ca.pem")).await;
     let placeholder = running.call.placeholders().remove(0).1;
-    let trust = running.proxy.bundle().unwrap().to_string();
+    let trust = running.proxy.trust_bundle().unwrap().to_string();
     let request = format!(
         "GET / HTTP/1.1\r\nHost: api.test:{}\r\nAuthorization: Bearer {placeholder}\r\n\r\n",
         rogue.port
@@ -318,7 +318,7 @@ async fn a_coded_answer_is_not_passed_on() {
     );
     made.bindings = vec![Arc::new(binding(&[format!("api.test:{}", canary.port)]))];
     let running = start(made, &trusting(dir.path(), "ca.pem")).await;
-    let trust = running.proxy.bundle().unwrap().to_string();
+    let trust = running.proxy.trust_bundle().unwrap().to_string();
     let request = format!("GET / HTTP/1.1\r\nHost: api.test:{}\r\n\r\n", canary.port);
     let answer = through_tls(
         running.address,
@@ -341,7 +341,7 @@ struct Words {
 struct Reading(&'static str, bool);
 
 impl SecretScreen for Words {
-    fn begin(&self) -> Box<dyn SecretScan> {
+    fn begin_scan(&self) -> Box<dyn SecretScan> {
         Box::new(Reading(self.word, self.block))
     }
 }

@@ -131,7 +131,7 @@ impl Running {
     pub(crate) async fn end(self) -> ConnectionReport {
         let _ = self.stop.send(());
         self.task.await.expect("no panic");
-        self.call.ledger().take()
+        self.call.ledger().take_report()
     }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn start_on(options: Options, env: &EnvironmentSource, listener: TcpL
         let stopped = async move {
             let _ = stopped.await;
         };
-        serving.serve(listener, stopped).await;
+        serving.serve_listener(listener, stopped).await;
     });
     Running {
         address,
@@ -193,7 +193,7 @@ pub(crate) fn quick() -> Limits {
 }
 
 pub(crate) fn no_env() -> EnvironmentSource {
-    EnvironmentSource::fixed([("A", "")])
+    EnvironmentSource::from_pairs([("A", "")])
 }
 
 /// Sends bytes and reads to the end.
@@ -245,7 +245,7 @@ pub(crate) fn certified(dir: &Path, name: &str, hosts: &[&str]) -> rustls::Serve
 
 /// An environment that trusts `dir/NAME` alone.
 pub(crate) fn trusting(dir: &Path, name: &str) -> EnvironmentSource {
-    EnvironmentSource::fixed([("SSL_CERT_FILE", dir.join(name).to_str().expect("a path"))])
+    EnvironmentSource::from_pairs([("SSL_CERT_FILE", dir.join(name).to_str().expect("a path"))])
 }
 
 /// A TLS client's configuration that trusts the certificates of `pem`.

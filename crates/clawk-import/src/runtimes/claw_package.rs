@@ -35,24 +35,25 @@ pub(super) struct ClawPackage {
 }
 
 /// Reads `file` as a package's manifest, or as the `package.json` that names it; `None` if it is neither.
-pub(super) fn open(root: &SourcePath, file: &SourcePath) -> Result<Option<ClawPackage>, ImportError> {
+pub(super) fn open_package(root: &SourcePath, file: &SourcePath) -> Result<Option<ClawPackage>, ImportError> {
     let name = file.file_name();
     if name == PACKAGE {
         let settings = Settings::read(file)?;
         let Some(named) = settings.text("openclaw.claw") else {
             return Err(ImportError::NotThere {
                 runtime: "OpenClaw",
-                path: root.shown(),
+                path: root.display_path(),
                 looked_for: "`openclaw.json`, `CLAW.md`, `openclaw.claw` in `package.json`".to_owned(),
             });
         };
-        return open(root, &root.join(named));
+        return open_package(root, &root.join(named));
     }
     if file.has_extension("md") {
-        return markdown(file, &name).map(Some);
+        return read_markdown(file, &name).map(Some);
     }
     let settings = Settings::read(file)?;
-    let is_package = settings.look("schemaVersion").is_some() && settings.look("agent.id").is_some();
+    let is_package =
+        settings.peek_value("schemaVersion").is_some() && settings.peek_value("agent.id").is_some();
     Ok(is_package.then(|| ClawPackage {
         file: name,
         settings,
@@ -60,10 +61,10 @@ pub(super) fn open(root: &SourcePath, file: &SourcePath) -> Result<Option<ClawPa
     }))
 }
 
-fn markdown(file: &SourcePath, name: &str) -> Result<ClawPackage, ImportError> {
+fn read_markdown(file: &SourcePath, name: &str) -> Result<ClawPackage, ImportError> {
     let text = text_of(file)?;
     let malformed = |cause: String| ImportError::Malformed {
-        path: file.shown(),
+        path: file.display_path(),
         format: "YAML",
         cause,
     };
@@ -89,7 +90,7 @@ fn markdown(file: &SourcePath, name: &str) -> Result<ClawPackage, ImportError> {
 pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, ImportError> {
     let settings = &package.settings;
     let mut draft = Draft {
-        name: settings.first(&["agent.id", "agent.name"]),
+        name: settings.first_text(&["agent.id", "agent.name"]),
         memory: true,
         shell: true,
         web: true,
@@ -102,14 +103,14 @@ pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, Imp
         let reason = "only version 1 of the package's form is known here; what it says was read as that";
         draft
             .report
-            .left(format!("{}: schemaVersion", package.file), reason);
+            .add_left_out(format!("{}: schemaVersion", package.file), reason);
     }
-    settings.take("agent.name");
-    settings.take("agent.description");
-    draft.says(&package.file, &package.prompt);
+    settings.take_value("agent.name");
+    settings.take_value("agent.description");
+    draft.add_prompt(&package.file, &package.prompt);
     if !package.prompt.trim().is_empty() {
         let carried = format!("the text of `{}` as the identity's personality", package.file);
-        draft.report.carried(carried);
+        draft.report.add_carried(carried);
     }
     allowed_tools(&mut draft, settings);
     let profile = PROFILES
@@ -118,22 +119,22 @@ pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, Imp
         .find(SourcePath::is_file);
     if let Some(profile) = profile {
         let profile = Settings::read(&profile)?;
-        profile.take("schemaVersion");
+        profile.take_value("schemaVersion");
         allowed_tools(&mut draft, &profile);
-        extensions(&mut draft, &profile, "extensions");
+        report_extensions(&mut draft, &profile, "extensions");
         runtimes::leave_rest(&mut draft, &profile);
     }
-    files(&mut draft, root, settings)?;
-    extensions(&mut draft, settings, "packages");
-    tools::servers(&mut draft, settings, "mcpServers");
-    if let Some(list) = settings.take("cronJobs") {
+    import_files(&mut draft, root, settings)?;
+    report_extensions(&mut draft, settings, "packages");
+    tools::import_servers(&mut draft, settings, "mcpServers");
+    if let Some(list) = settings.take_value("cronJobs") {
         jobs::from_json(&mut draft, &package.file, list);
     }
-    workspace::skills(&mut draft, &root.join("skills"))?;
+    workspace::import_skills(&mut draft, &root.join("skills"))?;
     if root.join("BOOTSTRAP.md").is_file() {
         draft
             .report
-            .left("BOOTSTRAP.md", "it tells the old runtime how to set an agent up");
+            .add_left_out("BOOTSTRAP.md", "it tells the old runtime how to set an agent up");
     }
     runtimes::leave_rest(&mut draft, settings);
     Ok(draft)
@@ -149,28 +150,28 @@ fn allowed_tools(draft: &mut Draft, settings: &Settings) {
     };
     draft.shell &= has(&["exec", "bash", "process", "group:runtime", "*"]);
     draft.web &= has(&["web_fetch", "web_search", "group:web", "*"]);
-    settings.take("agent.tools.fs.workspace_only");
+    settings.take_value("agent.tools.fs.workspace_only");
 }
 
 /// Reads `workspace.bootstrapFiles` and `workspace.files`: each entry has a source in the package and a name in the agent's folder.
-fn files(draft: &mut Draft, root: &SourcePath, settings: &Settings) -> Result<(), ImportError> {
+fn import_files(draft: &mut Draft, root: &SourcePath, settings: &Settings) -> Result<(), ImportError> {
     for target in settings.names("workspace.bootstrap_files") {
         let path = format!("workspace.bootstrap_files.{target}");
         // A file's name contains dots, which also separate member paths. So its source is read from the value.
         let listed = settings
-            .look("workspace.bootstrap_files")
+            .peek_value("workspace.bootstrap_files")
             .and_then(Value::as_object);
         let source = listed.and_then(|files| files.get(&target)).and_then(source_of);
-        file(draft, root, &FileWanted { source, target, path })?;
+        import_file(draft, root, &FileWanted { source, target, path })?;
     }
-    settings.take("workspace.bootstrap_files");
-    let listed = settings.take("workspace.files").and_then(Value::as_array);
+    settings.take_value("workspace.bootstrap_files");
+    let listed = settings.take_value("workspace.files").and_then(Value::as_array);
     for (number, entry) in listed.into_iter().flatten().enumerate() {
         let source = source_of(entry);
         let target = entry.get("path").and_then(Value::as_str).map(str::to_owned);
         let target = target.or_else(|| source.clone()).unwrap_or_default();
         let path = format!("workspace.files.{number}");
-        file(draft, root, &FileWanted { source, target, path })?;
+        import_file(draft, root, &FileWanted { source, target, path })?;
     }
     Ok(())
 }
@@ -190,10 +191,10 @@ fn source_of(entry: &Value) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn file(draft: &mut Draft, root: &SourcePath, wanted: &FileWanted) -> Result<(), ImportError> {
+fn import_file(draft: &mut Draft, root: &SourcePath, wanted: &FileWanted) -> Result<(), ImportError> {
     let setting = format!("{MANIFEST}: {}", wanted.path);
     let Some(source) = wanted.source.as_ref().map(|source| root.join(source)) else {
-        draft.report.left(setting, "it names no `source`");
+        draft.report.add_left_out(setting, "it names no `source`");
         return Ok(());
     };
     let inside = Path::new(&wanted.target)
@@ -202,37 +203,39 @@ fn file(draft: &mut Draft, root: &SourcePath, wanted: &FileWanted) -> Result<(),
     if wanted.target.is_empty() || !inside {
         draft
             .report
-            .left(setting, "its `path` does not lie in the agent's folder");
+            .add_left_out(setting, "its `path` does not lie in the agent's folder");
         return Ok(());
     }
     if !source.is_file() {
-        draft.report.left(setting, "there is no such file in the package");
+        draft
+            .report
+            .add_left_out(setting, "there is no such file in the package");
         return Ok(());
     }
     let target = wanted.target.as_str();
     if target == "HEARTBEAT.md" {
-        draft.report.left(
+        draft.report.add_left_out(
             setting,
             "a package names no interval: add a `cron` channel for it",
         );
     } else if PROMPT_FILES.contains(&target) {
-        draft.says(target, &text_of(&source)?);
+        draft.add_prompt(target, &text_of(&source)?);
         draft
             .report
-            .carried(format!("`{target}` as part of the identity's personality"));
+            .add_carried(format!("`{target}` as part of the identity's personality"));
     } else if CONTEXT_FILES.contains(&target) {
         draft.context.insert(target.to_owned(), text_of(&source)?);
-        draft.report.carried(format!("`{target}` as a context file"));
+        draft.report.add_carried(format!("`{target}` as a context file"));
     } else {
         draft.files.push((target.into(), source.read(MAX_FILE_BYTES)?));
-        draft.report.carried(format!("the file `{target}`"));
+        draft.report.add_carried(format!("the file `{target}`"));
     }
     Ok(())
 }
 
 /// Reports skills and plugins from a registry: nothing is downloaded.
-fn extensions(draft: &mut Draft, settings: &Settings, at: &str) {
-    let listed = settings.take(at).and_then(Value::as_array);
+fn report_extensions(draft: &mut Draft, settings: &Settings, at: &str) {
+    let listed = settings.take_value(at).and_then(Value::as_array);
     for entry in listed.into_iter().flatten() {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
         let reason = match text("kind") {
@@ -240,6 +243,6 @@ fn extensions(draft: &mut Draft, settings: &Settings, at: &str) {
             _ => "clawk has no plugins: an MCP server or a skill can bring what it brought",
         };
         let setting = format!("{} `{}` {}", text("kind"), text("ref"), text("version"));
-        draft.report.left(setting.trim(), reason);
+        draft.report.add_left_out(setting.trim(), reason);
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     for vendor in std::iter::once(vendor).chain(settings.list("provider.fallbacks")) {
         if let Some(model) = settings.text(&format!("provider.{vendor}.model")) {
             let choice = VendorChoice::Named(&vendor);
-            runtimes::models(&mut draft, &settings, "provider", choice, &[model]);
+            runtimes::import_models(&mut draft, &settings, "provider", choice, &[model]);
         }
     }
     runtimes::unused_accounts(&mut draft, &settings, "provider");
@@ -27,7 +27,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         .text("agent.mode")
         .is_some_and(|mode| mode == "full_exec")
     {
-        draft.report.left(
+        draft.report.add_left_out(
             "config.yaml: agent.mode",
             "`full_exec` ran every command; here each is asked for and runs in a box",
         );
@@ -35,16 +35,16 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     draft.web = true;
     draft.memory = true;
     draft.steps_per_turn = settings
-        .first(&["agent.max_iterations", "agent.max_tool_iterations"])
+        .first_text(&["agent.max_iterations", "agent.max_tool_iterations"])
         .and_then(|steps| steps.parse().ok()); // silent-ok: a word is no number
-    tools::servers(&mut draft, &settings, "mcp.servers");
-    tools::servers(&mut draft, &settings, "mcp_servers");
+    tools::import_servers(&mut draft, &settings, "mcp.servers");
+    tools::import_servers(&mut draft, &settings, "mcp_servers");
     workspace::read(&mut draft, &root)?;
     let minutes = settings
-        .first(&["heartbeat.interval_minutes", "heartbeat.interval"])
+        .first_text(&["heartbeat.interval_minutes", "heartbeat.interval"])
         .and_then(|text| text.parse::<u64>().ok()); // silent-ok: as above
     if settings.flag("heartbeat.enabled") != Some(false) {
-        workspace::heartbeat(&mut draft, &root, minutes.unwrap_or(30).saturating_mul(60_000))?;
+        workspace::import_heartbeat(&mut draft, &root, minutes.unwrap_or(30).saturating_mul(60_000))?;
     }
     for part in ["identity", "memory"] {
         if root.join(part).is_dir() {

@@ -49,8 +49,10 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     match BACKENDS.iter().find(|(backend, ..)| *backend == word) {
         Some((_, vendor, model, key, url)) => {
             let Some(model) = env.text(model) else {
-                draft.report.left(format!(".env: {model}"), "no model is named");
-                return finish(draft, &root, &env);
+                draft
+                    .report
+                    .add_left_out(format!(".env: {model}"), "no model is named");
+                return finish_draft(draft, &root, &env);
             };
             let found = VendorAccount {
                 key: (!key.is_empty()).then(|| format!("${{{key}}}")),
@@ -58,9 +60,9 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
                 base_url: env.text(url),
                 dialect: None,
             };
-            env.take(key);
+            env.take_value(key);
             // The whole name belongs to the model: a router's model name may contain a slash.
-            providers::add(
+            providers::add_provider(
                 &mut draft,
                 &format!("{vendor}/{model}"),
                 VendorChoice::Named(vendor),
@@ -75,13 +77,13 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
                 base_url: env.text("LLM_BASE_URL"),
                 dialect: None,
             };
-            providers::add(&mut draft, &model, VendorChoice::Named(&word), &|_| found.clone());
+            providers::add_provider(&mut draft, &model, VendorChoice::Named(&word), &|_| found.clone());
         }
     }
-    finish(draft, &root, &env)
+    finish_draft(draft, &root, &env)
 }
 
-fn finish(mut draft: Draft, root: &SourcePath, env: &Settings) -> Result<Draft, ImportError> {
+fn finish_draft(mut draft: Draft, root: &SourcePath, env: &Settings) -> Result<Draft, ImportError> {
     draft.shell = true;
     draft.web = true;
     draft.memory = true;
@@ -91,33 +93,33 @@ fn finish(mut draft: Draft, root: &SourcePath, env: &Settings) -> Result<Draft, 
         let settings = Settings::read(&toml)?;
         draft.name = settings.text("agent.name").or(draft.name);
         draft.steps_per_turn = settings
-            .first(&["agent.max_iterations", "agent.max_tool_iterations"])
+            .first_text(&["agent.max_iterations", "agent.max_tool_iterations"])
             .and_then(|steps| steps.parse().ok()); // silent-ok: a word is no number
         channels::read(&mut draft, &settings, "channels");
-        tools::servers(&mut draft, &settings, "mcp.servers");
+        tools::import_servers(&mut draft, &settings, "mcp.servers");
         runtimes::leave_rest(&mut draft, &settings);
     }
     let servers = root.join("mcp-servers.json");
     if servers.is_file() {
         let settings = Settings::read(&servers)?;
-        tools::servers(&mut draft, &settings, "servers");
-        tools::servers(&mut draft, &settings, "mcpServers");
+        tools::import_servers(&mut draft, &settings, "servers");
+        tools::import_servers(&mut draft, &settings, "mcpServers");
         runtimes::leave_rest(&mut draft, &settings);
     }
     workspace::read(&mut draft, &root.join("workspace"))?;
-    workspace::skills(&mut draft, &root.join("skills"))?;
-    if env.take("DATABASE_URL").is_some() {
+    workspace::import_skills(&mut draft, &root.join("skills"))?;
+    if env.take_value("DATABASE_URL").is_some() {
         let reason = "identity files, routines, secrets and memory lie in its database: export them to `workspace/` and import again";
-        draft.report.left(".env: DATABASE_URL", reason);
+        draft.report.add_left_out(".env: DATABASE_URL", reason);
     }
-    let bot = env.take("TELEGRAM_BOT_TOKEN").is_some();
+    let bot = env.take_value("TELEGRAM_BOT_TOKEN").is_some();
     if bot && draft.channels.iter().all(|channel| channel.kind != "telegram") {
-        let secret = draft.secret(
+        let secret = draft.add_secret(
             "${TELEGRAM_BOT_TOKEN}",
             "TELEGRAM_BOT_TOKEN",
             ".env: TELEGRAM_BOT_TOKEN",
         );
-        draft.channel(crate::draft::Channel {
+        draft.add_channel(crate::draft::Channel {
             name: "telegram".to_owned(),
             kind: "telegram",
             transport: "polling",

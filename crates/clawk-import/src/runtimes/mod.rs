@@ -93,7 +93,7 @@ impl Runtime {
 
     /// The default folder, below the user's home.
     #[must_use]
-    pub const fn home(self) -> &'static str {
+    pub const fn default_home(self) -> &'static str {
         match self {
             Self::Openclaw => ".openclaw",
             Self::Zeroclaw => ".zeroclaw",
@@ -136,7 +136,7 @@ pub(crate) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> 
     }?;
     for link in source.root.skipped_links() {
         let reason = "it is a link, and an import follows none: copy the file there and import again";
-        draft.report.left(link.to_string_lossy(), reason);
+        draft.report.add_left_out(link.to_string_lossy(), reason);
     }
     Ok(draft)
 }
@@ -158,7 +158,7 @@ impl ImportSource {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         ImportError::NotThere {
             runtime: runtime.title(),
-            path: self.root.shown(),
+            path: self.root.display_path(),
             looked_for: names.join(", "),
         }
     }
@@ -166,7 +166,7 @@ impl ImportSource {
 
 /// The agent's own folder: the configured one (`~` and paths that do not exist here are ignored), or else `workspace` below the
 /// home. The report names a folder outside the root.
-fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> SourcePath {
+fn find_workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> SourcePath {
     let usual = root.join("workspace");
     let Some(configured) = configured else {
         return usual;
@@ -180,9 +180,9 @@ fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> 
     match root.place_named(&path).filter(SourcePath::is_dir) {
         Some(folder) => {
             if !folder.shares_root(root) {
-                draft.report.carried(format!(
+                draft.report.add_carried(format!(
                     "the agent's own files from `{}`, outside of the old runtime's folder",
-                    folder.shown().display()
+                    folder.display_path().display()
                 ));
             }
             folder
@@ -192,20 +192,22 @@ fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> 
 }
 
 /// One vendor's account below `at`, in any known spelling.
-fn account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
+fn vendor_account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
     let here = format!("{at}.{name}");
     let key = ["api_key", "key", "token", "auth_token", "oauth_token"]
         .iter()
         .find_map(|word| {
             let path = format!("{here}.{word}");
-            let value = settings.take(&path).and_then(secret_text)?;
-            Some((value, settings.place(&path)))
+            let value = settings.take_value(&path).and_then(secret_text)?;
+            Some((value, settings.display_path(&path)))
         });
-    let (key, place) = key.map_or((None, settings.place(&here)), |(key, place)| (Some(key), place));
+    let (key, place) = key.map_or((None, settings.display_path(&here)), |(key, place)| {
+        (Some(key), place)
+    });
     VendorAccount {
         key,
         place,
-        base_url: settings.first(&[
+        base_url: settings.first_text(&[
             &format!("{here}.base_url"),
             &format!("{here}.api_base"),
             &format!("{here}.url"),
@@ -217,9 +219,15 @@ fn account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
 }
 
 /// Adds the first model and its fallbacks, with accounts below `at`.
-fn models(draft: &mut Draft, settings: &Settings, at: &str, choice: VendorChoice<'_>, models: &[String]) {
+fn import_models(
+    draft: &mut Draft,
+    settings: &Settings,
+    at: &str,
+    choice: VendorChoice<'_>,
+    models: &[String],
+) {
     for model in models {
-        providers::add(draft, model, choice, &|name| account(settings, at, name));
+        providers::add_provider(draft, model, choice, &|name| vendor_account(settings, at, name));
     }
 }
 
@@ -230,25 +238,26 @@ fn unused_accounts(draft: &mut Draft, settings: &Settings, at: &str) {
         let used = draft
             .providers
             .iter()
-            .any(|provider| provider.name == crate::draft::fit(&name));
-        if !used && settings.look(&here).is_some_and(Value::is_object) {
-            if account(settings, at, &name).key.is_some() {
-                draft
-                    .report
-                    .left(settings.place(&here), "no model of the agent uses this account");
+            .any(|provider| provider.name == crate::draft::fit_name(&name));
+        if !used && settings.peek_value(&here).is_some_and(Value::is_object) {
+            if vendor_account(settings, at, &name).key.is_some() {
+                draft.report.add_left_out(
+                    settings.display_path(&here),
+                    "no model of the agent uses this account",
+                );
             }
-            settings.take(&here);
+            settings.take_value(&here);
         }
     }
 }
 
 /// Reads the first existing JSON file of jobs.
-fn jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
+fn import_jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
     for path in files.iter().filter(|path| path.is_file()) {
         let text = text_of(path)?;
         let name = path.file_name();
         let root: Value = serde_json::from_str(&text).map_err(|error| ImportError::Malformed {
-            path: path.shown(),
+            path: path.display_path(),
             format: "JSON",
             cause: format!("line {}, column {}", error.line(), error.column()),
         })?;
@@ -258,7 +267,7 @@ fn jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
 }
 
 /// Reads the autonomy. Only a read-only agent stays read-only; all others need approvals.
-fn autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
+fn import_autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
     let level = settings.text(&format!("{at}.level"));
     match level.as_deref() {
         Some("read_only" | "readonly" | "read-only") => draft.observer = true,
@@ -267,20 +276,22 @@ fn autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
             let reason = format!(
                 "`{other}` acted without asking; here the agent is `supervised` and every act is asked for"
             );
-            draft.report.left(settings.place(&format!("{at}.level")), reason);
+            draft
+                .report
+                .add_left_out(settings.display_path(&format!("{at}.level")), reason);
         }
     }
     for list in ["auto_approve", "allowed_commands", "allowed_tools"] {
         let path = format!("{at}.{list}");
         if !settings.list(&path).is_empty() {
             let reason = "it ran without a question; here it is asked for. Add an `allow` rule to policies/standard.yaml if you want that";
-            draft.report.left(settings.place(&path), reason);
+            draft.report.add_left_out(settings.display_path(&path), reason);
         }
     }
 }
 
 /// A budget per day or month in dollars, as millionths.
-fn microusd(settings: &Settings, path: &str) -> Option<u64> {
+fn read_microusd(settings: &Settings, path: &str) -> Option<u64> {
     let text = settings.text(path)?;
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let fraction: String = fraction.chars().chain("000000".chars()).take(6).collect();
@@ -367,13 +378,13 @@ const REASONS: &[(&str, &str)] = &[
 
 /// Reports every setting that no reader has used.
 fn leave_rest(draft: &mut Draft, settings: &Settings) {
-    for (place, path) in settings.rest() {
+    for (place, path) in settings.untaken_members() {
         let words: Vec<String> = path.split('.').map(str::to_ascii_lowercase).collect();
         let known = REASONS.iter().find(|(word, _)| {
             words.first().is_some_and(|first| first == word)
                 || words.last().is_some_and(|last| last.contains(word))
         });
         let reason = known.map_or("clawk has no setting for this", |(_, reason)| reason);
-        draft.report.left(place, reason);
+        draft.report.add_left_out(place, reason);
     }
 }

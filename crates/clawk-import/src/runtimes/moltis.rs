@@ -26,11 +26,11 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         ("soul", ""),
     ] {
         if let Some(text) = settings.text(&format!("identity.{member}")) {
-            draft.says("moltis.toml: identity", format!("{words} {text}").trim());
+            draft.add_prompt("moltis.toml: identity", format!("{words} {text}").trim());
         }
     }
-    models(&mut draft, &settings);
-    settings.take("channels.offered");
+    import_models(&mut draft, &settings);
+    settings.take_value("channels.offered");
     channels::read(&mut draft, &settings, "channels");
     draft.shell = settings.flag("tools.exec.enabled") != Some(false);
     draft.web = settings.flag("tools.web.fetch.enabled") != Some(false);
@@ -40,12 +40,12 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         .text("tools.exec.approval_mode")
         .is_some_and(|mode| mode == "never" || mode == "off")
     {
-        draft.report.left(
+        draft.report.add_left_out(
             "moltis.toml: tools.exec.approval_mode",
             "commands ran without a question; here each is asked for",
         );
     }
-    tools::servers(&mut draft, &settings, "mcp.servers");
+    tools::import_servers(&mut draft, &settings, "mcp.servers");
     let data = data_folder(&root);
     for folder in [&root, &data] {
         workspace::read(&mut draft, folder)?;
@@ -58,9 +58,9 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
             .as_deref()
             .and_then(|text| text.strip_suffix('m')?.parse::<u64>().ok())
             .unwrap_or(30); // silent-ok: another form means the default
-        workspace::heartbeat(&mut draft, &data, every.saturating_mul(60_000))?;
+        workspace::import_heartbeat(&mut draft, &data, every.saturating_mul(60_000))?;
     }
-    runtimes::jobs(
+    runtimes::import_jobs(
         &mut draft,
         &[data.join("cron/jobs.json"), root.join("cron/jobs.json")],
     )?;
@@ -76,16 +76,16 @@ fn data_folder(root: &SourcePath) -> SourcePath {
 }
 
 /// Reads the models. Each vendor's table may name some; `chat.priority_models` come first.
-fn models(draft: &mut Draft, settings: &Settings) {
+fn import_models(draft: &mut Draft, settings: &Settings) {
     let mut first = settings.list("chat.priority_models");
     let names = settings.names("providers");
     let offered = settings.list("providers.offered");
     let mut all = Vec::new();
     for vendor in names.iter().filter(|vendor| *vendor != "offered") {
         let here = format!("providers.{vendor}");
-        let is_table = settings.look(&here).is_some_and(Value::is_object);
+        let is_table = settings.peek_value(&here).is_some_and(Value::is_object);
         if !is_table || settings.flag(&format!("{here}.enabled")) == Some(false) {
-            settings.take(&here);
+            settings.take_value(&here);
             continue;
         }
         let mut models = settings.list(&format!("{here}.models"));
@@ -96,6 +96,6 @@ fn models(draft: &mut Draft, settings: &Settings) {
         offered.is_empty() || offered.iter().any(|vendor| model.starts_with(vendor.as_str()))
     });
     first.extend(all);
-    runtimes::models(draft, settings, "providers", VendorChoice::InName, &first);
+    runtimes::import_models(draft, settings, "providers", VendorChoice::InName, &first);
     runtimes::unused_accounts(draft, settings, "providers");
 }

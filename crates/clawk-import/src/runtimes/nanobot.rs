@@ -17,7 +17,7 @@ pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, Imp
     let (root, file) = source.main_file(runtime, &["config.json"])?;
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
-    models(&mut draft, &settings);
+    import_models(&mut draft, &settings);
     channels::read(&mut draft, &settings, "channels");
     draft.shell = settings.flag("tools.exec.enabled") != Some(false)
         && settings.flag("tools.exec.enable") != Some(false);
@@ -28,17 +28,19 @@ pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, Imp
     {
         let reason =
             "it reached every file of its user; here it reaches its own folder. Add `mount_paths` for more";
-        draft.report.left("config.json: restrictToWorkspace", reason);
+        draft
+            .report
+            .add_left_out("config.json: restrictToWorkspace", reason);
     }
     draft.steps_per_turn = settings.number(&format!("{DEFAULTS}.max_tool_iterations"));
-    tools::servers(&mut draft, &settings, "tools.mcp_servers");
-    tools::servers(&mut draft, &settings, "tools.mcp.servers");
-    tools::servers(&mut draft, &settings, "tools.mcp");
+    tools::import_servers(&mut draft, &settings, "tools.mcp_servers");
+    tools::import_servers(&mut draft, &settings, "tools.mcp.servers");
+    tools::import_servers(&mut draft, &settings, "tools.mcp");
     let configured = settings.text(&format!("{DEFAULTS}.workspace"));
-    let folder = runtimes::workspace(&mut draft, &root, configured.as_deref());
+    let folder = runtimes::find_workspace(&mut draft, &root, configured.as_deref());
     workspace::read(&mut draft, &folder)?;
-    heartbeat(&mut draft, &settings, &folder)?;
-    runtimes::jobs(
+    import_heartbeat(&mut draft, &settings, &folder)?;
+    runtimes::import_jobs(
         &mut draft,
         &[root.join("cron/jobs.json"), folder.join("cron/jobs.json")],
     )?;
@@ -47,8 +49,8 @@ pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, Imp
 }
 
 /// Reads the models. A model is a name, a name with a vendor, a preset, or an entry of `model_list`.
-fn models(draft: &mut Draft, settings: &Settings) {
-    let named = settings.first(&[
+fn import_models(draft: &mut Draft, settings: &Settings) {
+    let named = settings.first_text(&[
         &format!("{DEFAULTS}.model_preset"),
         &format!("{DEFAULTS}.model_name"),
         &format!("{DEFAULTS}.model"),
@@ -60,29 +62,29 @@ fn models(draft: &mut Draft, settings: &Settings) {
     let mut wanted: Vec<String> = agent_of_list(draft, settings).or(named).into_iter().collect();
     wanted.extend(settings.list(&format!("{DEFAULTS}.fallback_models")));
     wanted.extend(settings.list(&format!("{DEFAULTS}.model_fallbacks")));
-    let list = settings.take("model_list").and_then(Value::as_array);
+    let list = settings.take_value("model_list").and_then(Value::as_array);
     for name in &wanted {
         let preset = format!("model_presets.{name}");
         let entry = list.and_then(|list| {
             list.iter()
-                .find(|entry| text(entry, &["model_name"]).as_deref() == Some(name))
+                .find(|entry| first_text(entry, &["model_name"]).as_deref() == Some(name))
         });
         if let Some(entry) = entry {
-            listed(draft, entry);
+            import_listed_model(draft, entry);
         } else if let Some(model) = settings.text(&format!("{preset}.model")) {
             let vendor = settings
                 .text(&format!("{preset}.provider"))
                 .filter(|vendor| vendor != "auto");
             let router = router_for(settings, &model);
-            runtimes::models(
+            runtimes::import_models(
                 draft,
                 settings,
                 "providers",
-                choice(vendor.as_deref(), router.as_deref()),
+                vendor_choice(vendor.as_deref(), router.as_deref()),
                 &[model],
             );
-        } else if settings.look("llm.model").is_some() {
-            crate::providers::add(draft, name, VendorChoice::InName, &|_| VendorAccount {
+        } else if settings.peek_value("llm.model").is_some() {
+            crate::providers::add_provider(draft, name, VendorChoice::InName, &|_| VendorAccount {
                 key: settings.text("llm.api_key"),
                 place: "config.json: llm.api_key".to_owned(),
                 base_url: settings.text("llm.base_url"),
@@ -90,8 +92,8 @@ fn models(draft: &mut Draft, settings: &Settings) {
             });
         } else {
             let router = router_for(settings, name);
-            let choice = choice(vendor.as_deref(), router.as_deref());
-            runtimes::models(draft, settings, "providers", choice, std::slice::from_ref(name));
+            let choice = vendor_choice(vendor.as_deref(), router.as_deref());
+            runtimes::import_models(draft, settings, "providers", choice, std::slice::from_ref(name));
         }
     }
     runtimes::unused_accounts(draft, settings, "providers");
@@ -99,28 +101,28 @@ fn models(draft: &mut Draft, settings: &Settings) {
 
 /// The first agent's model, if `agents` is a list or contains one.
 fn agent_of_list(draft: &mut Draft, settings: &Settings) -> Option<String> {
-    let at = match settings.look("agents") {
+    let at = match settings.peek_value("agents") {
         Some(Value::Array(_)) => "agents",
         Some(_) | None => "agents.list",
     };
-    let list = settings.take(at)?.as_array()?;
+    let list = settings.take_value(at)?.as_array()?;
     let is_default = |agent: &&Value| agent.get("default") == Some(&Value::Bool(true));
     let chosen = list.iter().find(is_default).or_else(|| list.first())?;
     for other in list.iter().filter(|other| !std::ptr::eq(*other, chosen)) {
-        let id = text(other, &["name", "id"]).unwrap_or_else(|| "without a name".to_owned());
+        let id = first_text(other, &["name", "id"]).unwrap_or_else(|| "without a name".to_owned());
         let reason = "one agent is one `claw.yaml`: import it by itself, or make it a member of a Swarm";
         draft
             .report
-            .left(format!("config.json: {at}, agent {id}"), reason);
+            .add_left_out(format!("config.json: {at}, agent {id}"), reason);
     }
-    draft.name = text(chosen, &["name", "id"]).or_else(|| draft.name.take());
-    text(chosen, &["model", "model_name"])
+    draft.name = first_text(chosen, &["name", "id"]).or_else(|| draft.name.take());
+    first_text(chosen, &["model", "model_name"])
         .or_else(|| chosen.pointer("/model/primary")?.as_str().map(str::to_owned))
 }
 
 /// The vendor that the configuration names. Otherwise, a router that has a key, if the vendor in the model's name has none: these
 /// runtimes then use the router.
-fn choice<'a>(vendor: Option<&'a str>, router: Option<&'a str>) -> VendorChoice<'a> {
+fn vendor_choice<'a>(vendor: Option<&'a str>, router: Option<&'a str>) -> VendorChoice<'a> {
     vendor
         .or(router)
         .map_or(VendorChoice::InName, VendorChoice::Named)
@@ -131,7 +133,9 @@ fn router_for(settings: &Settings, model: &str) -> Option<String> {
     let has_key = |name: &str| {
         let at = format!("providers.{name}");
         ["api_key", "key", "token"].iter().any(|word| {
-            let key = settings.look(&format!("{at}.{word}")).and_then(Value::as_str);
+            let key = settings
+                .peek_value(&format!("{at}.{word}"))
+                .and_then(Value::as_str);
             key.is_some_and(|key| !key.trim().is_empty())
         })
     };
@@ -145,31 +149,31 @@ fn router_for(settings: &Settings, model: &str) -> Option<String> {
 }
 
 /// Reads an entry `{model_name, model: "vendor/model", api_key, api_base}`.
-fn listed(draft: &mut Draft, entry: &Value) {
-    let Some(model) = text(entry, &["model"]) else {
+fn import_listed_model(draft: &mut Draft, entry: &Value) {
+    let Some(model) = first_text(entry, &["model"]) else {
         return;
     };
-    let name = text(entry, &["model_name"]).unwrap_or_default();
-    crate::providers::add(draft, &model, VendorChoice::InName, &|_| VendorAccount {
-        key: text(entry, &["api_key"]).or_else(|| {
+    let name = first_text(entry, &["model_name"]).unwrap_or_default();
+    crate::providers::add_provider(draft, &model, VendorChoice::InName, &|_| VendorAccount {
+        key: first_text(entry, &["api_key"]).or_else(|| {
             entry
                 .pointer("/api_keys/0")
                 .and_then(Value::as_str)
                 .map(str::to_owned)
         }),
         place: format!("config.json: model_list, {name}"),
-        base_url: text(entry, &["api_base", "base_url"]),
+        base_url: first_text(entry, &["api_base", "base_url"]),
         dialect: None,
     });
 }
 
-fn text(entry: &Value, names: &[&str]) -> Option<String> {
+fn first_text(entry: &Value, names: &[&str]) -> Option<String> {
     let found = names.iter().find_map(|name| entry.get(name))?.as_str()?;
     (!found.is_empty()).then(|| found.to_owned())
 }
 
 /// Reads the heartbeat: seconds in nanobot (below `gateway`), minutes in PicoClaw.
-fn heartbeat(draft: &mut Draft, settings: &Settings, folder: &SourcePath) -> Result<(), ImportError> {
+fn import_heartbeat(draft: &mut Draft, settings: &Settings, folder: &SourcePath) -> Result<(), ImportError> {
     let seconds = settings.number("gateway.heartbeat.interval_s");
     let minutes = settings.number("heartbeat.interval");
     let off = settings.flag("gateway.heartbeat.enabled") == Some(false)
@@ -180,6 +184,6 @@ fn heartbeat(draft: &mut Draft, settings: &Settings, folder: &SourcePath) -> Res
     if off {
         Ok(())
     } else {
-        workspace::heartbeat(draft, folder, every.unwrap_or(30 * 60_000))
+        workspace::import_heartbeat(draft, folder, every.unwrap_or(30 * 60_000))
     }
 }

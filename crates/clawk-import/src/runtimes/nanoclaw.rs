@@ -30,12 +30,12 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     let model = env
         .text("ANTHROPIC_MODEL")
         .unwrap_or_else(|| DEFAULT_MODEL.to_owned());
-    if env.take("CLAUDE_CODE_OAUTH_TOKEN").is_some() {
+    if env.take_value("CLAUDE_CODE_OAUTH_TOKEN").is_some() {
         let reason = "a subscription's token is for that vendor's own program: use an API key";
-        draft.report.left(".env: CLAUDE_CODE_OAUTH_TOKEN", reason);
+        draft.report.add_left_out(".env: CLAUDE_CODE_OAUTH_TOKEN", reason);
     }
-    env.take("ANTHROPIC_API_KEY");
-    providers::add(&mut draft, &model, VendorChoice::Named("anthropic"), &|_| {
+    env.take_value("ANTHROPIC_API_KEY");
+    providers::add_provider(&mut draft, &model, VendorChoice::Named("anthropic"), &|_| {
         providers::VendorAccount {
             key: Some("${ANTHROPIC_API_KEY}".to_owned()),
             place: ".env: ANTHROPIC_API_KEY".to_owned(),
@@ -43,19 +43,19 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
             dialect: None,
         }
     });
-    bots(&mut draft, &env);
+    import_bots(&mut draft, &env);
     let shared = global.join("CLAUDE.md");
     if shared.is_file() {
-        draft.says("groups/global/CLAUDE.md", &text_of(&shared)?);
+        draft.add_prompt("groups/global/CLAUDE.md", &text_of(&shared)?);
     }
     workspace::read(&mut draft, &main)?;
-    others(&mut draft, folder);
-    workspace::skills(&mut draft, &folder.join(".claude/skills"))?;
+    report_other_groups(&mut draft, folder);
+    workspace::import_skills(&mut draft, &folder.join(".claude/skills"))?;
     let database = folder.join("store/messages.db");
     if database.is_file() {
         let sql =
             "SELECT id, schedule_value, prompt, schedule_type FROM scheduled_tasks WHERE status = 'active'";
-        rows(&mut draft, &database, sql)?;
+        import_rows(&mut draft, &database, sql)?;
     }
     draft.shell = true;
     draft.web = true;
@@ -65,16 +65,16 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
 }
 
 /// Reads the bots whose tokens are in the environment.
-fn bots(draft: &mut Draft, env: &Settings) {
+fn import_bots(draft: &mut Draft, env: &Settings) {
     for (variable, kind, transport) in [
         ("TELEGRAM_BOT_TOKEN", "telegram", "polling"),
         ("DISCORD_BOT_TOKEN", "discord", "websocket"),
         ("SLACK_BOT_TOKEN", "slack", "websocket"),
     ] {
-        if env.take(variable).is_none() {
+        if env.take_value(variable).is_none() {
             continue;
         }
-        let secret = draft.secret(
+        let secret = draft.add_secret(
             &format!("${{{variable}}}"),
             variable,
             &format!(".env: {variable}"),
@@ -86,33 +86,33 @@ fn bots(draft: &mut Draft, env: &Settings) {
             secret,
             ..crate::draft::Channel::default()
         };
-        if kind == "slack" && env.take("SLACK_APP_TOKEN").is_some() {
-            let app = draft.secret("${SLACK_APP_TOKEN}", "SLACK_APP_TOKEN", ".env: SLACK_APP_TOKEN");
+        if kind == "slack" && env.take_value("SLACK_APP_TOKEN").is_some() {
+            let app = draft.add_secret("${SLACK_APP_TOKEN}", "SLACK_APP_TOKEN", ".env: SLACK_APP_TOKEN");
             channel.secrets.insert("app_token".into(), app);
         }
-        draft.channel(channel);
+        draft.add_channel(channel);
     }
     if draft.channels.is_empty() {
         let reason =
             "linking a phone to WhatsApp is not possible here: the type `whatsapp` speaks the Cloud API";
-        draft.report.left("WhatsApp", reason);
+        draft.report.add_left_out("WhatsApp", reason);
     }
 }
 
 /// Reports the further groups, which had their own agents.
-fn others(draft: &mut Draft, folder: &SourcePath) {
+fn report_other_groups(draft: &mut Draft, folder: &SourcePath) {
     let groups = folder.join("groups").entries();
     let names: Vec<String> = groups.iter().map(SourcePath::file_name).collect();
     for name in names.iter().filter(|name| *name != "main" && *name != "global") {
         let reason = "each conversation has a session of its own; instructions for one group alone have no place in a manifest";
-        draft.report.left(format!("groups/{name}"), reason);
+        draft.report.add_left_out(format!("groups/{name}"), reason);
     }
 }
 
 /// Reads jobs from a SQLite file: rows of name, time, text and kind (`cron`, `interval` in milliseconds, `once`).
-pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Result<(), ImportError> {
+pub(super) fn import_rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Result<(), ImportError> {
     let malformed = |error: rusqlite::Error| ImportError::Malformed {
-        path: database.shown(),
+        path: database.display_path(),
         format: "SQLite",
         cause: error.to_string(),
     };
@@ -120,12 +120,12 @@ pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Resul
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         // SQLite checks every path component for links.
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = Connection::open_with_flags(database.shown(), flags).map_err(malformed)?;
+    let connection = Connection::open_with_flags(database.display_path(), flags).map_err(malformed)?;
     let mut statement = match connection.prepare(sql) {
         Ok(statement) => statement,
         Err(error) => {
             let file = database.file_name();
-            draft.report.left(
+            draft.report.add_left_out(
                 format!("{file}: jobs"),
                 format!("its tables are not the expected ones: {error}"),
             );
@@ -151,8 +151,8 @@ pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Resul
             _ => Err("it runs once, at a fixed time".to_owned()),
         };
         match schedule {
-            Ok(schedule) => crate::jobs::add(draft, &name, &schedule, None, &prompt),
-            Err(reason) => draft.report.left(format!("job {name}"), reason),
+            Ok(schedule) => crate::jobs::add_job(draft, &name, &schedule, None, &prompt),
+            Err(reason) => draft.report.add_left_out(format!("job {name}"), reason),
         }
     }
     Ok(())

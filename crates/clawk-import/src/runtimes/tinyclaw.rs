@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::ImportError;
-use crate::draft::{Draft, Member, fit};
+use crate::draft::{Draft, Member, fit_name};
 use crate::providers::VendorChoice;
 use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::{Settings, first_file, text_of};
@@ -30,42 +30,42 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         .text("models.provider")
         .unwrap_or_else(|| "anthropic".to_owned());
     if let Some(model) = settings.text(&format!("models.{vendor}.model")) {
-        runtimes::models(
+        runtimes::import_models(
             &mut draft,
             &settings,
             "models",
             VendorChoice::Named(&vendor),
-            &[long(&model)],
+            &[full_model_name(&model)],
         );
     }
     let enabled = settings.list("channels.enabled");
     for name in settings.names("channels") {
         if name != "enabled" && !enabled.is_empty() && !enabled.contains(&name) {
-            settings.take(&format!("channels.{name}"));
+            settings.take_value(&format!("channels.{name}"));
         }
     }
     let on = |name: &str| enabled.is_empty() || enabled.iter().any(|enabled| enabled == name);
     channels::read_some(&mut draft, &settings, "channels", &on);
     draft.shell = true;
     draft.web = true;
-    let base = runtimes::workspace(&mut draft, &root, settings.text("workspace.path").as_deref());
-    agents(&mut draft, &settings, &base)?;
-    teams(&mut draft, &settings);
+    let base = runtimes::find_workspace(&mut draft, &root, settings.text("workspace.path").as_deref());
+    import_agents(&mut draft, &settings, &base)?;
+    import_teams(&mut draft, &settings);
     workspace::read(&mut draft, &base)?;
-    workspace::skills(&mut draft, &root.join("skills"))?;
+    workspace::import_skills(&mut draft, &root.join("skills"))?;
     let seconds = settings.number("monitoring.heartbeat_interval").unwrap_or(3_600);
-    workspace::heartbeat(&mut draft, &root, seconds.saturating_mul(1_000))?;
+    workspace::import_heartbeat(&mut draft, &root, seconds.saturating_mul(1_000))?;
     runtimes::leave_rest(&mut draft, &settings);
     Ok(draft)
 }
 
-fn long(model: &str) -> String {
+fn full_model_name(model: &str) -> String {
     let known = SHORT.iter().find(|(short, _)| *short == model);
     known.map_or(model, |(_, long)| long).to_owned()
 }
 
 /// Reads the agents. A single agent becomes the Claw itself; several become members of a swarm.
-fn agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(), ImportError> {
+fn import_agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(), ImportError> {
     let names = settings.names("agents");
     for name in &names {
         let here = format!("agents.{name}");
@@ -75,7 +75,9 @@ fn agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(
         let vendor = settings
             .text(&format!("{here}.provider"))
             .unwrap_or_else(|| "anthropic".to_owned());
-        let model = settings.text(&format!("{here}.model")).map(|model| long(&model));
+        let model = settings
+            .text(&format!("{here}.model"))
+            .map(|model| full_model_name(&model));
         let folder = settings.text(&format!("{here}.working_directory"));
         let named = folder.and_then(|folder| match folder.strip_prefix("~/") {
             Some(rest) => Some(base.join(rest)),
@@ -95,56 +97,56 @@ fn agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(
             personality = format!("You are {title}.");
         }
         if let Some(model) = model {
-            runtimes::models(draft, settings, "models", VendorChoice::Named(&vendor), &[model]);
+            runtimes::import_models(draft, settings, "models", VendorChoice::Named(&vendor), &[model]);
         }
         if names.len() == 1 {
-            draft.says(name, &personality);
+            draft.add_prompt(name, &personality);
             draft.name.get_or_insert(title);
             continue;
         }
-        let member = draft.free_member(&fit(name));
+        let member = draft.free_member(&fit_name(name));
         let identity = json!({
             "claw": "0.3.0", "kind": "Identity", "metadata": {"name": member, "version": "0.1.0"},
             "spec": {"personality": personality, "autonomy": "supervised"},
         });
         draft.files.push((
             format!("identities/{member}.yaml").into(),
-            emit::yaml(&identity).into_bytes(),
+            emit::to_yaml(&identity).into_bytes(),
         ));
         draft
             .report
-            .carried(format!("agent `{name}` as the member `{member}`"));
+            .add_carried(format!("agent `{name}` as the member `{member}`"));
         draft.members.push(Member { name: member });
     }
     Ok(())
 }
 
-fn teams(draft: &mut Draft, settings: &Settings) {
+fn import_teams(draft: &mut Draft, settings: &Settings) {
     for (index, name) in settings.names("teams").into_iter().enumerate() {
         let here = format!("teams.{name}");
         let leader = settings.text(&format!("{here}.leader_agent"));
         let members: Vec<String> = settings
             .list(&format!("{here}.agents"))
             .iter()
-            .map(|name| fit(name))
+            .map(|name| fit_name(name))
             .collect();
-        settings.take(&format!("{here}.name"));
+        settings.take_value(&format!("{here}.name"));
         if index > 0 {
-            draft.report.left(
-                settings.place(&here),
+            draft.report.add_left_out(
+                settings.display_path(&here),
                 "one agent has one Swarm: the first team came over",
             );
             continue;
         }
         draft.members.retain(|member| members.contains(&member.name));
         let leader = leader
-            .map(|leader| fit(&leader))
+            .map(|leader| fit_name(&leader))
             .or_else(|| members.first().cloned());
         if let Some(leader) = leader.filter(|_| draft.members.len() > 1) {
             draft
                 .report
-                .carried(format!("team `{name}` as a Swarm led by `{leader}`"));
-            draft.swarm = Some((fit(&name), leader));
+                .add_carried(format!("team `{name}` as a Swarm led by `{leader}`"));
+            draft.swarm = Some((fit_name(&name), leader));
         }
     }
     if draft.swarm.is_none() && draft.members.len() > 1 {

@@ -14,16 +14,17 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         name: settings.text("agent.name"),
         ..Draft::default()
     };
-    models(&mut draft, &settings);
+    import_models(&mut draft, &settings);
     channels::read(&mut draft, &settings, "channels_config");
     channels::read(&mut draft, &settings, "channels");
-    runtimes::autonomy(&mut draft, &settings, "autonomy");
+    runtimes::import_autonomy(&mut draft, &settings, "autonomy");
     draft.day_microusd = settings
         .number("autonomy.max_cost_per_day_cents")
         .map(|cents| cents.saturating_mul(10_000));
     if settings.flag("cost.enabled") == Some(true) {
-        draft.day_microusd = runtimes::microusd(&settings, "cost.daily_limit_usd").or(draft.day_microusd);
-        draft.month_microusd = runtimes::microusd(&settings, "cost.monthly_limit_usd");
+        draft.day_microusd =
+            runtimes::read_microusd(&settings, "cost.daily_limit_usd").or(draft.day_microusd);
+        draft.month_microusd = runtimes::read_microusd(&settings, "cost.monthly_limit_usd");
     }
     draft.steps_per_turn = settings
         .number("agent.max_tool_iterations")
@@ -36,23 +37,23 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         .is_none_or(|backend| backend != "none");
     let chosen = chosen_agent(&settings);
     for name in settings.names("agents") {
-        let place = settings.place(&format!("agents.{name}"));
-        settings.take(&format!("agents.{name}"));
+        let place = settings.display_path(&format!("agents.{name}"));
+        settings.take_value(&format!("agents.{name}"));
         if chosen.as_ref() != Some(&name) {
             let reason = "a sub-agent is a member of a Swarm here: add it to `swarm.agents`";
-            draft.report.left(place, reason);
+            draft.report.add_left_out(place, reason);
         }
     }
-    tools::servers(&mut draft, &settings, "mcp.servers");
-    let folder = runtimes::workspace(&mut draft, &root, settings.text("workspace_dir").as_deref());
+    tools::import_servers(&mut draft, &settings, "mcp.servers");
+    let folder = runtimes::find_workspace(&mut draft, &root, settings.text("workspace_dir").as_deref());
     workspace::read(&mut draft, &folder)?;
     let minutes = settings.number("heartbeat.interval_minutes").unwrap_or(30);
     if settings.flag("heartbeat.enabled") == Some(true) {
-        workspace::heartbeat(&mut draft, &folder, minutes.saturating_mul(60_000))?;
+        workspace::import_heartbeat(&mut draft, &folder, minutes.saturating_mul(60_000))?;
     }
     let jobs = folder.join("cron/jobs.db");
     if jobs.is_file() {
-        super::nanoclaw::rows(
+        super::nanoclaw::import_rows(
             &mut draft,
             &jobs,
             "SELECT coalesce(name, id), expression, coalesce(prompt, command), 'cron' FROM cron_jobs WHERE enabled = 1",
@@ -64,13 +65,13 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
 
 /// Reads the models. Older files have one provider and one model at the top. Newer ones have a table per vendor and alias, which an
 /// agent names.
-fn models(draft: &mut Draft, settings: &Settings) {
+fn import_models(draft: &mut Draft, settings: &Settings) {
     if let Some(agent) = chosen_agent(settings) {
         let named = settings.text(&format!("agents.{agent}.model_provider"));
         let mut wanted: Vec<String> = named.into_iter().collect();
         wanted.extend(settings.list(&format!("agents.{agent}.fallback_providers")));
         for reference in wanted {
-            slot(draft, settings, &reference);
+            import_slot(draft, settings, &reference);
         }
         return unused_slots(draft, settings);
     }
@@ -86,10 +87,10 @@ fn models(draft: &mut Draft, settings: &Settings) {
     let dialect = vendor
         .starts_with("anthropic-custom:")
         .then(|| "anthropic".to_owned());
-    let url = custom.or_else(|| settings.first(&["api_url", "base_url"]));
+    let url = custom.or_else(|| settings.first_text(&["api_url", "base_url"]));
     let name = if url.is_some() { "custom" } else { vendor.as_str() };
-    providers::add(draft, &model, VendorChoice::Named(name), &|name| {
-        let mut account = runtimes::account(settings, "providers.models", name);
+    providers::add_provider(draft, &model, VendorChoice::Named(name), &|name| {
+        let mut account = runtimes::vendor_account(settings, "providers.models", name);
         if account.key.is_none() {
             account.key.clone_from(&key);
             account.place = "config.toml: api_key".to_owned();
@@ -103,7 +104,11 @@ fn models(draft: &mut Draft, settings: &Settings) {
 /// The agent of a newer file: `default`, or else the first one whose model names a vendor and an alias.
 fn chosen_agent(settings: &Settings) -> Option<String> {
     let names = settings.names("agents");
-    let has_model = |name: &&String| settings.look(&format!("agents.{name}.model_provider")).is_some();
+    let has_model = |name: &&String| {
+        settings
+            .peek_value(&format!("agents.{name}.model_provider"))
+            .is_some()
+    };
     let mut having = names.iter().filter(has_model);
     having
         .clone()
@@ -113,20 +118,20 @@ fn chosen_agent(settings: &Settings) -> Option<String> {
 }
 
 /// Reads `[providers.models.VENDOR.ALIAS]`, which is named `VENDOR.ALIAS`.
-fn slot(draft: &mut Draft, settings: &Settings, reference: &str) {
+fn import_slot(draft: &mut Draft, settings: &Settings, reference: &str) {
     let at = format!("providers.models.{reference}");
     let (vendor, _) = reference.split_once('.').unwrap_or((reference, ""));
     let Some(model) = settings.text(&format!("{at}.model")) else {
         return draft
             .report
-            .left(format!("config.toml: {at}"), "no model is named there");
+            .add_left_out(format!("config.toml: {at}"), "no model is named there");
     };
     let (above, alias) = at.rsplit_once('.').unwrap_or(("providers.models", reference));
-    let found = runtimes::account(settings, above, alias);
+    let found = runtimes::vendor_account(settings, above, alias);
     let reserved = settings.flag(&format!("{at}.requires_openai_auth")) == Some(true)
         || settings.text(&format!("{at}.auth_mode")).as_deref() == Some("oauth");
     let vendor = if reserved { "openai-codex" } else { vendor };
-    providers::add(draft, &model, VendorChoice::Named(vendor), &|_| found.clone());
+    providers::add_provider(draft, &model, VendorChoice::Named(vendor), &|_| found.clone());
 }
 
 /// Reports tables that no agent names, because the new files do not mention their keys.
@@ -134,14 +139,14 @@ fn unused_slots(draft: &mut Draft, settings: &Settings) {
     for vendor in settings.names("providers.models") {
         for alias in settings.names(&format!("providers.models.{vendor}")) {
             let at = format!("providers.models.{vendor}.{alias}");
-            if settings.look(&format!("{at}.api_key")).is_some()
+            if settings.peek_value(&format!("{at}.api_key")).is_some()
                 && !settings.is_taken(&format!("{at}.api_key"))
             {
-                let place = settings.place(&at);
+                let place = settings.display_path(&at);
                 draft
                     .report
-                    .left(place, "no model of the agent uses this account");
-                settings.take(&at);
+                    .add_left_out(place, "no model of the agent uses this account");
+                settings.take_value(&at);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{ImportResult, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import_agent};
 use tempfile::TempDir;
 
 use crate::valid;
@@ -15,7 +15,7 @@ fn from(runtime: Runtime, files: &[(&str, &str)]) -> (ImportResult, String) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let import = import(runtime, old.path()).unwrap();
+    let import = import_agent(runtime, old.path()).unwrap();
     let text = valid(runtime, &import);
     (import, text)
 }
@@ -108,7 +108,7 @@ fn every_form_becomes_a_manifest_that_validates() {
     for (runtime, file, words, wanted) in FORMS {
         let old = TempDir::new().unwrap();
         fs::write(old.path().join(file), words).unwrap();
-        let import = import(*runtime, &old.path().join(file)).unwrap();
+        let import = import_agent(*runtime, &old.path().join(file)).unwrap();
         let text = valid(*runtime, &import);
         for part in *wanted {
             assert!(

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use clawk_import::{ImportError, Runtime, import, skill};
+use clawk_import::{ImportError, Runtime, import_agent, import_skill};
 use tempfile::TempDir;
 
 use crate::valid;
@@ -65,7 +65,7 @@ fn no_link_is_followed() {
         };
         symlink(leads_to, &link).unwrap();
         // `valid` looks for the canary in every file and in the report.
-        let import = import(Runtime::Openclaw, old.path()).unwrap();
+        let import = import_agent(Runtime::Openclaw, old.path()).unwrap();
         valid(Runtime::Openclaw, &import);
         let named = import
             .report
@@ -83,7 +83,7 @@ fn a_configuration_that_is_a_link_is_refused() {
         write(&other.path().join(file), CONFIG);
         symlink(other.path().join(file), old.path().join(file)).unwrap();
         for named in [old.path().to_owned(), old.path().join(file)] {
-            let opened = import(Runtime::Openclaw, &named);
+            let opened = import_agent(Runtime::Openclaw, &named);
             // A person may name a link to a folder; a file behind a link is refused.
             assert!(
                 matches!(opened, Err(ImportError::Link { .. })),
@@ -105,7 +105,7 @@ fn a_workspace_elsewhere_is_read_without_links_and_named() {
             workspace.display()
         );
         write(&old.path().join("openclaw.json"), &config);
-        let import = import(Runtime::Openclaw, old.path()).unwrap();
+        let import = import_agent(Runtime::Openclaw, old.path()).unwrap();
         let text = valid(Runtime::Openclaw, &import);
         assert_eq!(text.contains("A far soul."), comes, "{folder}");
         let told = import
@@ -126,7 +126,7 @@ fn a_skill_that_is_a_link_is_refused_and_links_in_it_are_left() {
     symlink(other.path().join("SKILL.md"), folder.join("SKILL.md")).unwrap();
     let output = own.path().join("out/weather.yaml");
     let none = BTreeSet::new();
-    let refused = skill(&folder, &output, Some(&none));
+    let refused = import_skill(&folder, &output, Some(&none));
     assert!(matches!(refused, Err(ImportError::Link { .. })), "{refused:?}");
 
     fs::remove_file(folder.join("SKILL.md")).unwrap();
@@ -136,7 +136,7 @@ fn a_skill_that_is_a_link_is_refused_and_links_in_it_are_left() {
     );
     symlink(other.path().join("SKILL.md"), folder.join("more.md")).unwrap();
     symlink(other.path(), folder.join("scripts")).unwrap();
-    let taken = skill(&folder, &output, Some(&none)).unwrap();
+    let taken = import_skill(&folder, &output, Some(&none)).unwrap();
     let all: Vec<u8> = taken
         .files
         .iter()
@@ -161,11 +161,11 @@ fn no_name_leads_upward() {
     let old = above.path().join("old");
     let config = r#"{"agents": {"defaults": {"workspace": "../secret", "model": "openai/gpt-5"}}}"#;
     write(&old.join("openclaw.json"), config);
-    valid(Runtime::Openclaw, &import(Runtime::Openclaw, &old).unwrap());
+    valid(Runtime::Openclaw, &import_agent(Runtime::Openclaw, &old).unwrap());
     fs::remove_file(old.join("openclaw.json")).unwrap();
     let package = "---\nschemaVersion: 1\nagent: {id: x}\nworkspace:\n  bootstrapFiles: {SOUL.md: {source: ../secret/SOUL.md}}\n  files:\n    - {source: ../secret/SOUL.md, path: a.md}\n    - {source: CLAW.md, path: ../../up.md}\n    - {source: CLAW.md, path: /up.md}\n---\n";
     write(&old.join("CLAW.md"), package);
-    let import = import(Runtime::Openclaw, &old).unwrap();
+    let import = import_agent(Runtime::Openclaw, &old).unwrap();
     valid(Runtime::Openclaw, &import);
     assert!(
         import

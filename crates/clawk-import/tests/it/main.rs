@@ -14,7 +14,7 @@ mod vendors;
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{ImportResult, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import_agent};
 use tempfile::TempDir;
 
 /// No value with this text may be written anywhere.
@@ -23,13 +23,13 @@ const CANARY: &str = "CANARY-5f2c";
 /// Writes files below a folder, reads them as the runtime's, and checks what holds for every import.
 fn imported(runtime: Runtime, files: &[(&str, &str)]) -> (ImportResult, String) {
     let old = TempDir::new().unwrap();
-    let home = old.path().join(runtime.home());
+    let home = old.path().join(runtime.default_home());
     for (name, content) in files {
         let path = home.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
-    let import = import(runtime, &home).unwrap();
+    let import = import_agent(runtime, &home).unwrap();
     let text = valid(runtime, &import);
     (import, text)
 }
@@ -58,7 +58,7 @@ fn copy(from: &Path, to: &Path) {
 /// Reads the runtime's sample, and checks what holds for every import.
 fn sample(runtime: Runtime) -> (ImportResult, String) {
     let old = copied(runtime);
-    let import = import(runtime, &old.path().join(runtime.home())).unwrap();
+    let import = import_agent(runtime, &old.path().join(runtime.default_home())).unwrap();
     let text = valid(runtime, &import);
     (import, text)
 }
@@ -86,7 +86,7 @@ fn valid(runtime: Runtime, import: &ImportResult) -> String {
     );
     let manifest = new.path().join("claw.yaml");
     let text = fs::read_to_string(&manifest).unwrap();
-    let loaded = clawk_manifest::validate(&manifest, &clawk_manifest::LoadOptions::default()).report();
+    let loaded = clawk_manifest::validate_file(&manifest, &clawk_manifest::LoadOptions::default()).report();
     let errors: Vec<String> = loaded.errors.iter().map(|error| format!("{error:?}")).collect();
     assert!(errors.is_empty(), "{}: {errors:#?}\n{text}", runtime.name());
     text
@@ -276,7 +276,7 @@ fn nanoclaw() {
              INSERT INTO scheduled_tasks VALUES ('t2', 'Gone', 'once', '2025-01-01', 'active');",
         )
         .unwrap();
-    let import = import(Runtime::Nanoclaw, &home).unwrap();
+    let import = import_agent(Runtime::Nanoclaw, &home).unwrap();
     let text = valid(Runtime::Nanoclaw, &import);
     assert!(
         text.contains("anthropic:medium"),
@@ -303,7 +303,7 @@ fn clawlet() {
 fn what_is_not_there_or_not_readable_is_said() {
     let empty = TempDir::new().unwrap();
     for runtime in Runtime::ALL {
-        let error = import(runtime, empty.path()).unwrap_err().to_string();
+        let error = import_agent(runtime, empty.path()).unwrap_err().to_string();
         assert!(
             error.contains("has no configuration"),
             "{}: {error}",
@@ -311,7 +311,9 @@ fn what_is_not_there_or_not_readable_is_said() {
         );
     }
     fs::write(empty.path().join("openclaw.json"), "{ token: \"CANARY-5f2c\", ").unwrap();
-    let error = import(Runtime::Openclaw, empty.path()).unwrap_err().to_string();
+    let error = import_agent(Runtime::Openclaw, empty.path())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("openclaw.json") && !error.contains(CANARY),
         "{error}"

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{ImportResult, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import_agent};
 use tempfile::TempDir;
 
 use crate::valid;
@@ -21,7 +21,7 @@ fn endpoint(text: &str) -> &str {
 fn from(runtime: Runtime, file: &str, words: &str) -> (ImportResult, String) {
     let old = TempDir::new().unwrap();
     fs::write(old.path().join(file), words).unwrap();
-    let import = import(runtime, old.path()).unwrap();
+    let import = import_agent(runtime, old.path()).unwrap();
     let text = valid(runtime, &import);
     (import, text)
 }

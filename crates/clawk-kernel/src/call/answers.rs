@@ -31,17 +31,21 @@ pub(crate) const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
 }
 
 /// Answers an approval request, on whichever host its call is.
-pub(crate) async fn reply(calls: &CallGovernor, id: &RequestId, mut reply: ApprovalReply) -> ReplyOutcome {
+pub(crate) async fn reply_to_question(
+    calls: &CallGovernor,
+    id: &RequestId,
+    mut reply: ApprovalReply,
+) -> ReplyOutcome {
     if let Some(reason) = &mut reply.reason {
         calls.screens.without_known(reason);
     }
     if !may_answer(reply.person.role, reply.answer) {
         return ReplyOutcome::NotAllowed;
     }
-    let here = here(calls, id, &reply).await;
+    let here = reply_locally(calls, id, &reply).await;
     match (&calls.hosts, here) {
         // The call may be on another host.
-        (Some(hosts), ReplyOutcome::Nothing) => hosts::reply(calls, hosts, id, &reply).await,
+        (Some(hosts), ReplyOutcome::Nothing) => hosts::forward_reply(calls, hosts, id, &reply).await,
         (_, reception) => reception,
     }
 }
@@ -58,11 +62,11 @@ pub(crate) async fn reply_here(
     if !may_answer(reply.person.role, reply.answer) {
         return ReplyOutcome::NotAllowed;
     }
-    here(calls, id, &reply).await
+    reply_locally(calls, id, &reply).await
 }
 
-async fn here(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> ReplyOutcome {
-    match calls.desk.answer(id, reply.clone()).await {
+async fn reply_locally(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> ReplyOutcome {
+    match calls.desk.answer_question(id, reply.clone()).await {
         ReplyOutcome::Nothing => to_open(calls, id, reply).await,
         reception => reception,
     }
@@ -76,9 +80,9 @@ pub(crate) async fn reply_plan(
     only: Option<&[u32]>,
     said: &ApprovalReply,
 ) -> Vec<(u32, ReplyOutcome)> {
-    let mut steps = calls.desk.steps(plan);
+    let mut steps = calls.desk.plan_steps(plan);
     if let Some(hosts) = &calls.hosts {
-        steps.extend(hosts.steps(plan));
+        steps.extend(hosts.plan_steps(plan));
         steps.sort();
         steps.dedup();
     }
@@ -86,15 +90,17 @@ pub(crate) async fn reply_plan(
         .into_iter()
         .filter(|(number, _)| only.is_none_or(|only| only.contains(number)));
     // Run concurrently: a step that is working must not delay the answers of the others.
-    futures::future::join_all(steps.map(async |(number, id)| (number, reply(calls, &id, said.clone()).await)))
-        .await
+    futures::future::join_all(
+        steps.map(async |(number, id)| (number, reply_to_question(calls, &id, said.clone()).await)),
+    )
+    .await
 }
 
 /// Withdraws the requests of calls that will never come, because their turn has ended.
-pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &RequestId>) {
+pub(crate) async fn withdraw_questions(calls: &CallGovernor, ids: impl Iterator<Item = &RequestId>) {
     let mut drafts = Vec::new();
     for id in ids {
-        let Some(open) = calls.desk.close(id) else {
+        let Some(open) = calls.desk.close_question(id) else {
             continue;
         };
         let payload = ApprovalAnswered {
@@ -102,13 +108,13 @@ pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &Re
             answer: "cancelled".to_owned(),
             by: "nobody".to_owned(),
             channel: "".to_owned(),
-            reason: Some(ChainText::code("its turn ended before")),
+            reason: Some(ChainText::from_code("its turn ended before")),
             request_id: id.as_str().to_owned(),
             role: "".to_owned(),
             seen: AddedField::Null,
             words_hash: None,
         };
-        drafts.push(calls.scribe.entry(&open.thread, &payload));
+        drafts.push(calls.scribe.draft_event(&open.thread, &payload));
     }
     if drafts.is_empty() {
         return;
@@ -138,8 +144,8 @@ async fn to_open(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) ->
         seen: reply.seen_word(&question).map(str::to_owned).into(),
         words_hash,
     };
-    let draft = calls.scribe.entry(&thread, &payload);
-    let draft = draft.words(words);
+    let draft = calls.scribe.draft_event(&thread, &payload);
+    let draft = draft.with_words(words);
     let kept = calls.scribe.write(vec![draft]).await;
     if let Err(error) = &kept {
         tracing::error!(%error, "an answer could not be kept");
@@ -150,7 +156,11 @@ async fn to_open(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) ->
 }
 
 /// Ends a standing grant.
-pub(crate) async fn revoke(calls: &CallGovernor, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
+pub(crate) async fn revoke_grant(
+    calls: &CallGovernor,
+    grant: &str,
+    by: &KnownPerson,
+) -> Result<bool, KernelError> {
     if by.role != Role::Admin || !calls.desk.standing.contains(grant) {
         return Ok(false);
     }
@@ -158,10 +168,10 @@ pub(crate) async fn revoke(calls: &CallGovernor, grant: &str, by: &KnownPerson) 
         by: by.name.to_string(),
         grant_id: grant.to_owned(),
     };
-    let thread = calls.life.root.child(calls.clock().uuid());
+    let thread = calls.life.root.child(calls.clock().new_uuid());
     // The grant ends at once. If that can't be recorded, an error is returned, and the grant is valid again after a restart.
     calls.desk.standing.remove(grant);
-    let draft = calls.scribe.entry(&thread, &payload);
+    let draft = calls.scribe.draft_event(&thread, &payload);
     calls.scribe.write(vec![draft]).await?;
     Ok(true)
 }
@@ -190,7 +200,10 @@ pub struct PastApproval {
 }
 
 /// The latest answers, the last one last.
-pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<PastApproval>, KernelError> {
+pub(crate) async fn past_approvals(
+    calls: &CallGovernor,
+    limit: usize,
+) -> Result<Vec<PastApproval>, KernelError> {
     let mut scan = JournalScan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
         limit: MAX_PAST,
@@ -199,7 +212,7 @@ pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<Pa
     };
     let mut past = std::collections::VecDeque::new();
     loop {
-        let page = calls.scribe.journal().scan(scan.clone()).await?;
+        let page = calls.scribe.journal().scan_events(scan.clone()).await?;
         for event in &page {
             past.push_back(past_approval(event)?);
             if past.len() > limit {

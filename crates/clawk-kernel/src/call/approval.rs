@@ -48,7 +48,7 @@ pub struct ApprovalReply {
 
 impl ApprovalReply {
     /// Returns whether the answer is valid for this request. A no is always valid.
-    pub(crate) fn counts(&self, question: &ApprovalQuestion) -> bool {
+    pub(crate) fn is_answer_to(&self, question: &ApprovalQuestion) -> bool {
         self.answer == ApprovalAnswer::Deny || question.sheet.admits(&self.seen)
     }
 
@@ -156,22 +156,22 @@ impl Default for ApprovalRegistry {
 }
 
 impl ApprovalRegistry {
-    fn calls(&self) -> MutexGuard<'_, BTreeMap<RequestId, PendingCallEntry>> {
+    fn lock_calls(&self) -> MutexGuard<'_, BTreeMap<RequestId, PendingCallEntry>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a call. This is the first step of a call.
-    pub(crate) fn sit(&self, request_id: &RequestId) -> PendingCall<'_> {
-        self.hold(request_id);
+    pub(crate) fn register_call(&self, request_id: &RequestId) -> PendingCall<'_> {
+        self.hold_call(request_id);
         PendingCall {
             desk: self,
             request_id: request_id.clone(),
         }
     }
 
-    /// Adds a holder to a call's entry. [`Self::release`] removes it.
-    pub(crate) fn hold(&self, request_id: &RequestId) {
-        let mut calls = self.calls();
+    /// Adds a holder to a call's entry. [`Self::release_call`] removes it.
+    pub(crate) fn hold_call(&self, request_id: &RequestId) {
+        let mut calls = self.lock_calls();
         calls
             .entry(request_id.clone())
             .or_insert(PendingCallEntry {
@@ -182,8 +182,8 @@ impl ApprovalRegistry {
     }
 
     /// Removes a holder. With the last holder the entry is removed.
-    pub(crate) fn release(&self, request_id: &RequestId) {
-        let mut calls = self.calls();
+    pub(crate) fn release_call(&self, request_id: &RequestId) {
+        let mut calls = self.lock_calls();
         if let Some(place) = calls.get_mut(request_id) {
             place.holders -= 1;
             if place.holders == 0 {
@@ -193,8 +193,8 @@ impl ApprovalRegistry {
         }
     }
 
-    fn set(&self, request_id: &RequestId, stage: PendingCallStage) {
-        if let Some(place) = self.calls().get_mut(request_id) {
+    fn set_stage(&self, request_id: &RequestId, stage: PendingCallStage) {
+        if let Some(place) = self.lock_calls().get_mut(request_id) {
             place.stage = stage;
         }
         self.changed.notify_waiters();
@@ -204,19 +204,19 @@ impl ApprovalRegistry {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn plans(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<(u32, RequestId)>>> {
+    fn lock_plans(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<(u32, RequestId)>>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens requests whose calls are not here: those of an earlier run, or of a plan. All are registered before the first is
     /// announced.
-    pub(crate) fn reopen(&self, all: Vec<OpenApproval>) {
+    pub(crate) fn reopen_questions(&self, all: Vec<OpenApproval>) {
         let mut questions = Vec::with_capacity(all.len());
         for open in all {
             let question = &open.question;
             if let Some(step) = &question.step {
                 let place = (step.number, question.request_id.clone());
-                let mut plans = self.plans();
+                let mut plans = self.lock_plans();
                 let steps = plans.entry(step.plan.clone()).or_default();
                 steps.push(place);
                 steps.sort();
@@ -233,13 +233,13 @@ impl ApprovalRegistry {
     }
 
     /// Returns the steps of a plan whose calls have not ended, in order; empty: the plan does not exist.
-    pub(crate) fn steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
-        self.plans().get(plan).cloned().unwrap_or_default()
+    pub(crate) fn plan_steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
+        self.lock_plans().get(plan).cloned().unwrap_or_default()
     }
 
     /// Removes the request of a call that has ended or never comes. Returns the open request.
-    pub(crate) fn close(&self, request_id: &RequestId) -> Option<OpenApproval> {
-        self.plans().retain(|_, steps| {
+    pub(crate) fn close_question(&self, request_id: &RequestId) -> Option<OpenApproval> {
+        self.lock_plans().retain(|_, steps| {
             steps.retain(|(_, id)| id != request_id);
             !steps.is_empty()
         });
@@ -247,7 +247,7 @@ impl ApprovalRegistry {
     }
 
     /// Returns whether this call's request is open and unanswered.
-    pub(crate) fn waits(&self, request_id: &RequestId) -> bool {
+    pub(crate) fn is_waiting(&self, request_id: &RequestId) -> bool {
         let open = self.open_ones();
         open.get(request_id).is_some_and(|open| open.reply.is_none())
     }
@@ -270,7 +270,7 @@ impl ApprovalRegistry {
         let open = all.remove(request_id)?;
         if open.reply.is_none() {
             let question = Box::new(open.question.clone());
-            self.set(request_id, PendingCallStage::Returning(question));
+            self.set_stage(request_id, PendingCallStage::Returning(question));
         }
         Some(open)
     }
@@ -296,7 +296,7 @@ impl ApprovalRegistry {
         if open.reply.is_some() || open.question.until_us < now_us {
             return Err(ReplyOutcome::Nothing);
         }
-        if !reply.counts(&open.question) {
+        if !reply.is_answer_to(&open.question) {
             return Err(ReplyOutcome::Unseen);
         }
         open.reply = Some(reply.clone());
@@ -312,7 +312,7 @@ impl ApprovalRegistry {
 
     /// Takes an answer and returns [`ReplyOutcome::Taken`] when it is durable. Waits if the call is in progress and has not asked
     /// yet.
-    pub(crate) async fn answer(&self, request_id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
+    pub(crate) async fn answer_question(&self, request_id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
         let deadline = tokio::time::Instant::now() + Duration::from_millis(EARLY_ANSWER_MS);
         loop {
             let changed = self.changed.notified();
@@ -341,7 +341,7 @@ impl ApprovalRegistry {
     }
 
     fn take_question(&self, request_id: &RequestId, reply: &ApprovalReply) -> ReplyTarget {
-        let mut calls = self.calls();
+        let mut calls = self.lock_calls();
         let Some(place) = calls.get_mut(request_id) else {
             return ReplyTarget::Nothing;
         };
@@ -351,7 +351,7 @@ impl ApprovalRegistry {
                 place.stage = stage;
                 ReplyTarget::NotYet
             }
-            PendingCallStage::Asking(question, sender) if !reply.counts(&question) => {
+            PendingCallStage::Asking(question, sender) if !reply.is_answer_to(&question) => {
                 place.stage = PendingCallStage::Asking(question, sender);
                 ReplyTarget::Unseen
             }
@@ -360,10 +360,10 @@ impl ApprovalRegistry {
     }
 
     /// Returns the requests that now wait for an answer, by monotonic time.
-    pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
+    pub(crate) fn pending_questions(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let open = self.open_ones();
         let mut found: Vec<ApprovalQuestion> = self
-            .calls()
+            .lock_calls()
             .values()
             .filter_map(|place| match &place.stage {
                 PendingCallStage::Asking(question, _) | PendingCallStage::Returning(question) => {
@@ -377,32 +377,32 @@ impl ApprovalRegistry {
             .filter(|open| open.reply.is_none() && open.question.until_us > now_us);
         found.extend(waiting.map(|open| open.question.clone()));
         drop(open);
-        found.sort_by_key(|question| (question.expires_at, question.number()));
+        found.sort_by_key(|question| (question.expires_at, question.step_number()));
         found
     }
 
     /// Subscribes to every request from now on.
-    pub(crate) fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
+    pub(crate) fn subscribe_questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
         self.questions.subscribe()
     }
 
     /// Announces a request of a call on another host.
-    pub(crate) fn announce(&self, question: ApprovalQuestion) {
+    pub(crate) fn announce_question(&self, question: ApprovalQuestion) {
         // silent-ok: having no listener is normal; the request is also in `pending`
         let _listeners = self.questions.send(question);
     }
 
     /// Removes the grants of a session that has ended.
-    pub(crate) fn forget(&self, session: SessionId) {
-        self.standing.forget(session);
+    pub(crate) fn forget_session(&self, session: SessionId) {
+        self.standing.forget_session(session);
     }
 }
 
 impl PendingCall<'_> {
     /// Makes the request. The receiver gets the answer.
-    pub(super) fn ask(&self, question: ApprovalQuestion) -> oneshot::Receiver<Delivery> {
+    pub(super) fn put_question(&self, question: ApprovalQuestion) -> oneshot::Receiver<Delivery> {
         let (sender, receiver) = oneshot::channel();
-        self.desk.set(
+        self.desk.set_stage(
             &self.request_id,
             PendingCallStage::Asking(Box::new(question.clone()), sender),
         );
@@ -412,13 +412,13 @@ impl PendingCall<'_> {
     }
 
     /// Marks the request as expired.
-    pub(crate) fn settle(&self) {
-        self.desk.set(&self.request_id, PendingCallStage::Settled);
+    pub(crate) fn mark_settled(&self) {
+        self.desk.set_stage(&self.request_id, PendingCallStage::Settled);
     }
 }
 
 impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        self.desk.release(&self.request_id);
+        self.desk.release_call(&self.request_id);
     }
 }

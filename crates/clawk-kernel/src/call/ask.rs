@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::approval::{ApprovalReply, Delivery, GrantScope, PendingCall};
-use super::grant::{CallAuthorization, files, folder, plan_digest, take};
+use super::grant::{CallAuthorization, common_folder, named_files, observe_grant, plan_digest};
 use super::leads;
 use super::record::CallRecord;
 use super::record::words::default_word;
@@ -43,46 +43,51 @@ pub(super) struct ApprovalRequest<'a> {
 impl ApprovalRequest<'_> {
     /// Asks, waits, and checks that the preconditions still hold. A request that an earlier run left open keeps the text that was
     /// shown and its original expiry.
-    pub(super) async fn ask(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
+    pub(super) async fn ask_person(
+        &self,
+        record: &mut CallRecord<'_>,
+    ) -> Result<CallAuthorization, CallError> {
         let Effect::Ask(approval) = self.verdict.effect else {
-            return Ok(CallAuthorization::policy());
+            return Ok(CallAuthorization::by_policy());
         };
         let id = &self.request.request_id;
         let (question, grant, reply) = match self.calls.desk.take_up(id) {
             Some(open) => {
                 record.asked_before(self.verdict, open.thread.span);
-                self.holds(record, &open.grant).await?;
+                self.check_unchanged(record, &open.grant).await?;
                 (open.question, open.grant, open.reply)
             }
             None => {
-                let grant = self.look(record).await?;
-                let question = self.question(approval).await;
-                record.asking(&question, &grant, self.verdict, approval).await?;
+                let grant = self.observe_grant(record).await?;
+                let question = self.build_question(approval).await;
+                record
+                    .record_question(&question, &grant, self.verdict, approval)
+                    .await?;
                 (question, grant, None)
             }
         };
         let (by, lasting) = match reply {
-            Some(reply) => (self.counted(&reply)?, Some(reply)),
-            None => self.wait(record, &question, approval).await?,
+            Some(reply) => (self.approver_from_reply(&reply)?, Some(reply)),
+            None => self.wait_for_answer(record, &question, approval).await?,
         };
         if matches!(by, CallApprover::Person(_)) && self.calls.clock().monotonic_us() > question.until_us {
             let changed = format!("it lapsed at {}", question.expires_at);
-            return Err(record.voided(&changed));
+            return Err(record.record_voided(&changed));
         }
-        self.holds(record, &grant).await?;
+        self.check_unchanged(record, &grant).await?;
         // Only a grant whose preconditions have held until here may cover later calls.
         if let Some(reply) = &lasting
-            && let Some(held) = self.standing(record, &question, &grant, reply)
+            && let Some(held) = self.standing_grant(record, &question, &grant, reply)
         {
-            record.granted(&held, reply);
+            record.record_grant(&held, reply);
             record.flush().await?;
-            self.calls.stands(held);
+            self.calls.add_standing_grant(held);
         }
-        Ok(CallAuthorization::bound(by, grant))
+        Ok(CallAuthorization::by_person(by, grant))
     }
 
-    pub(super) async fn look(&self, record: &CallRecord<'_>) -> Result<ExactGrant, CallError> {
-        take(
+    pub(super) async fn observe_grant(&self, record: &CallRecord<'_>) -> Result<ExactGrant, CallError> {
+        observe_grant(
             self.calls,
             self.tool,
             self.described,
@@ -93,25 +98,25 @@ impl ApprovalRequest<'_> {
     }
 
     /// Returns whether all preconditions of the grant still hold. An authorization without a person has none.
-    pub(super) async fn stands(&self, record: &CallRecord<'_>, leave: &CallAuthorization) -> bool {
+    pub(super) async fn is_still_valid(&self, record: &CallRecord<'_>, leave: &CallAuthorization) -> bool {
         let Some(grant) = &leave.grant else { return true };
-        matches!(self.look(record).await, Ok(now) if grant.changed(&now).is_none())
+        matches!(self.observe_grant(record).await, Ok(now) if grant.changed(&now).is_none())
     }
 
     /// A changed byte in any precondition voids the grant.
-    pub(super) async fn holds(
+    pub(super) async fn check_unchanged(
         &self,
         record: &mut CallRecord<'_>,
         shown: &ExactGrant,
     ) -> Result<(), CallError> {
-        let now = self.look(record).await?;
+        let now = self.observe_grant(record).await?;
         match shown.changed(&now) {
             None => Ok(()),
-            Some(changed) => Err(record.voided(&changed)),
+            Some(changed) => Err(record.record_voided(&changed)),
         }
     }
 
-    async fn wait(
+    async fn wait_for_answer(
         &self,
         record: &mut CallRecord<'_>,
         question: &ApprovalQuestion,
@@ -120,8 +125,8 @@ impl ApprovalRequest<'_> {
         let silence = self
             .calls
             .clock()
-            .silence(&question.request_id, self.calls.left_ms(question));
-        let answer = self.seat.ask(question.clone());
+            .wait_unanswered(&question.request_id, self.calls.left_ms(question));
+        let answer = self.seat.put_question(question.clone());
         // A plan was shown completely.
         if question.step.is_none() {
             let notice = SessionNotice::Asking(Box::new(question.clone()));
@@ -131,71 +136,71 @@ impl ApprovalRequest<'_> {
         tokio::select! {
             biased;
             answered = answer => match answered {
-                Ok(Delivery { reply, durable }) => self.said(record, question, reply, durable).await,
+                Ok(Delivery { reply, durable }) => self.accept_answer(record, question, reply, durable).await,
                 // Its session has ended, perhaps with the agent.
-                Err(_) => Err(self.cut(record)), // silent-ok: RecvError says no more
+                Err(_) => Err(self.end_cut_off(record)), // silent-ok: RecvError says no more
             },
             () = silence => {
-                self.seat.settle();
+                self.seat.mark_settled();
                 match approval.default_if_timeout {
                     TimeoutDefault::Allow => {
-                        record.lapsed("timeout-allow");
+                        record.record_lapse("timeout-allow");
                         Ok((CallApprover::Silence, None))
                     }
                     TimeoutDefault::Deny => {
-                        record.lapsed("timeout-deny");
+                        record.record_lapse("timeout-deny");
                         let (timeout_ms, rule_id) = (approval.timeout_ms, self.verdict.rule_id.as_deref());
                         Err(CallError::ApprovalTimeout { tool, timeout_ms, rule_id: rule_id.map(str::to_owned) })
                     }
                 }
             }
             () = self.cancel.cancelled() => {
-                self.seat.settle();
-                Err(self.cut(record))
+                self.seat.mark_settled();
+                Err(self.end_cut_off(record))
             }
         }
     }
 
     /// Ends the wait before anybody answered.
-    fn cut(&self, record: &mut CallRecord<'_>) -> CallError {
+    fn end_cut_off(&self, record: &mut CallRecord<'_>) -> CallError {
         if self.calls.life.stop.is_cancelled() {
             // The agent stops, but the call continues: its request is open again after the next start.
             record.leave_open();
         } else {
-            record.lapsed("cancelled");
+            record.record_lapse("cancelled");
         }
         not_begun(self.calls, self.caller, self.request)
     }
 
     /// Records an answer. It counts when it is durable, and is acknowledged only then.
-    async fn said(
+    async fn accept_answer(
         &self,
         record: &mut CallRecord<'_>,
         question: &ApprovalQuestion,
         reply: ApprovalReply,
         durable: oneshot::Sender<bool>,
     ) -> Result<(CallApprover, Option<ApprovalReply>), CallError> {
-        record.answered(question, &reply);
+        record.record_reply(question, &reply);
         let written = record.flush().await;
         let _gone = durable.send(written.is_ok()); // silent-ok: who answered need not wait
         written?;
-        Ok((self.counted(&reply)?, Some(reply)))
+        Ok((self.approver_from_reply(&reply)?, Some(reply)))
     }
 
     /// Handles a request that is no longer needed, because a standing grant now covers a step of a plan. A no to this very call
     /// still counts.
-    pub(super) fn unasked(&self) -> Result<(), CallError> {
+    pub(super) fn settle_unasked(&self) -> Result<(), CallError> {
         let Some(open) = self.calls.desk.take_up(&self.request.request_id) else {
             return Ok(());
         };
-        self.seat.settle();
+        self.seat.mark_settled();
         match open.reply {
-            Some(reply) => self.counted(&reply).map(drop),
+            Some(reply) => self.approver_from_reply(&reply).map(drop),
             None => Ok(()),
         }
     }
 
-    fn counted(&self, reply: &ApprovalReply) -> Result<CallApprover, CallError> {
+    fn approver_from_reply(&self, reply: &ApprovalReply) -> Result<CallApprover, CallError> {
         let by = reply.person.name.clone();
         match reply.answer {
             ApprovalAnswer::Approve | ApprovalAnswer::ApproveForSession | ApprovalAnswer::Always => {
@@ -214,11 +219,11 @@ impl ApprovalRequest<'_> {
     fn may_tell(&self, person: &KnownPerson) -> bool {
         let origin = || taint::of_sender(&person.name, &person.channel);
         let requester = self.caller.context.requester.as_ref();
-        person.role >= Role::Admin || requester.is_some_and(|requester| requester.wrote(&origin()))
+        person.role >= Role::Admin || requester.is_some_and(|requester| requester.is_own_origin(&origin()))
     }
 
     /// What the answer lets stand: exactly what was shown, or the folder that was offered.
-    fn standing(
+    fn standing_grant(
         &self,
         record: &CallRecord<'_>,
         question: &ApprovalQuestion,
@@ -231,7 +236,7 @@ impl ApprovalRequest<'_> {
             ApprovalAnswer::Approve | ApprovalAnswer::Deny => return None,
         };
         Some(StandingGrant {
-            id: self.calls.clock().uuid().to_string(),
+            id: self.calls.clock().new_uuid().to_string(),
             tool: self.request.tool.clone(),
             lasting,
             folder: match reply.breadth {
@@ -248,16 +253,16 @@ impl ApprovalRequest<'_> {
         })
     }
 
-    pub(super) async fn question(&self, approval: Approval) -> ApprovalQuestion {
+    pub(super) async fn build_question(&self, approval: Approval) -> ApprovalQuestion {
         let (calls, arguments) = (self.calls, &self.request.arguments);
-        let autonomy = self.caller.autonomy(calls);
+        let autonomy = self.caller.effective_autonomy(calls);
         let mut explanation = vec![format!("autonomy is `{autonomy}`")];
         if autonomy == AutonomyLevel::Supervised && self.verdict.rule_id.is_none() {
             explanation.push(
                 "no rule can spare you a question about a tool with side effects; `always` can".to_owned(),
             );
         }
-        explanation.extend(calls.explain(&self.request.tool, arguments).await);
+        explanation.extend(calls.explain_decision(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
         let reason = self.verdict.reason.as_deref();
         let mut question = ApprovalQuestion {
@@ -274,17 +279,17 @@ impl ApprovalRequest<'_> {
                 .monotonic_us()
                 .saturating_add(approval.timeout_ms.saturating_mul(1000)),
             default_if_timeout: default_word(approval.default_if_timeout),
-            cost: self.cost(),
-            folder: self.folder(),
-            sheet: Arc::new(self.sheet().await),
+            cost: self.estimated_cost(),
+            folder: self.common_folder(),
+            sheet: Arc::new(self.build_preview().await),
             step: None,
         };
-        screen::question(calls, &mut question);
+        screen::redact_question(calls, &mut question);
         question
     }
 
     /// Builds the preview that the person reads.
-    pub(super) async fn sheet(&self) -> CallPreview {
+    pub(super) async fn build_preview(&self) -> CallPreview {
         let (calls, arguments) = (self.calls, &self.request.arguments);
         let workdir = &calls.workdir;
         let look = InspectedCall {
@@ -293,30 +298,31 @@ impl ApprovalRequest<'_> {
             plan: &self.tool.plan,
             workdir,
         };
-        let preview = calls.runner.preview(look).await;
-        let named = files(arguments, &self.described.input_schema, workdir);
+        let preview = calls.runner.preview_call(look).await;
+        let named = named_files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
-        let leads = time::apart(calls.clock(), move || leads::lines(&base, &named)).await;
+        let leads =
+            time::run_blocking(calls.clock(), move || leads::resolved_path_lines(&base, &named)).await;
         let leads = leads.unwrap_or_else(|error| {
             vec![PreviewLine::fact(&format!(
                 "its paths can't be looked at: {error}"
             ))]
         });
-        screen::sheet(calls, CallPreview::of(arguments, preview, leads))
+        screen::redact_preview(calls, CallPreview::of(arguments, preview, leads))
     }
 
     /// Returns the known cost in advance: the skill's estimates.
-    fn cost(&self) -> Option<String> {
+    fn estimated_cost(&self) -> Option<String> {
         let skill = self.tool.skill.as_ref().or(self.tool.joins.as_ref())?;
-        skill::estimated(skill)
+        skill::estimate_text(skill)
     }
 
     /// Returns the folder of the files that a file tool names; `None` for a command line, which can name any path.
-    fn folder(&self) -> Option<PathBuf> {
+    fn common_folder(&self) -> Option<PathBuf> {
         if self.described.labels.get("category").map(String::as_str) != Some("filesystem") {
             return None;
         }
         let workdir = &self.calls.workdir;
-        folder(&self.request.arguments, &self.described.input_schema, workdir)
+        common_folder(&self.request.arguments, &self.described.input_schema, workdir)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clawk_events::payload::ToolDescribed;
 use clawk_manifest::model::{Manifest, Skill};
-use clawk_policy::path::wanted;
+use clawk_policy::path::paths_to_resolve;
 use clawk_policy::{Engine, PolicySubject, UsageView};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -117,7 +117,7 @@ impl CallGovernor {
             None => true,
             Some(taped) => taped.get(*name).is_some_and(|since| *since <= now),
         };
-        let names = SwarmTeam::offers(member);
+        let names = SwarmTeam::offered_names(member);
         names
             .into_iter()
             .filter(offered)
@@ -136,8 +136,8 @@ impl CallGovernor {
     }
 
     /// Returns today's spending in the form that rules use.
-    pub(crate) fn usage(&self) -> UsageView {
-        let (tokens_today, cost_today_microusd) = self.purses.today(self.scribe.now());
+    pub(crate) fn usage_view(&self) -> UsageView {
+        let (tokens_today, cost_today_microusd) = self.purses.spent_today(self.scribe.now());
         UsageView {
             tokens_today,
             cost_today_microusd,
@@ -145,7 +145,7 @@ impl CallGovernor {
     }
 
     /// Returns the limits of a turn.
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn turn_bounds(&self) -> Bounds {
         let budgets = self.purses.budgets();
         Bounds {
             steps: budgets.steps_per_turn.max(1),
@@ -154,20 +154,23 @@ impl CallGovernor {
     }
 
     /// Returns the tool's full description. If this run has not recorded it yet, records it.
-    pub(crate) async fn described(&self, entry: &CatalogEntry) -> Result<Arc<DescribedTool>, CallError> {
+    pub(crate) async fn describe_tool(&self, entry: &CatalogEntry) -> Result<Arc<DescribedTool>, CallError> {
         let scanner = || self.screens.scanner().without_shapes();
-        let described = entry.described(&*self.runner, scanner).await?;
+        let described = entry.describe_once(&*self.runner, scanner).await?;
         if entry.first_look() {
-            let bytes = canonical(&ToolFacts::of(&described, entry.from.as_deref()));
+            let bytes = canonical(&ToolFacts::from_described(&described, entry.from.as_deref()));
             let tool_hash = digest(&bytes);
             let payload = ToolDescribed {
                 action_id: entry.name.to_string(),
                 tool_hash,
             };
             let thread = self.life.root.child(self.life.root.span);
-            let draft = self.scribe.entry(&thread, &payload);
+            let draft = self.scribe.draft_event(&thread, &payload);
             // Queued before the decision that rests on it; the decision waits for both.
-            if let Err(error) = self.scribe.submit(vec![draft.content(tool_hash, bytes)]) {
+            if let Err(error) = self
+                .scribe
+                .submit_drafts(vec![draft.with_content(tool_hash, bytes)])
+            {
                 entry.look_again();
                 return Err(error.into());
             }
@@ -176,11 +179,11 @@ impl CallGovernor {
     }
 
     /// Explains for people why the rules decide as they do.
-    pub(crate) async fn explain(&self, tool: &str, arguments: &Map<String, Value>) -> Vec<String> {
+    pub(crate) async fn explain_decision(&self, tool: &str, arguments: &Map<String, Value>) -> Vec<String> {
         let Some(entry) = self.catalog.get(tool) else {
             return Vec::new();
         };
-        let Ok(described) = self.described(&entry).await else {
+        let Ok(described) = self.describe_tool(&entry).await else {
             return Vec::new();
         };
         let workdir = &self.workdir;
@@ -191,17 +194,17 @@ impl CallGovernor {
             arguments,
             schema: Some(&described.input_schema),
             workdir,
-            usage: self.usage(),
+            usage: self.usage_view(),
             places: None,
             taint: Some(&[]),
             values: None,
         };
-        let roots = self.engine.roots(&subject);
+        let roots = self.engine.path_rule_roots(&subject);
         let then = roots
             .keys()
             .filter_map(|root| self.catalog.roots.get_key_value(root));
         let search = PathSearch {
-            paths: wanted(arguments, subject.schema, workdir),
+            paths: paths_to_resolve(arguments, subject.schema, workdir),
             then: then.map(|(root, then)| (root.clone(), then.clone())).collect(),
             roots,
         };
@@ -211,7 +214,7 @@ impl CallGovernor {
             plan: &entry.plan,
             workdir,
         };
-        let places = self.runner.places(look, search).await;
+        let places = self.runner.locate_paths(look, search).await;
         let subject = PolicySubject {
             places: Some(&places),
             ..subject
@@ -225,7 +228,7 @@ impl CallGovernor {
     }
 
     /// Activates a person's standing grant.
-    pub(crate) fn stands(&self, held: StandingGrant) {
+    pub(crate) fn add_standing_grant(&self, held: StandingGrant) {
         if let (GrantLifetime::Always, Some(dir)) = (held.lasting, &self.suggestions)
             && let Err(error) = suggest(dir, &held)
         {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clawk_manifest::model::Skill;
-use clawk_policy::path::{CallPaths, RealLocations, wanted};
+use clawk_policy::path::{CallPaths, RealLocations, paths_to_resolve};
 use clawk_policy::{Effect, PolicyLayer, PolicyLayers, PolicySubject, Verdict};
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
-use super::grant::{basis, plan_digest};
-use super::standing::{GrantBasis, GrantQuery, led};
+use super::grant::{basis_digest, plan_digest};
+use super::standing::{GrantBasis, GrantQuery, resolved_digest};
 use super::{CallGovernor, CallerContext, Request};
 use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::{CallError, DeniedBy};
@@ -33,7 +33,7 @@ impl CombinedVerdict {
         &self.verdict
     }
 
-    fn and(self, by: DeniedBy, further: Verdict) -> Self {
+    fn combine_with(self, by: DeniedBy, further: Verdict) -> Self {
         let refused = self.verdict.effect != Effect::Deny && further.effect == Effect::Deny;
         Self {
             by: if refused { by } else { self.by },
@@ -45,7 +45,7 @@ impl CombinedVerdict {
     ///
     /// # Errors
     /// -32011 with the rule and the layer; -32021 if a rule's limit is used up (R16a).
-    pub(super) fn permitted(self, tool: &str) -> Result<Verdict, CallError> {
+    pub(super) fn require_permitted(self, tool: &str) -> Result<Verdict, CallError> {
         let Self { verdict, by } = self;
         match verdict.effect {
             Effect::Allow | Effect::AuditOnly | Effect::Ask(_) => Ok(verdict),
@@ -58,7 +58,7 @@ impl CombinedVerdict {
                 resets_at: None,
                 rule_id: verdict.rule_id.as_deref().map(Into::into),
             }),
-            Effect::Deny => Err(denied(tool, &verdict, by)),
+            Effect::Deny => Err(denied_error(tool, &verdict, by)),
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct PolicyInput<'a> {
 
 impl<'a> PolicyInput<'a> {
     /// Returns the programs and servers that the call uses, if a standing grant for its tool must be checked against them.
-    pub(super) async fn basis(&self) -> GrantBasis {
+    pub(super) async fn grant_basis(&self) -> GrantBasis {
         let calls = self.calls;
         if calls.desk.standing.of_tool(&self.request.tool).is_none() {
             return GrantBasis::Unseen;
@@ -90,11 +90,11 @@ impl<'a> PolicyInput<'a> {
         };
         match calls.runner.was_asked(look) {
             Some(asked) => GrantBasis::Recorded { asked },
-            None => GrantBasis::Seen(basis(&calls.origin, &calls.runner.stands_on(look).await)),
+            None => GrantBasis::Seen(basis_digest(&calls.origin, &calls.runner.stands_on(look).await)),
         }
     }
 
-    fn subject<'s>(
+    fn policy_subject<'s>(
         &'s self,
         arguments: &'s Map<String, Value>,
         places: Option<&'s RealLocations>,
@@ -106,7 +106,7 @@ impl<'a> PolicyInput<'a> {
             arguments,
             schema: Some(&self.described.input_schema),
             workdir: &self.calls.workdir,
-            usage: self.calls.usage(),
+            usage: self.calls.usage_view(),
             places,
             taint: Some(&self.caller.context.taint),
             values: Some(&self.caller.context.values),
@@ -120,15 +120,15 @@ impl<'a> PolicyInput<'a> {
             || self
                 .calls
                 .engine
-                .arguments_matter(&self.subject(&self.request.arguments, None))
+                .arguments_matter(&self.policy_subject(&self.request.arguments, None))
     }
 
     /// Resolves the call's paths, if the decision depends on them.
-    pub(super) async fn look(&self) -> Option<RealLocations> {
+    pub(super) async fn resolve_judged_paths(&self) -> Option<RealLocations> {
         let roots = self
             .calls
             .engine
-            .roots(&self.subject(&self.request.arguments, None));
+            .path_rule_roots(&self.policy_subject(&self.request.arguments, None));
         let folders = self.calls.desk.standing.of_tool(&self.request.tool);
         let ceilings = self.caller.ceilings.iter().any(|ceiling| ceiling.judges_places());
         if roots.is_empty() && folders.is_none() && !ceilings {
@@ -140,11 +140,11 @@ impl<'a> PolicyInput<'a> {
             .map(|folder| (folder, false))
             .collect();
         all.extend(roots);
-        Some(self.find(all).await)
+        Some(self.resolve_paths(all).await)
     }
 
     /// Resolves the call's paths.
-    pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> RealLocations {
+    pub(super) async fn resolve_paths(&self, mut roots: BTreeMap<PathBuf, bool>) -> RealLocations {
         let Self {
             calls,
             request,
@@ -161,7 +161,7 @@ impl<'a> PolicyInput<'a> {
             )
         };
         let search = PathSearch {
-            paths: wanted(&request.arguments, Some(&described.input_schema), workdir),
+            paths: paths_to_resolve(&request.arguments, Some(&described.input_schema), workdir),
             then: roots.keys().map(then).collect(),
             roots,
         };
@@ -171,11 +171,11 @@ impl<'a> PolicyInput<'a> {
             plan: &self.tool.plan,
             workdir,
         };
-        calls.runner.places(look, search).await
+        calls.runner.locate_paths(look, search).await
     }
 
     /// Asks the layers in order.
-    pub(super) fn decide(
+    pub(super) fn decide_call(
         &self,
         parameters: Digest,
         places: Option<&RealLocations>,
@@ -199,7 +199,7 @@ impl<'a> PolicyInput<'a> {
             described,
             ..
         } = *self;
-        let subject = self.subject(arguments, places);
+        let subject = self.policy_subject(arguments, places);
         let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
         let mut named: Vec<&str> = named.into_iter().flatten().collect();
         // A tool that only reads results passed before is not restricted by any plan.
@@ -207,7 +207,7 @@ impl<'a> PolicyInput<'a> {
             named.extend(caller.ceilings.iter().filter_map(skill::SkillCeiling::policy));
         }
         let layers = PolicyLayers {
-            autonomy: caller.autonomy(calls),
+            autonomy: caller.effective_autonomy(calls),
             named: &named,
         };
         let mut judged = CombinedVerdict {
@@ -215,15 +215,14 @@ impl<'a> PolicyInput<'a> {
             by: DeniedBy::Autonomy,
         };
         // The manifest's layers use the same code that explains decisions. The role comes after the autonomy level (R12).
-        for (layer, verdict) in layers.words(&calls.engine, &subject) {
+        for (layer, verdict) in layers.layer_verdicts(&calls.engine, &subject) {
             judged = match layer {
-                PolicyLayer::Autonomy(_) => {
-                    CombinedVerdict { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
-                }
+                PolicyLayer::Autonomy(_) => CombinedVerdict { verdict, ..judged }
+                    .combine_with(DeniedBy::Role, roles::role_verdict(caller.role)),
                 // The result was already shown to this conversation. A rule that names this tool can still deny the call.
                 PolicyLayer::Rules if tool.reads_output => {
                     let verdict = calls.engine.denies_call_by_name(&subject);
-                    judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
+                    judged.combine_with(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
                 // Reading a skill's instructions has no effect: a rule's decision counts, but without a matching rule the call is
                 // not refused.
@@ -239,11 +238,12 @@ impl<'a> PolicyInput<'a> {
                             .engine
                             .denies_call_by_name(&PolicySubject { tool, ..subject })
                     });
-                    refused.fold(judged.and(DeniedBy::Policy, verdict), |judged, refused| {
-                        judged.and(DeniedBy::Policy, refused)
-                    })
+                    refused.fold(
+                        judged.combine_with(DeniedBy::Policy, verdict),
+                        |judged, refused| judged.combine_with(DeniedBy::Policy, refused),
+                    )
                 }
-                PolicyLayer::Named(_) => judged.and(DeniedBy::Policy, verdict),
+                PolicyLayer::Named(_) => judged.combine_with(DeniedBy::Policy, verdict),
             };
         }
         let of_kernel = tool.of_team || tool.joins.is_some();
@@ -251,25 +251,25 @@ impl<'a> PolicyInput<'a> {
             && !member.may_use(&tool.name)
         {
             let why = "the task of this member was given without this tool";
-            judged = judged.and(DeniedBy::Task, Verdict::deny(why));
+            judged = judged.combine_with(DeniedBy::Task, Verdict::deny(why));
         }
         for ceiling in &caller.ceilings {
-            judged = judged.and(
+            judged = judged.combine_with(
                 DeniedBy::Skill,
-                ceiling.judge((tool, described), arguments, &calls.workdir, places),
+                ceiling.judge_call((tool, described), arguments, &calls.workdir, places),
             );
         }
         if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
-            judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
+            judged = judged.combine_with(DeniedBy::Skill, skill::approval_verdict(&skill.name));
         }
         if let Some(atlas) = atlas {
-            judged = judged.and(DeniedBy::Atlas, atlas);
+            judged = judged.combine_with(DeniedBy::Atlas, atlas);
         }
-        self.spared(judged, parameters, arguments, places)
+        self.apply_standing_grant(judged, parameters, arguments, places)
     }
 
     /// Only a person's standing grant removes the need for an approval, never a rule (R13).
-    fn spared(
+    fn apply_standing_grant(
         &self,
         mut judged: CombinedVerdict,
         parameters: Digest,
@@ -296,11 +296,11 @@ impl<'a> PolicyInput<'a> {
                 workdir: &calls.workdir,
                 places,
             };
-            if let Some(held) = calls.desk.standing.covering(&shape) {
+            if let Some(held) = calls.desk.standing.find_covering(&shape) {
                 judged.verdict.effect = Effect::Allow;
                 let why = format!("{} allowed it before (grant {})", held.by, held.id);
                 judged.verdict.reason = Some(why.into());
-            } else if let Some(held) = calls.desk.standing.outdated(&shape) {
+            } else if let Some(held) = calls.desk.standing.find_outdated(&shape) {
                 let reason = judged
                     .verdict
                     .reason
@@ -316,31 +316,35 @@ impl<'a> PolicyInput<'a> {
         if judged.verdict.taint && !judged.verdict.is_allowed() {
             let value = calls
                 .engine
-                .value_reason(&judged.verdict, &self.subject(arguments, places));
-            judged.verdict = because(judged.verdict, value, &caller.context.taint);
+                .value_reason(&judged.verdict, &self.policy_subject(arguments, places));
+            judged.verdict = explain_taint(judged.verdict, value, &caller.context.taint);
         }
         judged
     }
 
-    fn paths(&self, places: &RealLocations) -> CallPaths {
+    fn call_paths(&self, places: &RealLocations) -> CallPaths {
         let (arguments, schema) = (&self.request.arguments, &self.described.input_schema);
-        CallPaths::of(arguments, Some(schema), &self.calls.workdir, Some(places))
+        CallPaths::from_arguments(arguments, Some(schema), &self.calls.workdir, Some(places))
     }
 
     /// Returns the digest of the resolved paths if they differ from the paths as written. A grant for exactly this call is bound to
     /// it.
-    pub(super) fn led(&self, places: &RealLocations) -> Option<Digest> {
-        led(&self.paths(places))
+    pub(super) fn resolved_digest(&self, places: &RealLocations) -> Option<Digest> {
+        resolved_digest(&self.call_paths(places))
     }
 
     /// Returns the paths that the call must not touch. Every root folder of a rule is judged as if the call named it.
-    pub(super) fn apart(&self, places: &RealLocations, verdict: &Verdict) -> ExcludedPaths {
+    pub(super) fn excluded_paths(&self, places: &RealLocations, verdict: &Verdict) -> ExcludedPaths {
         let roots = self
             .calls
             .engine
-            .roots(&self.subject(&self.request.arguments, None));
-        let paths = self.paths(places);
-        let named: Vec<_> = paths.names().iter().chain(paths.places()).collect();
+            .path_rule_roots(&self.policy_subject(&self.request.arguments, None));
+        let paths = self.call_paths(places);
+        let named: Vec<_> = paths
+            .named_paths()
+            .iter()
+            .chain(paths.known_locations())
+            .collect();
         let mut apart = ExcludedPaths::default();
         for (root, place) in places.roots.iter().filter(|(root, _)| roots.contains_key(*root)) {
             let Some(text) = root.to_str() else { continue };
@@ -371,7 +375,7 @@ impl<'a> PolicyInput<'a> {
 const MAX_SOURCES: usize = 3;
 
 /// Adds the reason to a verdict of a rule about untrusted text: the sources of the text, and the value concerned.
-fn because(verdict: Verdict, value: Option<String>, taint: &[String]) -> Verdict {
+fn explain_taint(verdict: Verdict, value: Option<String>, taint: &[String]) -> Verdict {
     let reason = verdict
         .reason
         .as_deref()
@@ -401,7 +405,7 @@ fn needs_approval(skill: &Skill) -> bool {
 }
 
 /// Returns the error for a refusing verdict.
-pub(super) fn denied(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
+pub(super) fn denied_error(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
     CallError::Denied {
         tool: tool.chars().take(64).collect(),
         by,

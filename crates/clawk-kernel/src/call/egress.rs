@@ -6,13 +6,13 @@ use crate::event::{Draft, JournalWriter, Thread};
 use crate::ports::{CallConnection, ConnectionCollector, ReachedConnections};
 
 /// One event for each connection, and one for the rest.
-pub(super) fn drafts(
+pub(super) fn connection_drafts(
     scribe: &JournalWriter,
     thread: &Thread,
     (action_id, request_id): (&str, &str),
     connections: &ConnectionCollector,
 ) -> Vec<Draft> {
-    let reached = connections.take();
+    let reached = connections.take_connections();
     let each = reached.connections.iter();
     let mut all: Vec<Draft> = each
         .map(|one| one_draft(scribe, thread, (action_id, request_id), one))
@@ -33,7 +33,7 @@ pub(super) fn drafts(
             refused,
             request_id: request_id.to_owned(),
         };
-        all.push(scribe.entry(thread, &payload));
+        all.push(scribe.draft_event(thread, &payload));
     }
     all
 }
@@ -63,7 +63,7 @@ fn one_draft(
                 rule: rule.map(str::to_owned),
                 via: via.to_owned(),
             };
-            scribe.entry(thread, &payload)
+            scribe.draft_event(thread, &payload)
         }
         None => {
             let payload = EgressConnected {
@@ -82,7 +82,7 @@ fn one_draft(
                 terminated: one.terminated,
                 via: via.to_owned(),
             };
-            scribe.entry(thread, &payload)
+            scribe.draft_event(thread, &payload)
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::skill::SkillCeiling;
 ///
 /// # Errors
 /// The reason why the call will be refused.
-pub(crate) async fn foretell(
+pub(crate) async fn predict_approval(
     calls: &CallGovernor,
     caller: &CallerContext,
     ceiling: &SkillCeiling,
@@ -28,7 +28,7 @@ pub(crate) async fn foretell(
     let request = Request {
         tool: tool.to_owned(),
         arguments: arguments.cloned().unwrap_or_default(),
-        request_id: RequestId::from(calls.clock().uuid()),
+        request_id: RequestId::from(calls.clock().new_uuid()),
         identity: calls.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
@@ -36,11 +36,11 @@ pub(crate) async fn foretell(
         converted: Vec::new(),
     };
     let tool = tool_of(calls, &caller, &request, None).await?;
-    let described = calls.described(&tool).await?;
+    let described = calls.describe_tool(&tool).await?;
     if arguments.is_some() {
         check_arguments(&described, &request)?;
     } else if let Some(verdict) = calls.engine.denies_by_name(&request.tool) {
-        return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
+        return Err(decide::denied_error(&request.tool, &verdict, DeniedBy::Policy));
     }
     let case = PolicyInput {
         calls,
@@ -54,10 +54,10 @@ pub(crate) async fn foretell(
         return Ok(false);
     }
     let places = match arguments {
-        Some(_) => case.look().await,
+        Some(_) => case.resolve_judged_paths().await,
         None => None,
     };
-    let judged = case.decide(digest(&canonical(&request.arguments)), places.as_ref(), None);
-    let verdict = judged.permitted(&request.tool)?;
+    let judged = case.decide_call(digest(&canonical(&request.arguments)), places.as_ref(), None);
+    let verdict = judged.require_permitted(&request.tool)?;
     Ok(matches!(verdict.effect, Effect::Ask(_)))
 }

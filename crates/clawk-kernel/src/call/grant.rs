@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_plan::Plan;
-use clawk_policy::path::named;
+use clawk_policy::path::named_paths;
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
@@ -24,15 +24,15 @@ const MAX_FILES: usize = 128;
 
 /// Returns the digest of a standing grant's further preconditions: the manifest, and the programs, scripts, servers and endpoints
 /// that the call uses.
-pub(super) fn basis(origin: &str, stands_on: &[GrantPrecondition]) -> Digest {
-    digest(&canonical(&(origin, witness::lasting(stands_on))))
+pub(super) fn basis_digest(origin: &str, stands_on: &[GrantPrecondition]) -> Digest {
+    digest(&canonical(&(origin, witness::lasting_preconditions(stands_on))))
 }
 
 /// Records the state of everything that the call would act on.
 ///
 /// # Errors
 /// The call names too many files.
-pub(super) async fn take(
+pub(super) async fn observe_grant(
     calls: &CallGovernor,
     tool: &CatalogEntry,
     described: &DescribedTool,
@@ -40,7 +40,7 @@ pub(super) async fn take(
     parameters: Digest,
 ) -> Result<ExactGrant, CallError> {
     let workdir = calls.workdir.clone();
-    let paths = files(&request.arguments, &described.input_schema, &workdir);
+    let paths = named_files(&request.arguments, &described.input_schema, &workdir);
     if paths.len() > MAX_FILES {
         return Err(CallError::Denied {
             tool: request.tool.clone(),
@@ -63,9 +63,9 @@ pub(super) async fn take(
         GrantPrecondition::new("the arguments", parameters.to_hex()),
         GrantPrecondition::new("the sandbox plan", plan_digest(tool).to_hex()),
     ];
-    let seen = time::apart(calls.clock(), move || {
-        let place = witness::file(&workdir);
-        let files: Vec<_> = paths.iter().map(|path| witness::file(path)).collect();
+    let seen = time::run_blocking(calls.clock(), move || {
+        let place = witness::observe_file(&workdir);
+        let files: Vec<_> = paths.iter().map(|path| witness::observe_file(path)).collect();
         (place, files)
     })
     .await
@@ -80,7 +80,7 @@ pub(super) async fn take(
         facts.extend(file.facts);
         marks.push(file.mark);
     }
-    let basis = Some(basis(&calls.origin, &stands_on));
+    let basis = Some(basis_digest(&calls.origin, &stands_on));
     facts.extend(stands_on);
     Ok(ExactGrant { facts, marks, basis })
 }
@@ -98,30 +98,34 @@ fn digest_of_plan(plan: &Plan) -> Digest {
 
 /// Returns the absolute paths of the files that the arguments name. Relative paths start at the call's own working directory, if it
 /// has one.
-pub(crate) fn files(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
-    let found = named(arguments, Some(schema));
+pub(crate) fn named_files(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
+    let found = named_paths(arguments, Some(schema));
     let mut bases: Vec<PathBuf> = found
         .workdirs
         .iter()
-        .map(|(_, text)| workdir.join(plain(text)))
+        .map(|(_, text)| workdir.join(strip_file_scheme(text)))
         .collect();
     let mut all = bases.clone();
     if bases.is_empty() {
         bases.push(workdir.to_path_buf());
     }
     for (_, text) in &found.paths {
-        all.extend(bases.iter().map(|base| base.join(plain(text))));
+        all.extend(bases.iter().map(|base| base.join(strip_file_scheme(text))));
     }
     all.dedup();
     all
 }
 
 /// Returns the resolved folder that contains all files of a call. No symbolic link is on the way to it.
-pub(super) fn folder(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Option<PathBuf> {
-    let named = files(arguments, schema, workdir);
+pub(super) fn common_folder(
+    arguments: &Map<String, Value>,
+    schema: &Value,
+    workdir: &Path,
+) -> Option<PathBuf> {
+    let named = named_files(arguments, schema, workdir);
     let mut parents = named
         .iter()
-        .map(|file| place::real(file).parent().map(Path::to_path_buf));
+        .map(|file| place::real_path(file).parent().map(Path::to_path_buf));
     let first = parents.next()??;
     let same = parents.all(|parent| parent.as_ref() == Some(&first));
     (same && first != Path::new("/")).then_some(first)
@@ -129,20 +133,20 @@ pub(super) fn folder(arguments: &Map<String, Value>, schema: &Value, workdir: &P
 
 /// Returns the files that a call uses, without its working directory. Paths stay as written, so two names of one file count as two.
 pub(super) fn works_on(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
-    let found = named(arguments, Some(schema));
-    let base = found
-        .workdirs
-        .first()
-        .map_or_else(|| workdir.to_path_buf(), |(_, text)| workdir.join(plain(text)));
+    let found = named_paths(arguments, Some(schema));
+    let base = found.workdirs.first().map_or_else(
+        || workdir.to_path_buf(),
+        |(_, text)| workdir.join(strip_file_scheme(text)),
+    );
     found
         .paths
         .iter()
-        .map(|(_, text)| base.join(plain(text)))
+        .map(|(_, text)| base.join(strip_file_scheme(text)))
         .collect()
 }
 
 /// Returns the path of a `file:` URI, or the text itself.
-fn plain(text: &str) -> &str {
+fn strip_file_scheme(text: &str) -> &str {
     text.strip_prefix("file://").unwrap_or(text)
 }
 
@@ -157,7 +161,7 @@ pub(super) struct CallAuthorization {
 
 impl CallAuthorization {
     /// Makes an authorization without a person.
-    pub(super) fn policy() -> Self {
+    pub(super) fn by_policy() -> Self {
         Self {
             by: super::CallApprover::Policy,
             marks: Arc::default(),
@@ -166,7 +170,7 @@ impl CallAuthorization {
     }
 
     /// Makes a person's authorization for exactly this call.
-    pub(super) fn bound(by: super::CallApprover, grant: ExactGrant) -> Self {
+    pub(super) fn by_person(by: super::CallApprover, grant: ExactGrant) -> Self {
         Self {
             by,
             marks: grant.marks.as_slice().into(),

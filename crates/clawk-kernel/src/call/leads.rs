@@ -10,8 +10,8 @@ const MAX_PATHS: usize = 128;
 const MAX_LINKS: usize = 40;
 
 /// Returns a line for each absolute path in `named` whose resolved path differs. Blocking.
-pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
-    let base = real(workdir, MAX_LINKS).unwrap_or_else(|| workdir.to_path_buf());
+pub(super) fn resolved_path_lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
+    let base = real_path(workdir, MAX_LINKS).unwrap_or_else(|| workdir.to_path_buf());
     let said = |path: &Path| match path.strip_prefix(workdir) {
         Ok(below) => base.join(below),
         Err(_) => path.to_path_buf(), // silent-ok: it lies elsewhere
@@ -21,7 +21,7 @@ pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
         .take(MAX_PATHS)
         .filter_map(|path| {
             let (shown, said) = (path.display(), said(path));
-            match real(path, MAX_LINKS) {
+            match real_path(path, MAX_LINKS) {
                 Some(real) if real == said => None,
                 Some(real) => Some(format!("`{shown}` leads to `{}`", real.display())),
                 None => Some(format!("nobody can say where `{shown}` leads")),
@@ -34,7 +34,7 @@ pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
 }
 
 /// Returns the path behind all links, even if nothing exists there.
-fn real(path: &Path, links: usize) -> Option<PathBuf> {
+fn real_path(path: &Path, links: usize) -> Option<PathBuf> {
     if let Ok(place) = path.canonicalize() {
         return Some(place);
     }
@@ -42,8 +42,8 @@ fn real(path: &Path, links: usize) -> Option<PathBuf> {
     // The parent of a missing path is unknown, so `..` after it can't be resolved.
     let name = path.file_name()?;
     match std::fs::read_link(path) {
-        Ok(target) => real(&parent.join(target), links.checked_sub(1)?),
-        Err(_) => Some(real(parent, links.checked_sub(1)?)?.join(name)), // silent-ok: it is no link
+        Ok(target) => real_path(&parent.join(target), links.checked_sub(1)?),
+        Err(_) => Some(real_path(parent, links.checked_sub(1)?)?.join(name)), // silent-ok: it is no link
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
         symlink("/etc", work.join("out")).unwrap();
         let told = |path: &str| {
             let entry = folder.path().join("entry");
-            let lines = super::lines(&entry, &[entry.join(path)]);
+            let lines = super::resolved_path_lines(&entry, &[entry.join(path)]);
             lines
                 .first()
                 .map(|line| crate::sheet::CallPreview::from(vec![line.clone()]).whole())

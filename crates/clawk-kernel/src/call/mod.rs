@@ -41,34 +41,37 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use answers::PastApproval;
-pub(crate) use answers::{history, reply, reply_here, reply_plan, revoke, withdraw};
+pub(crate) use answers::{
+    past_approvals, reply_here, reply_plan, reply_to_question, revoke_grant, withdraw_questions,
+};
 pub(crate) use approval::{ApprovalRegistry, PendingCall};
 pub use approval::{ApprovalReply, GrantScope, ReplyOutcome};
 use ask::ApprovalRequest;
 pub(crate) use calls::CallGovernor;
 use decide::PolicyInput;
-pub(crate) use foretell::foretell;
+pub(crate) use foretell::predict_approval;
 use grant::CallAuthorization;
 pub use permit::Permit;
 use permit::made_from;
-pub(crate) use plan::{PlannedCall, put as plan};
+pub(crate) use plan::{PlannedCall, ask_plan as plan};
 pub(crate) use rank::CallOrder;
-pub(crate) use reconcile::reconcile;
+pub(crate) use reconcile::reconcile_effects;
 use record::CallRecord;
 pub(crate) use reopen::{
-    follow_grant, follow_revocation, open_questions, question_of, reopen, restore, restore_standing,
+    follow_grant, follow_revocation, open_questions, question_of, reopen_approvals, restore_approvals,
+    restore_standing,
 };
 use standing::GrantBasis;
 pub use standing::{GrantLifetime, StandingGrant};
-pub(crate) use suggest::append as suggest;
-pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
+pub(crate) use suggest::append_suggestion as suggest;
+pub use suggest::{FILE as SUGGESTED_RULES, suggested_rule};
 pub use tool_runner::ToolRunner;
 
 use crate::author::TextAuthor;
 use crate::carp::{self, AtlasGate};
 use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::checkpoint;
-use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, key};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, answer_key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
@@ -155,7 +158,7 @@ pub(crate) struct Context {
 impl Context {
     /// Returns the provenance of everything made in this context: the sources of its text, and the message's sender if they are
     /// below admin.
-    pub(crate) fn sources(&self) -> BTreeSet<String> {
+    pub(crate) fn output_origins(&self) -> BTreeSet<String> {
         let own = self.requester.as_ref().and_then(TextAuthor::own_origin);
         self.taint.iter().cloned().chain(own).collect()
     }
@@ -175,9 +178,11 @@ impl Context {
 
 impl CallerContext {
     /// Returns the autonomy level: the stricter of the Claw's and the member's.
-    pub(crate) fn autonomy(&self, calls: &CallGovernor) -> AutonomyLevel {
+    pub(crate) fn effective_autonomy(&self, calls: &CallGovernor) -> AutonomyLevel {
         let claw = calls.manifest.identity.autonomy;
-        self.member.as_ref().map_or(claw, |member| member.autonomy(claw))
+        self.member
+            .as_ref()
+            .map_or(claw, |member| member.effective_autonomy(claw))
     }
 }
 
@@ -191,26 +196,26 @@ pub(crate) fn call<'a>(
     mut request: Request,
     cancel: &'a CancellationToken,
 ) -> BoxFuture<'a, Result<ToolCallResult, CallError>> {
-    screen::names(calls, &mut request);
+    screen::redact_names(calls, &mut request);
     // Registered before the first await, so that an answer sent immediately after the call finds it (R18).
-    let seat = calls.desk.sit(&request.request_id);
+    let seat = calls.desk.register_call(&request.request_id);
     Box::pin(async move {
         // A running turn may finish its calls while the agent drains, but nothing new begins.
         let working = if caller.turn.is_some() {
-            calls.life.join()
+            calls.life.join_work()
         } else {
             calls
                 .life
-                .enter()
+                .begin_work()
                 .map_err(|state| CallError::NotReady { state })?
         };
         // The last known event in which another host records that it did not run this call.
         let mut passed = 0;
         let outcome = loop {
-            match here(calls, caller, &request, &seat, cancel).await {
+            match start_here(calls, caller, &request, &seat, cancel).await {
                 CallStart::Here(outcome) => break outcome,
                 CallStart::Elsewhere(asked) => {
-                    match elsewhere(calls, asked, &request.request_id, passed).await? {
+                    match wait_for_remote(calls, asked, &request.request_id, passed).await? {
                         RemoteCallOutcome::Answer(answer) => break answer,
                         RemoteCallOutcome::NotRun { row } => passed = row,
                     }
@@ -231,7 +236,7 @@ enum CallStart {
 }
 
 /// Runs the call from the claim to the answer, unless another host has begun the same call.
-async fn here(
+async fn start_here(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
@@ -240,14 +245,14 @@ async fn here(
 ) -> CallStart {
     let started_us = calls.clock().monotonic_us();
     let mut record = CallRecord::new(calls, caller, request);
-    let key = key(DedupMethod::Call, &request.request_id);
+    let key = answer_key(DedupMethod::Call, &request.request_id);
     let journal = &**calls.scribe.journal();
     let reused = || {
         CallStart::Here(Err(CallError::RequestIdReused {
             request_id: request.request_id.clone(),
         }))
     };
-    let guard = match calls.dedup.claim(key, record.request_hash, journal).await {
+    let guard = match calls.dedup.claim_request(key, record.request_hash, journal).await {
         Ok(Claim::Fresh(guard)) => guard,
         Ok(Claim::Answered(DedupAnswer::Call(answer))) => return CallStart::Here(answer),
         Ok(
@@ -261,9 +266,9 @@ async fn here(
     if asked.is_some_and(|asked| asked != record.request_hash) {
         return reused();
     }
-    let outcome = path(calls, caller, request, seat, &mut record, cancel).await;
-    let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
-    let outcome = record.close(outcome, started_us).await;
+    let outcome = run_path(calls, caller, request, seat, &mut record, cancel).await;
+    let outcome = screen::screen_outcome(calls, caller, &mut record, outcome, cancel).await;
+    let outcome = record.record_outcome(outcome, started_us).await;
     if matches!(
         outcome,
         Err(CallError::Journal(JournalError::Unmet(UnmetCondition::Claimed)))
@@ -273,18 +278,18 @@ async fn here(
     if let (Some(member), Err(error)) = (&caller.member, &outcome) {
         member.note_call(error, record.has_side_effects());
     }
-    record.tell(&outcome, started_us).await;
+    record.notify_outcome(&outcome, started_us).await;
     // A call that the journal refused before anything ran may be repeated. Any other call has had its answer.
     let pending = matches!(
         outcome,
         Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
     );
     let no_answer = matches!(&outcome, Err(error) if error.is_no_answer());
-    if !no_answer && (record.ran() || !(record.left_open() || pending)) {
-        guard.settle(DedupAnswer::Call(outcome.clone()));
+    if !no_answer && (record.has_run() || !(record.left_open() || pending)) {
+        guard.publish_answer(DedupAnswer::Call(outcome.clone()));
     }
     if !record.left_open() {
-        calls.desk.close(&request.request_id);
+        calls.desk.close_question(&request.request_id);
     }
     CallStart::Here(outcome)
 }
@@ -300,7 +305,7 @@ enum RemoteCallOutcome {
 
 /// Waits for the answer of the same call on another host, which is also this call's answer. If that host is lost, the host that
 /// takes over records its calls as `unknown`. Events up to row `passed` are older than that host's attempt.
-async fn elsewhere(
+async fn wait_for_remote(
     calls: &CallGovernor,
     (key, request_hash): (AnswerKey, clawk_proto::Digest),
     id: &RequestId,
@@ -309,7 +314,7 @@ async fn elsewhere(
     let journal = &**calls.scribe.journal();
     let until = tokio::time::Instant::now() + ELSEWHERE;
     loop {
-        match calls.dedup.recorded(key, request_hash, journal).await? {
+        match calls.dedup.recorded_outcome(key, request_hash, journal).await? {
             Some(RemoteClaimOutcome::Answered(Claim::Answered(DedupAnswer::Call(answer)))) => {
                 return Ok(RemoteCallOutcome::Answer(answer));
             }
@@ -331,7 +336,7 @@ async fn elsewhere(
 }
 
 /// Runs the path from the checks to the outcome, in R12's order.
-async fn path(
+async fn run_path(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
@@ -339,15 +344,15 @@ async fn path(
     record: &mut CallRecord<'_>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
-    let gate = gate(calls, caller, request).await?;
+    let gate = atlas_gate(calls, caller, request).await?;
     let tool = tool_of(calls, caller, request, gate.as_ref()).await?;
-    let described = calls.described(&tool).await?;
+    let described = calls.describe_tool(&tool).await?;
     check_arguments(&described, request)?;
-    let screened = screen::arguments(calls, caller, record, request).await?;
+    let screened = screen::screen_arguments(calls, caller, record, request).await?;
     let request = screened.as_ref();
     let arguments = &request.arguments;
-    record.know(&described);
-    let held = hold(calls, caller, &described, request, cancel)?;
+    record.set_description(&described);
+    let held = guard_call(calls, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
     let case = PolicyInput {
         calls,
@@ -357,16 +362,16 @@ async fn path(
         described: &described,
         basis: GrantBasis::default(),
     };
-    let (verdict, asked) = judge(case, gate.as_ref(), record).await?;
+    let (verdict, asked) = judge_call(case, gate.as_ref(), record).await?;
     check_audit(calls, request, &verdict)?;
-    record.hold(spend::reserve(calls, caller, request, &tool, &described)?);
+    record.hold_budget(spend::reserve_call(calls, caller, request, &tool, &described)?);
     calls.rates.take_call(&request.tool, calls.scribe.now())?;
     calls
         .runner
-        .preflight(&tool.name, arguments, &tool.plan, &calls.workdir)
+        .preflight_call(&tool.name, arguments, &tool.plan, &calls.workdir)
         .map_err(CallError::Sandbox)?;
     if described.reaches_network() {
-        reach::check(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
+        reach::check_urls(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
     }
     let (tool, described, verdict) = (&*tool, &*described, &verdict);
     let asking = ApprovalRequest {
@@ -380,27 +385,27 @@ async fn path(
         cancel,
     };
     let leave = match verdict.effect {
-        Effect::Ask(_) if caller.pends => asking.pend(record).await?,
+        Effect::Ask(_) if caller.pends => asking.find_or_ask(record).await?,
         Effect::Ask(_) => {
             // While a person decides, others may use the reserved budget.
             record.let_go();
-            let leave = asking.ask(record).await?;
-            record.hold(spend::reserve(calls, caller, request, tool, described)?);
+            let leave = asking.ask_person(record).await?;
+            record.hold_budget(spend::reserve_call(calls, caller, request, tool, described)?);
             leave
         }
         Effect::Allow | Effect::AuditOnly | Effect::Deny => {
-            asking.unasked()?;
-            CallAuthorization::policy()
+            asking.settle_unasked()?;
+            CallAuthorization::by_policy()
         }
     };
     if let Some(gate) = &gate {
-        record.charged(gate.charge(&calls.carp, arguments, asked)?);
+        record.record_charge(gate.charge_execution(&calls.carp, arguments, asked)?);
     }
-    record.decided(verdict, &leave.by).await?;
+    record.record_decision(verdict, &leave.by).await?;
     let limit = gate
         .as_ref()
         .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
-    let idempotent = described.idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
+    let idempotent = described.is_idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
     let outcome = run(&asking, &leave, (limit, idempotent), record).await;
     let outcome = left_open(&asking, outcome, record)?;
     Ok(match &gate {
@@ -415,20 +420,20 @@ fn left_open(
     outcome: Result<RunOutcome, CallError>,
     record: &mut CallRecord<'_>,
 ) -> Result<RunOutcome, CallError> {
-    if outcome.is_err() && at.tool.skill.is_some() && checkpoint::outlives(at.calls, at.caller) {
+    if outcome.is_err() && at.tool.skill.is_some() && checkpoint::outlives_stop(at.calls, at.caller) {
         record.leave_open();
     }
     outcome
 }
 
 /// Runs the Atlases' gate before a call, if the call names an action.
-async fn gate(
+async fn atlas_gate(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
 ) -> Result<Option<AtlasGate>, CallError> {
     let (name, under) = (request.tool.as_str(), request.under.as_ref());
-    AtlasGate::of(
+    AtlasGate::for_call(
         (&calls.carp, &calls.catalog),
         caller.thread.session,
         (name, under),
@@ -438,37 +443,39 @@ async fn gate(
 
 /// Returns the combined verdict of all layers, including the Atlases, unless it is a refusal; and whether the Atlases require an
 /// approval.
-async fn judge(
+async fn judge_call(
     case: PolicyInput<'_>,
     gate: Option<&AtlasGate>,
     record: &mut CallRecord<'_>,
 ) -> Result<(Verdict, bool), CallError> {
     let case = PolicyInput {
-        basis: case.basis().await,
+        basis: case.grant_basis().await,
         ..case
     };
     let PolicyInput { calls, request, .. } = case;
-    let mut places = case.look().await;
+    let mut places = case.resolve_judged_paths().await;
     let atlas = gate
-        .map(|gate| gate.judge(&calls.carp, &request.arguments))
+        .map(|gate| gate.judge_call(&calls.carp, &request.arguments))
         .transpose()?;
     if let (Some(gate), Some(atlas)) = (gate, &atlas) {
-        record.governed(gate, atlas);
+        record.record_atlas_judgement(gate, atlas);
     }
     let ours = atlas.as_ref().map(|atlas| atlas.verdict.clone());
-    let judged = case.decide(record.parameters, places.as_ref(), ours);
+    let judged = case.decide_call(record.parameters, places.as_ref(), ours);
     if let Some(places) = &places {
-        record.apart = Arc::new(case.apart(places, judged.verdict()));
+        record.apart = Arc::new(case.excluded_paths(places, judged.verdict()));
     }
     // A person's grant is bound to the call's resolved paths.
     if places.is_none() && matches!(judged.verdict().effect, Effect::Ask(_)) {
-        places = Some(case.find(BTreeMap::new()).await);
+        places = Some(case.resolve_paths(BTreeMap::new()).await);
     }
-    record.led = places.as_ref().and_then(|places| case.led(places));
-    let verdict = judged.permitted(&request.tool).map_err(|error| match &atlas {
-        Some(atlas) => atlas.words(error),
-        None => error,
-    })?;
+    record.led = places.as_ref().and_then(|places| case.resolved_digest(places));
+    let verdict = judged
+        .require_permitted(&request.tool)
+        .map_err(|error| match &atlas {
+            Some(atlas) => atlas.reword_error(error),
+            None => error,
+        })?;
     Ok((verdict, atlas.is_some_and(|atlas| atlas.asks)))
 }
 
@@ -482,13 +489,13 @@ async fn tool_of(
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     // A name that a rule always refuses is refused before a server is asked.
     if calls.engine.always_denies_by_name(&request.tool).is_none() {
-        calls.catalog.prepare(name, &*calls.runner).await?;
+        calls.catalog.prepare_tool(name, &*calls.runner).await?;
     }
-    resolve(calls, caller, request, gate)
+    resolve_tool(calls, caller, request, gate)
 }
 
 /// Returns the tool with the narrowing names of the request applied (R15, R17).
-fn resolve(
+fn resolve_tool(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
@@ -498,30 +505,35 @@ fn resolve(
     if gate.is_some()
         && let Some(verdict) = calls.engine.always_denies_by_name(&request.tool)
     {
-        return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
+        return Err(decide::denied_error(&request.tool, &verdict, DeniedBy::Policy));
     }
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     let reads_output = || {
         let entry = calls.catalog.output_read().filter(|entry| *entry.name == **name);
-        entry.filter(|_| calls.cuts.any(caller.thread.session)).cloned()
+        entry
+            .filter(|_| calls.cuts.has_cuts(caller.thread.session))
+            .cloned()
     };
     let of_team = || {
         let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
         offered.into_iter().find(|entry| *entry.name == **name)
     };
     let of_skill = || {
-        let invokes = caller.turn.is_some() && caller.depth == 0 && roles::triggers(caller.role);
+        let invokes = caller.turn.is_some() && caller.depth == 0 && roles::may_trigger(caller.role);
         invokes.then(|| calls.catalog.of_skill(name)).flatten()
     };
     let samples = || {
-        let entry = calls.catalog.sampling().filter(|entry| *entry.name == **name);
-        entry.filter(|_| sampling::may(caller)).cloned()
+        let entry = calls
+            .catalog
+            .sampling_entry()
+            .filter(|entry| *entry.name == **name);
+        entry.filter(|_| sampling::may_sample(caller)).cloned()
     };
     let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
     let Some(tool) = found.or_else(of_skill).or_else(samples) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
-            Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
-            None => calls.catalog.unknown(&request.tool),
+            Some(verdict) => decide::denied_error(&request.tool, &verdict, DeniedBy::Policy),
+            None => calls.catalog.unknown_tool(&request.tool),
         });
     };
     let unknown = |member: &str, name: &str| CallError::UnknownReference {
@@ -534,15 +546,15 @@ fn resolve(
         return Err(unknown("policy", name));
     }
     match &request.sandbox {
-        Some(name) if name == clawk_policy::engine::DENY_ALL => Err(decide::denied(
+        Some(name) if name == clawk_policy::engine::DENY_ALL => Err(decide::denied_error(
             &request.tool,
             &Verdict::deny("the sandbox `deny-all` denies everything"),
             DeniedBy::Policy,
         )),
-        Some(name) => match calls.catalog.within(&tool, name) {
+        Some(name) => match calls.catalog.narrow_to_sandbox(&tool, name) {
             None => Err(unknown("sandbox", name)),
             Some(Ok(tool)) => Ok(tool),
-            Some(Err(why)) => Err(decide::denied(
+            Some(Err(why)) => Err(decide::denied_error(
                 &request.tool,
                 &Verdict::deny(why),
                 DeniedBy::Policy,
@@ -553,7 +565,7 @@ fn resolve(
 }
 
 /// Puts the call under the emergency stop: from here on a stop refuses or ends it.
-fn hold<'a>(
+fn guard_call<'a>(
     calls: &'a CallGovernor,
     caller: &CallerContext,
     described: &DescribedTool,
@@ -562,8 +574,8 @@ fn hold<'a>(
 ) -> Result<stop::StopGuard<'a>, CallError> {
     calls
         .brake
-        .hold(caller.thread.session, described.stopped_by(), cancel)
-        .map_err(|stop| stop::refused(&request.tool, &stop))
+        .guard_work(caller.thread.session, described.stopped_by(), cancel)
+        .map_err(|stop| stop::stopped_error(&request.tool, &stop))
 }
 
 /// Refuses a call that must be audited while its audit can't be written.
@@ -571,7 +583,7 @@ fn check_audit(calls: &CallGovernor, request: &Request, verdict: &Verdict) -> Re
     let owed = verdict.audit || verdict.effect == Effect::AuditOnly;
     if owed && !calls.audit_writable.load(Ordering::Acquire) {
         let reason = "it must be audited, and the audit's destination takes no records now";
-        return Err(decide::denied(
+        return Err(decide::denied_error(
             &request.tool,
             &Verdict {
                 rule_id: verdict.rule_id.clone(),
@@ -585,7 +597,7 @@ fn check_audit(calls: &CallGovernor, request: &Request, verdict: &Verdict) -> Re
 }
 
 fn check_arguments(described: &DescribedTool, request: &Request) -> Result<(), CallError> {
-    described.check(&request.tool, &Value::Object(request.arguments.clone()))
+    described.check_arguments(&request.tool, &Value::Object(request.arguments.clone()))
 }
 
 /// Who allowed a call.
@@ -653,23 +665,29 @@ async fn run(
             sources: record.sources.clone(),
         };
         let outcome = match &tool.skill {
-            Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
+            Some(skill) => {
+                (calls.composite)(calls, caller, skill, permit, record.inner_account(), cancel).await
+            }
             None if tool.reads_output => {
                 let session = caller.thread.session;
-                let window = calls.models.window(session, calls.models.primary());
-                let cuts = (&*calls.cuts, calls.shown.within(window));
+                let window = calls
+                    .models
+                    .window_tokens(session, calls.models.primary_provider());
+                let cuts = (&*calls.cuts, calls.shown.limited_to_window(window));
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
             None if tool.joins.is_some() => {
-                skill::join(calls, caller, tool, permit.arguments(), cancel).await
+                skill::join_skill(calls, caller, tool, permit.arguments(), cancel).await
             }
-            None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
+            None if tool.samples => {
+                sampling::run(calls, caller, &permit, &record.inner_account(), cancel).await
+            }
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await
             }
             None => match calls.team.as_ref().filter(|_| tool.of_team) {
                 Some(team) => {
-                    let made_from = caller.context.sources();
+                    let made_from = caller.context.output_origins();
                     let calling = SwarmToolCaller {
                         calls,
                         session: caller.thread.session,
@@ -697,15 +715,15 @@ async fn run(
             return before;
         }
         let outcome = outcome
-            .map(|ran| described.fitting(ran))
-            .map_err(|error| failed(&tool.name, error));
+            .map(|ran| described.enforce_output_schema(ran))
+            .map_err(|error| run_failure(&tool.name, error));
         if let (true, Some(retry)) = (again, &retry) {
-            let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random());
+            let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random_u64());
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
                     // The preconditions of the first attempt must still hold for the next one.
-                    if at.stands(record, leave).await {
+                    if at.is_still_valid(record, leave).await {
                         ended = Some(outcome);
                         continue;
                     }
@@ -729,7 +747,7 @@ fn not_begun(calls: &CallGovernor, caller: &CallerContext, request: &Request) ->
     }
 }
 
-fn failed(tool: &str, error: RunError) -> CallError {
+fn run_failure(tool: &str, error: RunError) -> CallError {
     let tool = tool.to_owned();
     match error {
         RunError::Sandbox(refusal) => CallError::Sandbox(refusal),

@@ -15,14 +15,17 @@ impl ApprovalRequest<'_> {
     ///
     /// # Errors
     /// The request waits, a person said no, or a precondition has changed.
-    pub(super) async fn pend(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
+    pub(super) async fn find_or_ask(
+        &self,
+        record: &mut CallRecord<'_>,
+    ) -> Result<CallAuthorization, CallError> {
         let tool = || self.request.tool.clone();
         let Some(under) = &self.request.under else {
             return Err(CallError::Cancelled { tool: tool() });
         };
-        let now = self.look(record).await?;
-        let sheet = Arc::new(self.sheet().await);
-        match carp::pend(
+        let now = self.observe_grant(record).await?;
+        let sheet = Arc::new(self.build_preview().await);
+        match carp::defer_approval(
             &self.calls.carp,
             under,
             &self.request.tool,
@@ -31,17 +34,17 @@ impl ApprovalRequest<'_> {
             (now, sheet),
         )? {
             DeferredApproval::Approved { by, shown } => {
-                record.told("approve", &by, None);
-                self.holds(record, &shown).await?;
-                Ok(CallAuthorization::bound(CallApprover::Person(by), shown))
+                record.record_early_answer("approve", &by, None);
+                self.check_unchanged(record, &shown).await?;
+                Ok(CallAuthorization::by_person(CallApprover::Person(by), shown))
             }
             DeferredApproval::Denied { by, reason } => {
-                record.told("deny", &by, reason.as_deref());
+                record.record_early_answer("deny", &by, reason.as_deref());
                 let tool = tool();
                 Err(CallError::ApprovalDenied { tool, by, reason })
             }
             DeferredApproval::Waits(view) => {
-                record.pending(&view, self.verdict).await?;
+                record.record_pending(&view, self.verdict).await?;
                 Err(CallError::ApprovalPending {
                     tool: tool(),
                     approval_id: view.id.to_string(),

@@ -63,7 +63,7 @@ impl Permit {
 
     /// Returns the sandbox plan of the run.
     #[must_use]
-    pub fn plan(&self) -> &Arc<Plan> {
+    pub fn sandbox_plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
@@ -88,14 +88,14 @@ impl Permit {
     /// Returns the files that the call names, with their state when a person was asked; empty if nobody was asked. A runner that
     /// opens one of them must check the open file's state, and must do nothing if it differs.
     #[must_use]
-    pub fn marks(&self) -> &[FileMark] {
+    pub fn file_marks(&self) -> &[FileMark] {
         &self.marks
     }
 
     /// Returns the paths that the call must not touch, because rules are stricter there than for the call itself. A tool that walks
     /// through folders skips them, and a runner that opens files opens none there.
     #[must_use]
-    pub fn apart(&self) -> &ExcludedPaths {
+    pub fn excluded_paths(&self) -> &ExcludedPaths {
         &self.apart
     }
 
@@ -138,9 +138,9 @@ pub(super) fn made_from(
     described: &DescribedTool,
     arguments: &Map<String, Value>,
 ) -> Vec<String> {
-    let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));
-    let read = caller.context.read.told().into_values().flatten();
-    let mut all = caller.context.sources();
+    let own = taint::of_call(&tool.name, arguments, taint::tool_text_origin(tool, described));
+    let read = caller.context.read.collected_files().into_values().flatten();
+    let mut all = caller.context.output_origins();
     all.extend(own);
     all.extend(read);
     all.into_iter().collect()

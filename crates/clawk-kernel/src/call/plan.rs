@@ -15,8 +15,8 @@ use super::grant::works_on;
 use super::record::CallRecord;
 use super::standing::GrantBasis;
 use super::{
-    CallGovernor, CallerContext, Request, check_arguments, check_audit, hold, judge, reach, screen, spend,
-    tool_of,
+    CallGovernor, CallerContext, Request, check_arguments, check_audit, guard_call, judge_call, reach,
+    screen, spend, tool_of,
 };
 use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
@@ -63,7 +63,7 @@ type TouchedFiles = Vec<(u32, PathBuf)>;
 ///
 /// # Errors
 /// The journal can't be written. Then nobody is asked.
-pub(crate) async fn put(
+pub(crate) async fn ask_plan(
     calls: &CallGovernor,
     wanted: &[PlannedCall],
     of: u32,
@@ -72,7 +72,7 @@ pub(crate) async fn put(
     for wanted in wanted.iter().take(MAX_STEPS) {
         let tool: String = wanted.request.tool.chars().take(64).collect();
         let number = wanted.number;
-        match outlook(calls, wanted, &mut touched).await {
+        match forecast_call(calls, wanted, &mut touched).await {
             Ok(CallForecast::Asks(step)) => asks.push(step),
             Ok(CallForecast::Runs) => beside.push(format!("step {number}: `{tool}` needs no question")),
             Ok(CallForecast::Later(why)) => {
@@ -81,13 +81,13 @@ pub(crate) async fn put(
                 ));
             }
             // The path will refuse the call and tell the model. So the person is not asked.
-            Err(error) => beside.push(refused(calls, wanted, &tool, &error)),
+            Err(error) => beside.push(refusal_note(calls, wanted, &tool, &error)),
         }
     }
     if asks.len() < 2 {
         return Ok(None);
     }
-    let id = RequestId::from(calls.clock().uuid());
+    let id = RequestId::from(calls.clock().new_uuid());
     let (mut drafts, mut open, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for step in asks {
         let PlanStepQuestion {
@@ -104,7 +104,7 @@ pub(crate) async fn put(
             of,
             beside: beside.clone(),
         });
-        record.asks(&question, &grant, &verdict, approval);
+        record.add_question(&question, &grant, &verdict, approval);
         open.push(OpenApproval {
             question: question.clone(),
             grant,
@@ -117,12 +117,12 @@ pub(crate) async fn put(
     }
     // Written completely or not at all, so that no half plan is recorded.
     calls.scribe.write(drafts).await?;
-    calls.desk.reopen(open);
+    calls.desk.reopen_questions(open);
     Ok(Some(Plan { id, steps }))
 }
 
 /// Returns the text beside a step that can't run, and for which nobody is asked.
-fn refused(calls: &CallGovernor, wanted: &PlannedCall, tool: &str, error: &CallError) -> String {
+fn refusal_note(calls: &CallGovernor, wanted: &PlannedCall, tool: &str, error: &CallError) -> String {
     let number = wanted.number;
     // The reason may quote arguments. If they hold a secret, it is kept out of the request.
     if !screen::finds_nothing(calls, &wanted.request) {
@@ -141,15 +141,16 @@ fn stands_against(
     described: &DescribedTool,
 ) -> Result<(), CallError> {
     let PlannedCall { caller, request, .. } = wanted;
-    drop(hold(calls, caller, described, request, &calls.life.stop)?);
-    drop(spend::reserve(calls, caller, request, tool, described)?);
+    drop(guard_call(calls, caller, described, request, &calls.life.stop)?);
+    drop(spend::reserve_call(calls, caller, request, tool, described)?);
     calls.rates.has_room(&request.tool, calls.scribe.now())?;
     calls
         .runner
-        .foresee(&tool.name, &request.arguments, &tool.plan, &calls.workdir)
+        .preflight_later(&tool.name, &request.arguments, &tool.plan, &calls.workdir)
         .map_err(CallError::Sandbox)?;
     if described.reaches_network() {
-        reach::check(&described.input_schema, &request.arguments, &tool.plan).map_err(CallError::Sandbox)?;
+        reach::check_urls(&described.input_schema, &request.arguments, &tool.plan)
+            .map_err(CallError::Sandbox)?;
     }
     Ok(())
 }
@@ -158,7 +159,7 @@ fn stands_against(
 ///
 /// # Errors
 /// The call will be refused.
-async fn outlook<'a>(
+async fn forecast_call<'a>(
     calls: &'a CallGovernor,
     wanted: &'a PlannedCall,
     touched: &mut TouchedFiles,
@@ -168,12 +169,12 @@ async fn outlook<'a>(
         caller,
         request,
     } = wanted;
-    let gate = super::gate(calls, caller, request).await?;
+    let gate = super::atlas_gate(calls, caller, request).await?;
     let tool = tool_of(calls, caller, request, gate.as_ref()).await?;
-    let described = calls.described(&tool).await?;
+    let described = calls.describe_tool(&tool).await?;
     check_arguments(&described, request)?;
     let mut record = CallRecord::new(calls, caller, request);
-    record.know(&described);
+    record.set_description(&described);
     let case = PolicyInput {
         calls,
         caller,
@@ -182,7 +183,7 @@ async fn outlook<'a>(
         described: &described,
         basis: GrantBasis::default(),
     };
-    let (verdict, _) = judge(case, gate.as_ref(), &mut record).await?;
+    let (verdict, _) = judge_call(case, gate.as_ref(), &mut record).await?;
     check_audit(calls, request, &verdict)?;
     stands_against(calls, wanted, &tool, &described)?;
     let workdir = &calls.workdir;
@@ -202,7 +203,7 @@ async fn outlook<'a>(
     if !screen::finds_nothing(calls, request) {
         return Ok(CallForecast::Later("screening changes it".to_owned()));
     }
-    let seat = calls.desk.sit(&request.request_id);
+    let seat = calls.desk.register_call(&request.request_id);
     let asking = ApprovalRequest {
         calls,
         caller,
@@ -213,8 +214,8 @@ async fn outlook<'a>(
         verdict: &verdict,
         cancel: &calls.life.stop,
     };
-    let grant = asking.look(&record).await?;
-    let question = asking.question(approval).await;
+    let grant = asking.observe_grant(&record).await?;
+    let question = asking.build_question(approval).await;
     Ok(CallForecast::Asks(Box::new(PlanStepQuestion {
         number: *number,
         record,

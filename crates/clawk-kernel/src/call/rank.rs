@@ -15,7 +15,7 @@ pub(crate) struct CallOrder {
 
 impl CallOrder {
     /// Returns an endless sequence of positions.
-    pub(crate) fn queue() -> impl Iterator<Item = Self> {
+    pub(crate) fn in_sequence() -> impl Iterator<Item = Self> {
         let mut before = Vec::new();
         std::iter::from_fn(move || {
             let rank = Self {
@@ -31,7 +31,7 @@ impl CallOrder {
     ///
     /// # Errors
     /// The call was cancelled meanwhile.
-    pub(crate) async fn turn(&self, cancel: &CancellationToken) -> Result<(), RunError> {
+    pub(crate) async fn wait_for_turn(&self, cancel: &CancellationToken) -> Result<(), RunError> {
         for before in &self.before {
             tokio::select! {
                 biased;
@@ -43,7 +43,7 @@ impl CallOrder {
     }
 
     /// Marks this call's work as handed out, or the call as ended.
-    pub(crate) fn done(&self) {
+    pub(crate) fn mark_done(&self) {
         self.own.cancel();
     }
 }
@@ -55,17 +55,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn work_is_given_out_in_order_and_a_refused_call_holds_nobody_up() {
         let cancel = CancellationToken::new();
-        let ranks: Vec<CallOrder> = CallOrder::queue().take(3).collect();
-        let (third, second) = (ranks[2].turn(&cancel), ranks[1].turn(&cancel));
+        let ranks: Vec<CallOrder> = CallOrder::in_sequence().take(3).collect();
+        let (third, second) = (ranks[2].wait_for_turn(&cancel), ranks[1].wait_for_turn(&cancel));
         tokio::pin!(third, second);
         assert!(futures::poll!(&mut third).is_pending());
         assert!(futures::poll!(&mut second).is_pending());
-        ranks[1].done();
+        ranks[1].mark_done();
         assert!(futures::poll!(&mut third).is_pending(), "the first has not begun");
-        ranks[0].done();
+        ranks[0].mark_done();
         assert!(second.await.is_ok() && third.await.is_ok());
-        let stuck = CallOrder::queue().nth(1).unwrap_or_default();
+        let stuck = CallOrder::in_sequence().nth(1).unwrap_or_default();
         cancel.cancel();
-        assert!(matches!(stuck.turn(&cancel).await, Err(RunError::Cancelled)));
+        assert!(matches!(
+            stuck.wait_for_turn(&cancel).await,
+            Err(RunError::Cancelled)
+        ));
     }
 }

@@ -15,7 +15,7 @@ const FORMATS: [&str; 4] = ["uri", "url", "iri", "uri-reference"];
 ///
 /// # Errors
 /// The plan refuses a host.
-pub(super) fn check(
+pub(super) fn check_urls(
     schema: &Value,
     arguments: &Map<String, Value>,
     plan: &Plan,
@@ -36,7 +36,7 @@ pub(super) fn check(
             Some(one) => std::slice::from_ref(one),
             None => continue,
         };
-        for (host, port) in given.iter().filter_map(Value::as_str).filter_map(place) {
+        for (host, port) in given.iter().filter_map(Value::as_str).filter_map(parse_host_port) {
             plan.preflight(&Request::Url { host: &host, port })?;
         }
     }
@@ -45,7 +45,7 @@ pub(super) fn check(
 
 /// Returns host and port of a URL with an authority. If other parsers might read it differently, returns a host that no rule
 /// allows.
-fn place(url: &str) -> Option<(String, u16)> {
+fn parse_host_port(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once(':')?;
     let known = match scheme.to_ascii_lowercase().as_str() {
         "http" | "ws" => 80,

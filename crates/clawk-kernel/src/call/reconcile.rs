@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallApprover, CallGovernor, CallOrder, CallRecord, CallerContext, Permit, Request, failed, path,
+    CallApprover, CallGovernor, CallOrder, CallRecord, CallerContext, Permit, Request, run_failure, run_path,
 };
 use crate::catalog::CatalogEntry;
 use crate::effect::{self, EffectSettlement, SettlementMethod};
@@ -26,7 +26,7 @@ use crate::watch::NoticeSender;
 const CHECK_MS: u64 = 30_000;
 
 /// Tries to reconcile every unknown effect once. Those that stay unknown wait for a person.
-pub(crate) async fn reconcile(calls: &Arc<CallGovernor>) {
+pub(crate) async fn reconcile_effects(calls: &Arc<CallGovernor>) {
     let open = match calls.scribe.journal().open_effects().await {
         Ok(open) => open,
         Err(error) => {
@@ -40,7 +40,7 @@ pub(crate) async fn reconcile(calls: &Arc<CallGovernor>) {
         }
         let found = match find_out(calls, &effect).await {
             Ok(Some((how, outcome))) => {
-                let by = how.word();
+                let by = how.as_str();
                 effect::resolve_one(&calls.scribe, &effect, outcome, (how, by, None)).await
             }
             Ok(None) => Ok(false),
@@ -66,14 +66,14 @@ async fn find_out(
     calls: &CallGovernor,
     effect: &OpenEffect,
 ) -> Result<Option<(SettlementMethod, EffectSettlement)>, CallError> {
-    let mend = calls.runner.mend(&effect.tool);
+    let mend = calls.runner.reconcile_method(&effect.tool);
     if mend == ReconcileMethod::Person {
         return Ok(None);
     }
     let Some(entry) = calls.catalog.get(&effect.tool) else {
         return Ok(None);
     };
-    let content = calls.scribe.journal().content(effect.parameters).await?;
+    let content = calls.scribe.journal().read_content(effect.parameters).await?;
     // Without its arguments, which were erased, a call can't be checked.
     let Some(arguments) = content.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok())
     else {
@@ -93,7 +93,7 @@ async fn find_out(
         role: Role::Admin,
         pends: false,
         notices: NoticeSender::default(),
-        purse: calls.purses.root().clone(),
+        purse: calls.purses.root_account().clone(),
         context: Arc::default(),
         member: None,
         rank: CallOrder::default(),
@@ -101,20 +101,20 @@ async fn find_out(
     let cancel = calls.life.stop.child_token();
     match mend {
         ReconcileMethod::Person => Ok(None),
-        ReconcileMethod::SameKey => again(calls, &caller, effect, arguments, &cancel).await,
+        ReconcileMethod::SameKey => retry_call(calls, &caller, effect, arguments, &cancel).await,
         ReconcileMethod::Check => {
-            let answer = check(calls, &caller, &entry, facts(effect, arguments), &cancel).await?;
-            Ok(said(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
+            let answer = run_check(calls, &caller, &entry, effect_facts(effect, arguments), &cancel).await?;
+            Ok(parse_settlement(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
         }
         ReconcileMethod::Tool(name) => {
-            let answer = by_tool(calls, &caller, &name, facts(effect, arguments), &cancel).await?;
-            Ok(said(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
+            let answer = by_tool(calls, &caller, &name, effect_facts(effect, arguments), &cancel).await?;
+            Ok(parse_settlement(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
         }
     }
 }
 
 /// Returns the arguments of a check.
-fn facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Value> {
+fn effect_facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Value> {
     let facts = json!({"request_id": effect.request_id, "tool": effect.tool, "arguments": arguments});
     match facts {
         Value::Object(facts) => facts,
@@ -123,7 +123,7 @@ fn facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Valu
 }
 
 /// Parses the check's answer: `done`, `not-done`, or unknown.
-fn said(answer: &ToolCallResult) -> Option<EffectSettlement> {
+fn parse_settlement(answer: &ToolCallResult) -> Option<EffectSettlement> {
     if answer.is_error {
         return None;
     }
@@ -139,22 +139,22 @@ fn said(answer: &ToolCallResult) -> Option<EffectSettlement> {
 }
 
 /// Runs the check of `clawk.toml`. The operator who wrote it decided it; it is recorded and runs with a permit.
-async fn check(
+async fn run_check(
     calls: &CallGovernor,
     caller: &CallerContext,
     entry: &CatalogEntry,
     facts: Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<ToolCallResult, CallError> {
-    let request = request(calls, format!("{}:check", entry.name), facts);
+    let request = build_request(calls, format!("{}:check", entry.name), facts);
     let started_us = calls.clock().monotonic_us();
     let mut record = CallRecord::new(calls, caller, &request);
-    record.harmless();
+    record.mark_harmless();
     let verdict = Verdict {
         reason: Some("`reconcile` of clawk.toml".into()),
         ..Verdict::allow()
     };
-    record.decided(&verdict, &CallApprover::Policy).await?;
+    record.record_decision(&verdict, &CallApprover::Policy).await?;
     let permit = Permit {
         tool: Arc::clone(&entry.name),
         arguments: request.arguments.clone(),
@@ -171,9 +171,9 @@ async fn check(
         made_from: Vec::new(),
         sources: record.sources.clone(),
     };
-    let outcome = calls.runner.check(permit, cancel).await;
-    let outcome = outcome.map_err(|error| failed(&entry.name, error));
-    record.close(outcome, started_us).await
+    let outcome = calls.runner.run_check(permit, cancel).await;
+    let outcome = outcome.map_err(|error| run_failure(&entry.name, error));
+    record.record_outcome(outcome, started_us).await
 }
 
 /// Runs a declared tool as the check. It is an ordinary call, and the tool must have no side effects.
@@ -187,21 +187,27 @@ async fn by_tool(
     let entry = calls
         .catalog
         .get(name)
-        .ok_or_else(|| calls.catalog.unknown(name))?;
-    if !calls.described(&entry).await?.read_only() {
+        .ok_or_else(|| calls.catalog.unknown_tool(name))?;
+    if !calls.describe_tool(&entry).await?.read_only() {
         return Err(CallError::Unavailable {
             tool: name.to_owned(),
             reason: "a tool with side effects can't be a `reconcile` check".to_owned(),
         });
     }
-    super::call(calls, caller, request(calls, name.to_owned(), facts), cancel).await
+    super::call(
+        calls,
+        caller,
+        build_request(calls, name.to_owned(), facts),
+        cancel,
+    )
+    .await
 }
 
-fn request(calls: &CallGovernor, tool: String, arguments: Map<String, Value>) -> Request {
+fn build_request(calls: &CallGovernor, tool: String, arguments: Map<String, Value>) -> Request {
     Request {
         tool,
         arguments,
-        request_id: RequestId::from(calls.clock().uuid()),
+        request_id: RequestId::from(calls.clock().new_uuid()),
         identity: calls.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
@@ -211,7 +217,7 @@ fn request(calls: &CallGovernor, tool: String, arguments: Map<String, Value>) ->
 }
 
 /// Sends the same request with the same id as its key through the whole path. Today's rules apply, so it may need an approval.
-async fn again(
+async fn retry_call(
     calls: &CallGovernor,
     caller: &CallerContext,
     effect: &OpenEffect,
@@ -220,13 +226,13 @@ async fn again(
 ) -> Result<Option<(SettlementMethod, EffectSettlement)>, CallError> {
     let request = Request {
         request_id: effect.request_id.clone(),
-        ..request(calls, effect.tool.clone(), arguments)
+        ..build_request(calls, effect.tool.clone(), arguments)
     };
-    let seat = calls.desk.sit(&request.request_id);
+    let seat = calls.desk.register_call(&request.request_id);
     let started_us = calls.clock().monotonic_us();
     let mut record = CallRecord::new(calls, caller, &request);
-    let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
-    let answer = record.close(outcome, started_us).await?;
+    let outcome = run_path(calls, caller, &request, &seat, &mut record, cancel).await;
+    let answer = record.record_outcome(outcome, started_us).await?;
     // The other side knows the key, so its answer about the request is valid. A failure now says nothing about the earlier attempt.
     Ok((!answer.is_error).then_some((SettlementMethod::SameKey, EffectSettlement::Done)))
 }

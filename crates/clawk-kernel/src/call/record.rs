@@ -28,7 +28,7 @@ use super::{CallApprover, CallGovernor, CallerContext, Request, egress};
 use crate::budget_events;
 use crate::carp::{self, ApprovalView, AtlasGate, AtlasJudgement};
 use crate::catalog::DescribedTool;
-use crate::dedup::{DedupMethod, key};
+use crate::dedup::{DedupMethod, answer_key};
 use crate::effect;
 use crate::error::CallError;
 use crate::event::{
@@ -101,7 +101,7 @@ pub(super) struct CallRecord<'a> {
 }
 
 /// Adds the event that a call was requested with these arguments.
-fn requested(
+fn requested_draft(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
@@ -124,8 +124,8 @@ fn requested(
     };
     calls
         .scribe
-        .entry(thread, &requested)
-        .content(parameters_hash, arguments)
+        .draft_event(thread, &requested)
+        .with_content(parameters_hash, arguments)
 }
 
 impl<'a> CallRecord<'a> {
@@ -142,8 +142,8 @@ impl<'a> CallRecord<'a> {
             same.push(0);
             same.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
         }
-        let thread = caller.thread.child(calls.clock().uuid());
-        let waiting = vec![requested(calls, caller, request, &thread, bytes)];
+        let thread = caller.thread.child(calls.clock().new_uuid());
+        let waiting = vec![requested_draft(calls, caller, request, &thread, bytes)];
         Self {
             calls,
             caller,
@@ -180,18 +180,20 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Adds the Atlases' judgement: `policy.evaluated`, and the event after a denial.
-    pub(super) fn governed(&mut self, gate: &AtlasGate, atlas: &AtlasJudgement) {
+    pub(super) fn record_atlas_judgement(&mut self, gate: &AtlasGate, atlas: &AtlasJudgement) {
         self.under = Some((gate.under.resolution, gate.under.execution));
         let scribe = &self.calls.scribe;
         let evaluation = atlas.evaluation.as_ref();
-        self.waiting
-            .extend(evaluation.map(|one| carp::event::evaluated(scribe, &self.thread, one, gate.changes())));
+        self.waiting.extend(
+            evaluation
+                .map(|one| carp::event::evaluated_draft(scribe, &self.thread, one, gate.atlas_changes())),
+        );
         self.violated = atlas.violation.map(|violation| {
             let policy = evaluation
                 .and_then(|one| one.policy_id.as_deref())
                 .unwrap_or("default");
             let reason = atlas.verdict.reason.as_deref();
-            carp::event::violated(
+            carp::event::violated_draft(
                 scribe,
                 &self.thread,
                 &self.request.tool,
@@ -203,14 +205,18 @@ impl<'a> CallRecord<'a> {
     }
 
     /// What the execution took from limits, in the runtime's chain and in the commit of the decision.
-    pub(super) fn charged(&mut self, charged: Option<CarpLimitsCharged>) {
+    pub(super) fn record_charge(&mut self, charged: Option<CarpLimitsCharged>) {
         let root = self.calls.life.root.child(self.thread.span);
-        let entry = |charged| self.calls.scribe.entry(&root, &charged);
+        let entry = |charged| self.calls.scribe.draft_event(&root, &charged);
         self.waiting.extend(charged.map(entry));
     }
 
     /// Makes a request durable whose caller does not wait, before the caller gets its id.
-    pub(super) async fn pending(&mut self, view: &ApprovalView, verdict: &Verdict) -> Result<(), CallError> {
+    pub(super) async fn record_pending(
+        &mut self,
+        view: &ApprovalView,
+        verdict: &Verdict,
+    ) -> Result<(), CallError> {
         let payload = ApprovalRequested {
             action_id: self.request.tool.to_string(),
             default_if_timeout: "deny".to_owned(),
@@ -223,12 +229,12 @@ impl<'a> CallRecord<'a> {
             rule_id: verdict.rule_id.as_deref().map(str::to_owned),
         };
         let scribe = &self.calls.scribe;
-        self.waiting.push(scribe.entry(&self.thread, &payload));
+        self.waiting.push(scribe.draft_event(&self.thread, &payload));
         self.flush().await
     }
 
     /// Keeps the reservation until the outcome.
-    pub(super) fn hold(&mut self, place: CallBudget) {
+    pub(super) fn hold_budget(&mut self, place: CallBudget) {
         self.place = Some(place);
     }
 
@@ -243,19 +249,19 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Returns the budget of an inner turn.
-    pub(super) fn purse(&self) -> BudgetAccount {
+    pub(super) fn inner_account(&self) -> BudgetAccount {
         self.place
             .as_ref()
             .map_or_else(|| self.caller.purse.clone(), |place| place.purse.clone())
     }
 
     /// Settles the budget in the commit of the outcome: a call that ran is charged, another is not.
-    fn settle(&mut self) {
+    fn settle_budget(&mut self) {
         let Some(place) = self.place.take().filter(|_| self.started) else {
             return;
         };
         let ran_us = self.calls.clock().monotonic_us().saturating_sub(self.started_us);
-        let took = place.took(ran_us / 1000);
+        let took = place.amount_taken(ran_us / 1000);
         let settled = place.reservation.settle(took, self.calls.scribe.now());
         self.spent = settled.spent;
         self.took = budget_uses(&settled.told);
@@ -271,10 +277,10 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Replaces the call's arguments by the screened ones. The removed text is stored nowhere.
-    pub(super) fn screened(&mut self, arguments: &Map<String, Value>) {
+    pub(super) fn replace_arguments(&mut self, arguments: &Map<String, Value>) {
         let bytes = canonical(arguments);
         self.parameters = digest(&bytes);
-        let draft = requested(self.calls, self.caller, self.request, &self.thread, bytes);
+        let draft = requested_draft(self.calls, self.caller, self.request, &self.thread, bytes);
         if let Some(first) = self.waiting.first_mut().filter(|_| !self.written) {
             *first = draft;
         }
@@ -287,7 +293,7 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Adds events to the call's next commit.
-    pub(super) fn note(&mut self, drafts: Vec<Draft>) {
+    pub(super) fn add_drafts(&mut self, drafts: Vec<Draft>) {
         self.waiting.extend(drafts);
     }
 
@@ -305,7 +311,7 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Returns whether the call ran.
-    pub(super) const fn ran(&self) -> bool {
+    pub(super) const fn has_run(&self) -> bool {
         self.started
     }
 
@@ -319,19 +325,23 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Sets whether the tool has effects, which determines the number of commits.
-    pub(super) fn know(&mut self, described: &DescribedTool) {
-        self.pure = described.pure();
+    pub(super) fn set_description(&mut self, described: &DescribedTool) {
+        self.pure = described.is_pure();
         self.side_effects = !described.read_only();
         self.stopped_by = described.stopped_by();
     }
 
     /// Marks the call as a check without effects. Its decision is still durable.
-    pub(super) const fn harmless(&mut self) {
+    pub(super) const fn mark_harmless(&mut self) {
         self.side_effects = false;
     }
 
     /// Records the decision, durably before the effect. A tool without effects shares one commit with its outcome.
-    pub(super) async fn decided(&mut self, verdict: &Verdict, by: &CallApprover) -> Result<(), CallError> {
+    pub(super) async fn record_decision(
+        &mut self,
+        verdict: &Verdict,
+        by: &CallApprover,
+    ) -> Result<(), CallError> {
         let scribe = &self.calls.scribe;
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
         let request_id = self.request.request_id.as_str();
@@ -350,12 +360,12 @@ impl<'a> CallRecord<'a> {
             request_id: request_id.to_owned(),
             resolution_id: self
                 .under
-                .map_or_else(|| scribe.clock().uuid(), |(resolution, _)| resolution),
+                .map_or_else(|| scribe.clock().new_uuid(), |(resolution, _)| resolution),
             rule_id: rule_id.map(str::to_owned),
             side_effects: self.side_effects,
             turn: self.caller.turn,
         };
-        self.waiting.push(scribe.entry(&self.thread, &approved));
+        self.waiting.push(scribe.draft_event(&self.thread, &approved));
         if verdict.audit || verdict.effect == Effect::AuditOnly {
             let audited = ActionAudited {
                 action_id: self.request.tool.to_string(),
@@ -364,12 +374,12 @@ impl<'a> CallRecord<'a> {
                 request_id: request_id.to_owned(),
                 rule_id: rule_id.map(str::to_owned),
             };
-            self.waiting.push(scribe.entry(&self.thread, &audited));
+            self.waiting.push(scribe.draft_event(&self.thread, &audited));
         }
         self.verdict = Some(verdict.clone());
         // With other hosts, this commit decides everything that must be exact over all of them.
         if self.calls.hosts.is_some() {
-            self.flush_if(self.terms()).await?;
+            self.flush_if(self.batch_conditions()).await?;
         } else if !self.pure {
             self.flush().await?;
         }
@@ -400,20 +410,20 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Returns the conditions over all hosts for this call to begin. A turn's own calls are claimed by its session.
-    fn terms(&self) -> BatchConditions {
+    fn batch_conditions(&self) -> BatchConditions {
         let mut terms = match &self.place {
-            Some(place) => place.reservation.terms(self.calls.clock().uuid()),
+            Some(place) => place.reservation.batch_conditions(self.calls.clock().new_uuid()),
             None => BatchConditions::default(),
         };
         terms.per_minute = self.calls.rates.per_minute();
         terms.stops = self.calls.hosts.as_ref().map(|hosts| hosts.stops_known());
-        terms.claim = self.claim();
+        terms.claim = self.claim_key();
         terms
     }
 
-    fn claim(&self) -> Option<AnswerKey> {
+    fn claim_key(&self) -> Option<AnswerKey> {
         let asked_for = self.caller.turn.is_none();
-        asked_for.then(|| key(DedupMethod::Call, &self.request.request_id))
+        asked_for.then(|| answer_key(DedupMethod::Call, &self.request.request_id))
     }
 
     async fn flush_if(&mut self, mut terms: BatchConditions) -> Result<(), CallError> {
@@ -425,14 +435,14 @@ impl<'a> CallRecord<'a> {
                 .calls
                 .scribe
                 .account_if(waiting.clone(), own.clone(), terms.clone())?;
-            match written.durable().await {
+            match written.wait_until_durable().await {
                 Ok(()) => {
                     self.aside = terms.aside.map(|aside| aside.id);
                     return Ok(());
                 }
                 // A stop that was lifted since does not block the call.
                 Err(JournalError::Unmet(UnmetCondition::Stopped)) if self.goes_on(&mut terms).await? => {}
-                Err(JournalError::Unmet(unmet)) => return Err(self.unmet(&terms, unmet).await),
+                Err(JournalError::Unmet(unmet)) => return Err(self.refuse_unmet(&terms, unmet).await),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -444,40 +454,42 @@ impl<'a> CallRecord<'a> {
             hosts::see_stops(self.calls, hosts).await?;
             terms.stops = Some(hosts.stops_known());
         }
-        Ok(self.stopped().is_none())
+        Ok(self.active_stop().is_none())
     }
 
-    fn stopped(&self) -> Option<ActiveStop> {
+    fn active_stop(&self) -> Option<ActiveStop> {
         self.calls
             .brake
-            .against(self.caller.thread.session, self.stopped_by)
+            .blocking_stop(self.caller.thread.session, self.stopped_by)
     }
 
     /// Handles a failed condition: another host was first, or has used up the limit. No pending event is written; the call is
     /// recorded as refused.
-    async fn unmet(&mut self, asked: &BatchConditions, unmet: UnmetCondition) -> CallError {
+    async fn refuse_unmet(&mut self, asked: &BatchConditions, unmet: UnmetCondition) -> CallError {
         let scribe = &self.calls.scribe;
         let error = match (&unmet, &self.place) {
-            (UnmetCondition::Rate { wait_ms }, _) => self.calls.rates.full(&self.request.tool, *wait_ms),
+            (UnmetCondition::Rate { wait_ms }, _) => {
+                self.calls.rates.rate_exceeded(&self.request.tool, *wait_ms)
+            }
             (UnmetCondition::Room { at, used }, Some(place)) => match asked.room.get(*at) {
                 Some(room) => place.reservation.used_up(room, *used),
                 None => CallError::Journal(JournalError::Unmet(unmet)),
             },
-            (UnmetCondition::Stopped, _) => match self.stopped() {
-                Some(stop) => stop::refused(&self.request.tool, &stop),
+            (UnmetCondition::Stopped, _) => match self.active_stop() {
+                Some(stop) => stop::stopped_error(&self.request.tool, &stop),
                 None => CallError::Journal(JournalError::Unmet(unmet)),
             },
             (UnmetCondition::Claimed | UnmetCondition::Room { .. }, _) => {
                 return CallError::Journal(JournalError::Unmet(unmet));
             }
         };
-        let (month, _) = scribe.now().month();
+        let (month, _) = scribe.now().month_bounds();
         match scribe.journal().spent_since(hour_of(month)).await {
             Ok(kept) => self.calls.purses.catch_up(&kept, scribe.now()),
             Err(error) => tracing::warn!(%error, "what other hosts have spent can't be read"),
         }
         let arguments = canonical(self.arguments());
-        let draft = requested(self.calls, self.caller, self.request, &self.thread, arguments);
+        let draft = requested_draft(self.calls, self.caller, self.request, &self.thread, arguments);
         self.waiting.push(draft);
         error
     }
@@ -501,7 +513,7 @@ impl<'a> CallRecord<'a> {
         self.calls
             .scribe
             .account_if(waiting, (spent, effects), terms)?
-            .durable()
+            .wait_until_durable()
             .await?;
         if settles.is_some() {
             self.aside = None;
@@ -510,28 +522,28 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Adds the connections of the run, including refused ones.
-    fn reached(&mut self) {
+    fn record_connections(&mut self) {
         let names = (self.request.tool.as_str(), self.request.request_id.as_str());
-        let reached = egress::drafts(&self.calls.scribe, &self.thread, names, &self.connections);
+        let reached = egress::connection_drafts(&self.calls.scribe, &self.thread, names, &self.connections);
         self.waiting.extend(reached);
-        let read = self.sources.take();
+        let read = self.sources.take_files();
         if read.is_empty() {
             return;
         }
         let of = (Some(self.request.request_id.as_str()), self.caller.turn);
         let tainted = taint::read(&self.calls.scribe, &self.thread, of, &read);
         self.waiting.push(tainted);
-        self.caller.context.read.tell(read);
+        self.caller.context.read.add_files(read);
     }
 
     /// Writes the outcome and waits until it is durable. An outcome that can't be recorded is not reported as done.
-    pub(super) async fn close(
+    pub(super) async fn record_outcome(
         &mut self,
         outcome: Result<RunOutcome, CallError>,
         started_us: u64,
     ) -> Result<ToolCallResult, CallError> {
         let duration_ms = self.calls.clock().monotonic_us().saturating_sub(started_us) / 1000;
-        self.reached();
+        self.record_connections();
         let ran = match outcome {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),
@@ -546,7 +558,7 @@ impl<'a> CallRecord<'a> {
             structured,
             obtained,
         } = ran;
-        self.settle();
+        self.settle_budget();
         self.level = obtained.label().to_owned();
         let result = ToolCallResult {
             content,
@@ -561,7 +573,7 @@ impl<'a> CallRecord<'a> {
             duration_ms,
             execution_id: self
                 .under
-                .map_or_else(|| self.calls.clock().uuid(), |(_, execution)| execution),
+                .map_or_else(|| self.calls.clock().new_uuid(), |(_, execution)| execution),
             is_error,
             level: self.level.to_string(),
             mechanisms: obtained.mechanisms.to_vec(),
@@ -572,15 +584,16 @@ impl<'a> CallRecord<'a> {
             took,
             turn: self.caller.turn,
         };
-        let key = key(DedupMethod::Call, &self.request.request_id);
+        let key = answer_key(DedupMethod::Call, &self.request.request_id);
         let hash = payload.result_hash;
-        let draft = self.calls.scribe.entry(&self.thread, &payload);
-        self.waiting.push(draft.content(hash, bytes).answers(Some(key)));
+        let draft = self.calls.scribe.draft_event(&self.thread, &payload);
+        self.waiting
+            .push(draft.with_content(hash, bytes).with_answer_key(Some(key)));
         match self.flush().await {
             Ok(()) => Ok(result),
             Err(CallError::Journal(why)) if self.side_effects => {
                 self.calls.owes.store(true, Ordering::SeqCst);
-                Err(self.unrecorded("it ran, and its outcome", CallError::Journal(why)))
+                Err(self.unrecorded_error("it ran, and its outcome", CallError::Journal(why)))
             }
             Err(error) => Err(error),
         }
@@ -588,11 +601,11 @@ impl<'a> CallRecord<'a> {
 
     /// Records that the call was refused or failed. Returns the error for the caller.
     async fn end_refused(&mut self, error: CallError, duration_ms: u64) -> CallError {
-        self.settle();
-        self.refused(&error, duration_ms);
+        self.settle_budget();
+        self.record_refusal(&error, duration_ms);
         // A refusal is an answer. It must not be given while another host runs the same request.
         let claim = self
-            .claim()
+            .claim_key()
             .filter(|_| !self.started && self.calls.hosts.is_some());
         match self.flush_claiming(claim).await {
             Ok(()) => error,
@@ -601,13 +614,13 @@ impl<'a> CallRecord<'a> {
                 self.calls
                     .owes
                     .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
-                self.unrecorded(&format!("{error}, and this"), unwritten)
+                self.unrecorded_error(&format!("{error}, and this"), unwritten)
             }
         }
     }
 
     /// Returns the error if the journal refuses a call's end. A call that began and has effects may have been done.
-    fn unrecorded(&self, what: &str, why: CallError) -> CallError {
+    fn unrecorded_error(&self, what: &str, why: CallError) -> CallError {
         // The host that took over has recorded it as unknown, or will. There the same request has its only answer.
         if matches!(why, CallError::Journal(JournalError::Fenced { .. })) {
             return why;
@@ -621,7 +634,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    fn refused(&mut self, error: &CallError, duration_ms: u64) {
+    fn record_refusal(&mut self, error: &CallError, duration_ms: u64) {
         let bytes = canonical(error);
         let result_hash = digest(&bytes);
         let request_id = self.request.request_id.as_str();
@@ -644,38 +657,38 @@ impl<'a> CallRecord<'a> {
                 action_id: action_id.to_owned(),
                 duration_ms,
                 error_code: error_code.to_owned(),
-                error_message: ChainText::code(error_code),
+                error_message: ChainText::from_code(error_code),
                 request_hash,
                 request_id: request_id.to_owned(),
                 result_hash,
                 took,
                 turn,
             };
-            scribe.entry(&self.thread, &payload)
+            scribe.draft_event(&self.thread, &payload)
         } else {
             let (rule_id, policy_id) = match error {
                 CallError::Denied { rule_id, policy, .. } => (rule_id.as_deref(), policy.as_deref()),
                 // An approval request without a yes: names the rule that asked.
-                _ => self.asked(),
+                _ => self.asking_rule(),
             };
             let by = error_code(error);
             let payload = ActionDenied {
                 action_id: action_id.to_owned(),
                 by: by.to_owned(),
                 policy_id: policy_id.map(str::to_owned),
-                reason: ChainText::code(by),
+                reason: ChainText::from_code(by),
                 request_hash,
                 request_id: request_id.to_owned(),
                 result_hash,
                 rule_id: rule_id.map(str::to_owned),
                 turn,
             };
-            scribe.entry(&self.thread, &payload)
+            scribe.draft_event(&self.thread, &payload)
         };
-        let key = key(DedupMethod::Call, &self.request.request_id);
+        let key = answer_key(DedupMethod::Call, &self.request.request_id);
         // A caller that waits on another host reads here that there is no answer.
         self.waiting
-            .push(draft.content(result_hash, bytes).answers(Some(key)));
+            .push(draft.with_content(result_hash, bytes).with_answer_key(Some(key)));
         self.disclaims = error.is_no_answer().then_some(key);
         if !self.started {
             self.waiting.extend(self.violated.take());
@@ -683,7 +696,7 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Returns the rule that required an approval, with its policy.
-    fn asked(&self) -> (Option<&str>, Option<&str>) {
+    fn asking_rule(&self) -> (Option<&str>, Option<&str>) {
         let verdict = self.verdict.as_ref();
         (
             verdict.and_then(|v| v.rule_id.as_deref()),
@@ -692,7 +705,7 @@ impl<'a> CallRecord<'a> {
     }
 
     /// Reports the end to the client.
-    pub(super) async fn tell(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
+    pub(super) async fn notify_outcome(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
         if !self.caller.notices.attached() {
             return;
         }
@@ -707,7 +720,7 @@ impl<'a> CallRecord<'a> {
         {
             let rule = match error {
                 CallError::Denied { rule_id, .. } => rule_id.as_deref(),
-                _ => self.asked().0,
+                _ => self.asking_rule().0,
             };
             self.tell_decided("deny", rule, Some(error_code(error))).await;
         }

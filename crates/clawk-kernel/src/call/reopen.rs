@@ -52,7 +52,7 @@ pub(super) struct StoredQuestion {
 }
 
 impl StoredQuestion {
-    pub(super) fn of(
+    pub(super) fn from_question(
         question: &ApprovalQuestion,
         grant: &ExactGrant,
         approval: Approval,
@@ -86,7 +86,7 @@ impl StoredQuestion {
         Some(left_us.div_ceil(1000).min(self.timeout_ms))
     }
 
-    fn open(
+    fn into_open_approval(
         self,
         (session, request_id, request_hash): (SessionId, RequestId, Digest),
         (now, now_us, left_ms): (Timestamp, u64, u64),
@@ -127,21 +127,21 @@ impl StoredQuestion {
 }
 
 /// Opens what the last run left open, and lets stand what stood.
-pub(crate) async fn restore(calls: &CallGovernor) -> Result<(), JournalError> {
+pub(crate) async fn restore_approvals(calls: &CallGovernor) -> Result<(), JournalError> {
     restore_standing(calls).await?;
-    reopen(calls, |_| true).await?;
+    reopen_approvals(calls, |_| true).await?;
     Ok(())
 }
 
 /// Reopens the open requests of these sessions. Returns their ids.
-pub(crate) async fn reopen(
+pub(crate) async fn reopen_approvals(
     calls: &CallGovernor,
     of: impl Fn(SessionId) -> bool,
 ) -> Result<Vec<RequestId>, JournalError> {
     let mut open = open_questions(calls).await?;
     open.retain(|open| of(open.question.session));
     let ids = open.iter().map(|open| open.question.request_id.clone()).collect();
-    calls.desk.reopen(open);
+    calls.desk.reopen_questions(open);
     Ok(ids)
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn question_of(
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
     let kept = kept_of(event, &event.read_as()?);
     Ok(kept
-        .and_then(|kept| opened(event, kept, clocks))
+        .and_then(|kept| open_approval(event, kept, clocks))
         .map(|open| open.question))
 }
 
@@ -171,13 +171,13 @@ fn kept_of(
 }
 
 /// Returns the request if it has not expired.
-fn opened(
+fn open_approval(
     event: &RecordedEvent,
     (kept, id, hash): (StoredQuestion, RequestId, Digest),
     (now, now_us): (Timestamp, u64),
 ) -> Option<OpenApproval> {
     let left_ms = kept.left_ms(now)?;
-    Some(kept.open((event.session, id, hash), (now, now_us, left_ms)))
+    Some(kept.into_open_approval((event.session, id, hash), (now, now_us, left_ms)))
 }
 
 /// Logs that a request has expired. If its call is sent again, a new request is made.
@@ -207,7 +207,7 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
         if kept.0.expires_at_us <= now.0 && calls.dedup.was_ahead(Timestamp(kept.0.expires_at_us)) {
             tell_lapsed(&kept);
         }
-        if let Some(kept) = opened(event, kept, clocks) {
+        if let Some(kept) = open_approval(event, kept, clocks) {
             first_row = first_row.min(event.row);
             open.insert((event.session, requested.request_id), (event.row, kept));
         }
@@ -233,7 +233,7 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
         let (id, reply) = match event.kind.as_str() {
             kind::APPROVAL_ANSWERED => {
                 let answered: ApprovalAnswered = event.read_as()?;
-                let reply = reply(&answered);
+                let reply = reply_from_fields(&answered);
                 (answered.request_id, reply)
             }
             kind::APPROVAL_VOIDED => (event.read_as::<ApprovalVoided>()?.request_id, None),
@@ -254,7 +254,7 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
     calls.scribe.read_each(scan, see).await?;
     add_reasons(calls, first_row, &mut open).await?;
     let mut open: Vec<OpenApproval> = open.into_values().map(|(_, open)| open).collect();
-    open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
+    open.sort_by_key(|open| (open.question.expires_at, open.question.step_number()));
     Ok(open)
 }
 
@@ -286,7 +286,7 @@ async fn add_reasons(
 }
 
 /// An answer of a person; what lapsed or was cancelled is none.
-fn reply(answered: &ApprovalAnswered) -> Option<ApprovalReply> {
+fn reply_from_fields(answered: &ApprovalAnswered) -> Option<ApprovalReply> {
     let answer = match answered.answer.as_str() {
         "approve" => ApprovalAnswer::Approve,
         "approve-for-session" => ApprovalAnswer::ApproveForSession,
@@ -382,8 +382,8 @@ pub(crate) async fn restore_standing(calls: &CallGovernor) -> Result<(), Journal
             limit: 1,
             ..JournalScan::default()
         };
-        if !calls.scribe.journal().scan(ended).await?.is_empty() {
-            calls.desk.standing.forget(session);
+        if !calls.scribe.journal().scan_events(ended).await?.is_empty() {
+            calls.desk.standing.forget_session(session);
         }
     }
     Ok(())

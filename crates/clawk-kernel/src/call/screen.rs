@@ -15,10 +15,10 @@ use crate::event::canonical;
 use crate::judge::{InjectionClassifier, InjectionSuspicion};
 use crate::notice::ApprovalQuestion;
 use crate::ports::RunOutcome;
-use crate::screen::{ScreenedTextKind, ScreeningPass, ScreeningRefusal, word};
+use crate::screen::{ScreenedTextKind, ScreeningPass, ScreeningRefusal, action_name};
 use crate::sheet::CallPreview;
 
-fn refused(tool: &str, refused: ScreeningRefusal) -> CallError {
+fn refusal_error(tool: &str, refused: ScreeningRefusal) -> CallError {
     CallError::Screened {
         tool: tool.to_owned(),
         reason: refused.reason.to_owned(),
@@ -30,14 +30,14 @@ fn refused(tool: &str, refused: ScreeningRefusal) -> CallError {
 ///
 /// # Errors
 /// -32011 with the reason (R16a).
-pub(super) async fn arguments<'r>(
+pub(super) async fn screen_arguments<'r>(
     calls: &CallGovernor,
     caller: &CallerContext,
     record: &mut CallRecord<'_>,
     request: &'r Request,
 ) -> Result<Cow<'r, Request>, CallError> {
     let rules = &calls.screens.rules;
-    let (scanner, action) = calls.screens.entering();
+    let (scanner, action) = calls.screens.inbound_scan();
     if rules.input.is_empty() && scanner.is_idle() {
         return Ok(Cow::Borrowed(request));
     }
@@ -51,39 +51,42 @@ pub(super) async fn arguments<'r>(
     );
     let mut outcome = Ok(Cow::Borrowed(request));
     // Remove secrets first, so that they are not stored whatever else is wrong.
-    let (clean, tally) = redacted(&scanner, &request.arguments);
+    let (clean, tally) = redact_arguments(&scanner, &request.arguments);
     if !tally.is_empty() {
-        look.secrets(&tally, word(action)).await;
+        look.record_secrets(&tally, action_name(action)).await;
         let clean = match action {
             ScanAction::Redact | ScanAction::Block => clean,
             // Secrets that the operator gave this agent never leave it, even if a policy only warns.
-            ScanAction::Warn => redacted(&scanner.without_shapes(), &request.arguments).0,
+            ScanAction::Warn => redact_arguments(&scanner.without_shapes(), &request.arguments).0,
         };
         if clean != request.arguments {
-            record.screened(&clean);
+            record.replace_arguments(&clean);
             outcome = Ok(Cow::Owned(Request {
                 arguments: clean,
                 ..request.clone()
             }));
         }
         if action == ScanAction::Block {
-            outcome = Err(refused(&request.tool, crate::screen::holds(&tally)));
+            outcome = Err(refusal_error(
+                &request.tool,
+                crate::screen::secret_refusal(&tally),
+            ));
         }
     }
     let value = Value::Object(request.arguments.clone());
     if let Err(finding) = rules.input.check_json(&value, canonical(&value).len()) {
-        let fault = look.fault(&finding, &calls.screens.scanner());
-        outcome = Err(refused(&request.tool, fault));
+        let fault = look.record_fault(&finding, &calls.screens.scanner());
+        outcome = Err(refusal_error(&request.tool, fault));
     }
-    record.note(look.drafts);
+    record.add_drafts(look.drafts);
     outcome
 }
 
 /// Returns whether screening finds nothing in the arguments that would change or end the call.
 pub(super) fn finds_nothing(calls: &CallGovernor, request: &Request) -> bool {
     let rules = &calls.screens.rules;
-    let (scanner, _) = calls.screens.entering();
-    if !scanner.is_idle() && !redacted(&scanner, &request.arguments).1.is_empty() {
+    let (scanner, _) = calls.screens.inbound_scan();
+    if !scanner.is_idle() && !redact_arguments(&scanner, &request.arguments).1.is_empty() {
         return false;
     }
     let value = Value::Object(request.arguments.clone());
@@ -91,7 +94,7 @@ pub(super) fn finds_nothing(calls: &CallGovernor, request: &Request) -> bool {
 }
 
 /// Removes known secrets from the names in a request, which are recorded before any other check.
-pub(super) fn names(calls: &CallGovernor, request: &mut Request) {
+pub(super) fn redact_names(calls: &CallGovernor, request: &mut Request) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
@@ -108,7 +111,7 @@ pub(super) fn names(calls: &CallGovernor, request: &mut Request) {
 }
 
 /// Removes known secrets from a preview, which quotes files that no call has read.
-pub(super) fn sheet(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
+pub(super) fn redact_preview(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return sheet;
@@ -118,7 +121,7 @@ pub(super) fn sheet(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
 }
 
 /// Removes known secrets from the other texts of an approval request.
-pub(super) fn question(calls: &CallGovernor, question: &mut ApprovalQuestion) {
+pub(super) fn redact_question(calls: &CallGovernor, question: &mut ApprovalQuestion) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
@@ -131,7 +134,7 @@ pub(super) fn question(calls: &CallGovernor, question: &mut ApprovalQuestion) {
     }
 }
 
-fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, LeakTally) {
+fn redact_arguments(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, LeakTally) {
     let mut value = Value::Object(arguments.clone());
     let tally = scanner.redact_json(&mut value);
     match value {
@@ -141,7 +144,7 @@ fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, V
 }
 
 /// Returns the outcome of a call in a form that everybody may see.
-pub(super) async fn outcome(
+pub(super) async fn screen_outcome(
     calls: &CallGovernor,
     caller: &CallerContext,
     record: &mut CallRecord<'_>,
@@ -156,31 +159,31 @@ pub(super) async fn outcome(
     };
     let mut look = ScreeningPass::new(&calls.screens, *record.thread(), spot, &tool, &caller.notices);
     let outcome = match outcome {
-        Ok(ran) => Ok(result(&calls.classifier, &mut look, ran, cancel).await),
+        Ok(ran) => Ok(screen_result(&calls.classifier, &mut look, ran, cancel).await),
         Err(error) => {
             // Arguments of a call that was refused before screening are stored without secrets, too.
-            let (scanner, action) = calls.screens.entering();
+            let (scanner, action) = calls.screens.inbound_scan();
             let scanner = match action {
                 ScanAction::Redact | ScanAction::Block => scanner,
                 ScanAction::Warn => scanner.without_shapes(),
             };
             if !scanner.is_idle() {
-                let (clean, tally) = redacted(&scanner, record.arguments());
+                let (clean, tally) = redact_arguments(&scanner, record.arguments());
                 if !tally.is_empty() {
-                    record.screened(&clean);
+                    record.replace_arguments(&clean);
                 }
             }
             Err(error_text(&mut look, error).await)
         }
     };
-    record.note(look.drafts);
+    record.add_drafts(look.drafts);
     outcome
 }
 
 /// Removes secrets from every text of an error. An error may quote what was sent and what came back.
 async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError {
     let screens = look.screens;
-    let (scanner, action) = screens.leaving();
+    let (scanner, action) = screens.result_scan();
     let scanner = if matches!(
         screens.rules.secrets_in,
         Some(ScanAction::Redact | ScanAction::Block)
@@ -202,7 +205,7 @@ async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError
     if tally.is_empty() {
         return error;
     }
-    look.secrets(&tally, "redact").await;
+    look.record_secrets(&tally, "redact").await;
     let tool = look.subject.to_owned();
     serde_json::from_value(value).unwrap_or_else(|_| CallError::Unavailable {
         tool, // silent-ok: an error that can't be told without its secrets is not told
@@ -210,21 +213,23 @@ async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError
     })
 }
 
-async fn result(
+async fn screen_result(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
     mut ran: RunOutcome,
     cancel: &CancellationToken,
 ) -> RunOutcome {
-    let (scanner, action) = look.screens.leaving();
+    let (scanner, action) = look.screens.result_scan();
     if !scanner.is_idle() {
         let mut clean = ran.clone();
         let tally = take_out(&scanner, &mut clean);
         if !tally.is_empty() {
-            look.secrets(&tally, word(action)).await;
+            look.record_secrets(&tally, action_name(action)).await;
             match action {
                 ScanAction::Redact => ran = clean,
-                ScanAction::Block => ran = withheld(ran, &crate::screen::holds(&tally).detail),
+                ScanAction::Block => {
+                    ran = withhold_result(ran, &crate::screen::secret_refusal(&tally).detail)
+                }
                 // Secrets that the operator gave this agent never leave it, even if a policy only warns.
                 ScanAction::Warn => {
                     let _told = take_out(&scanner.without_shapes(), &mut ran);
@@ -234,17 +239,17 @@ async fn result(
     }
     if look.screens.rules.injection.is_some() {
         let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
-        match classifier.suspicion(look, &texts.join("\n"), cancel).await {
+        match classifier.find_suspicion(look, &texts.join("\n"), cancel).await {
             InjectionSuspicion::Passes(None) => {}
             InjectionSuspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
-            InjectionSuspicion::Blocked(detail) => ran = withheld(ran, &detail),
+            InjectionSuspicion::Blocked(detail) => ran = withhold_result(ran, &detail),
         }
     }
     ran
 }
 
 /// Returns the outcome of a tool that ran and whose result is withheld.
-fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
+fn withhold_result(ran: RunOutcome, why: &str) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(format!(
             "[withheld: the tool ran, and its output was not let through: {why}]"

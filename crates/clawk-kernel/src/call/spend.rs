@@ -13,7 +13,7 @@ const MAX_DEPTH: u8 = 4;
 ///
 /// # Errors
 /// -32021: the budget, the limit, the used and the requested amount.
-pub(super) fn reserve(
+pub(super) fn reserve_call(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
@@ -26,10 +26,10 @@ pub(super) fn reserve(
             reason: format!("composite tools may be nested {} deep", MAX_DEPTH),
         });
     }
-    let bytes_out = if described.pure() || tool.skill.is_some() {
+    let bytes_out = if described.is_pure() || tool.skill.is_some() {
         0
     } else {
-        bytes(request)
+        argument_bytes(request)
     };
     let wanted = CallBudgetRequest {
         tool: &tool.name,
@@ -42,12 +42,12 @@ pub(super) fn reserve(
         // The member that works on it pays for its own time.
         timeout_ms: if tool.of_team { 0 } else { tool.timeout_ms },
         bytes_out,
-        provider: calls.models.primary(),
+        provider: calls.models.primary_provider(),
     };
     calls.purses.call(&caller.purse, wanted, calls.scribe.now())
 }
 
 /// Returns the size of the arguments when sent, in bytes.
-fn bytes(request: &Request) -> u64 {
+fn argument_bytes(request: &Request) -> u64 {
     u64::try_from(crate::event::canonical(&request.arguments).len()).unwrap_or(u64::MAX)
 }

@@ -91,19 +91,19 @@ pub(super) struct GrantQuery<'a> {
 }
 
 impl GrantQuery<'_> {
-    fn paths(&self) -> CallPaths {
-        CallPaths::of(self.arguments, Some(self.schema), self.workdir, self.places)
+    fn call_paths(&self) -> CallPaths {
+        CallPaths::from_arguments(self.arguments, Some(self.schema), self.workdir, self.places)
     }
 }
 
 /// Returns the digest of a call's resolved paths if they differ from the paths as written.
-pub(super) fn led(paths: &CallPaths) -> Option<Digest> {
-    let elsewhere = paths.elsewhere();
+pub(super) fn resolved_digest(paths: &CallPaths) -> Option<Digest> {
+    let elsewhere = paths.redirected_paths();
     (!elsewhere.is_empty()).then(|| digest(&canonical(&elsewhere)))
 }
 
 impl StandingGrant {
-    fn covers(&self, call: &GrantQuery<'_>) -> bool {
+    fn covers_call(&self, call: &GrantQuery<'_>) -> bool {
         let stands = match call.basis {
             GrantBasis::Unseen => false,
             GrantBasis::Seen(basis) => self.basis == Some(basis) && self.plan == call.plan,
@@ -122,9 +122,9 @@ impl StandingGrant {
         session
             && self.tool == call.tool
             && match &self.folder {
-                None => self.parameters == call.parameters && self.led == led(&call.paths()),
+                None => self.parameters == call.parameters && self.led == resolved_digest(&call.call_paths()),
                 Some(folder) => call
-                    .paths()
+                    .call_paths()
                     .all_within(&RuleRoots::new(vec![folder.clone()], call.places)),
             }
     }
@@ -140,13 +140,13 @@ impl GrantStore {
     }
 
     /// Returns the grant that covers a call, if there is one.
-    pub(super) fn covering(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
-        self.lock().iter().find(|held| held.covers(call)).cloned()
+    pub(super) fn find_covering(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
+        self.lock().iter().find(|held| held.covers_call(call)).cloned()
     }
 
     /// Returns a grant for such a call that no longer covers it, because it was given for another manifest, program, server or
     /// sandbox.
-    pub(super) fn outdated(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
+    pub(super) fn find_outdated(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
         self.lock().iter().find(|held| held.is_for(call)).cloned()
     }
 
@@ -180,12 +180,12 @@ impl GrantStore {
     }
 
     /// Removes the grants of a session that has ended.
-    pub(crate) fn forget(&self, session: SessionId) {
+    pub(crate) fn forget_session(&self, session: SessionId) {
         self.lock()
             .retain(|held| held.lasting != GrantLifetime::Session(session));
     }
 
-    pub(crate) fn all(&self) -> Vec<StandingGrant> {
+    pub(crate) fn list_grants(&self) -> Vec<StandingGrant> {
         self.lock().clone()
     }
 }

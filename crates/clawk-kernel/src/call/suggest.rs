@@ -14,12 +14,12 @@ pub const FILE: &str = "suggested-rules.yaml";
 
 /// Returns the narrowest rule for a grant as YAML, with its meaning in comments.
 #[must_use]
-pub fn suggestion(held: &StandingGrant) -> String {
+pub fn suggested_rule(held: &StandingGrant) -> String {
     let mut text = format!(
         "# {}: {} allowed always: {}\n# (grant {}, which stands by itself). Put this into a policy, or don't.\n",
         held.at,
-        plain(&held.by),
-        plain(&held.shown),
+        comment_line(&held.by),
+        comment_line(&held.shown),
         held.id,
     );
     if held.folder.is_none() {
@@ -38,7 +38,7 @@ pub fn suggestion(held: &StandingGrant) -> String {
 }
 
 /// Returns one line without characters that could end a comment.
-fn plain(text: &str) -> String {
+fn comment_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .take(200)
@@ -49,11 +49,11 @@ fn plain(text: &str) -> String {
 ///
 /// # Errors
 /// The file can't be written. The grant is valid anyway.
-pub(crate) fn append(dir: &Path, held: &StandingGrant) -> std::io::Result<()> {
+pub(crate) fn append_suggestion(dir: &Path, held: &StandingGrant) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(dir.join(FILE))?;
-    file.write_all(suggestion(held).as_bytes())
+    file.write_all(suggested_rule(held).as_bytes())
 }

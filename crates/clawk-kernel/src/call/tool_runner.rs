@@ -22,10 +22,10 @@ use crate::witness::GrantPrecondition;
 /// Runs tools by the executor bound to their name.
 pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>>;
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>>;
 
     /// The names under which all tools of a server are taken over for a declared tool that names a server and none of its
-    /// tools; `None`: the declared tool is itself the one that is meant. [`ToolRunner::describe`] and the rest then know
+    /// tools; `None`: the declared tool is itself the one that is meant. [`ToolRunner::describe_tool`] and the rest then know
     /// these names, too.
     fn takes_over<'a>(&'a self, _tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         Box::pin(std::future::ready(Ok(None)))
@@ -36,7 +36,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The plan refuses (-32010).
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
@@ -47,15 +47,15 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// The same for a call that may come later. The caller may ask again.
     ///
     /// # Errors
-    /// As [`ToolRunner::preflight`].
-    fn foresee(
+    /// As [`ToolRunner::preflight_call`].
+    fn preflight_later(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.preflight(tool, arguments, plan, workdir)
+        self.preflight_call(tool, arguments, plan, workdir)
     }
 
     /// Runs exactly what the permit says, once. The arguments are read from the permit and nowhere else.
@@ -67,7 +67,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
 
     /// What a person should see before saying yes: a diff, a command with its program and folder, a host and body.
     /// The kernel adds every argument that this does not show whole.
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview>;
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview>;
 
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
@@ -79,12 +79,16 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     }
 
     /// Where the paths of a call and the roots of the rules really lead.
-    fn places<'a>(&'a self, _look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
-        Box::pin(place::look(search))
+    fn locate_paths<'a>(
+        &'a self,
+        _look: InspectedCall<'a>,
+        search: PathSearch,
+    ) -> BoxFuture<'a, RealLocations> {
+        Box::pin(place::resolve_paths(search))
     }
 
     /// The origins of untrusted text in these contents, as far as calls of this agent brought it there. What holds none is left out.
-    fn marked<'a>(&'a self, _contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+    fn marked_origins<'a>(&'a self, _contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
         Box::pin(std::future::ready(TaintedFiles::new()))
     }
 
@@ -92,7 +96,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The record could not be written.
-    fn mark<'a>(
+    fn mark_content<'a>(
         &'a self,
         _content: Vec<u8>,
         _origins: BTreeSet<String>,
@@ -101,13 +105,13 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     }
 
     /// How the tool's unknown outcomes are found out.
-    fn mend(&self, _tool: &str) -> ReconcileMethod {
+    fn reconcile_method(&self, _tool: &str) -> ReconcileMethod {
         ReconcileMethod::Person
     }
 
     /// Runs the check that is configured for the permit's tool. It gets the call's `request_id`, `tool` and `arguments`, and
     /// answers `done`, `not-done` or anything else for "don't know".
-    fn check<'a>(
+    fn run_check<'a>(
         &'a self,
         permit: Permit,
         _cancel: &'a CancellationToken,
@@ -122,7 +126,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     }
 
     /// Tells, once and before any call, how a server's question reaches the agent's models.
-    fn models(&self, _sampler: SamplingHandler) {}
+    fn set_sampling_handler(&self, _sampler: SamplingHandler) {}
 
     /// Ends servers and processes that outlive calls.
     fn close(&self) -> BoxFuture<'_, ()>;

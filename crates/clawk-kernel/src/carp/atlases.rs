@@ -52,7 +52,7 @@ pub(crate) struct AtlasUpload {
 
 impl AtlasUpload {
     /// Returns the source text of an Atlas.
-    pub(crate) fn of(atlas: &Atlas) -> Self {
+    pub(crate) fn from_atlas(atlas: &Atlas) -> Self {
         Self {
             files: atlas.source.files.clone(),
             // silent-ok: an Atlas was read from JSON
@@ -61,7 +61,7 @@ impl AtlasUpload {
     }
 
     /// Returns the validated Atlas.
-    pub(crate) fn atlas(&self) -> Result<Atlas, InputFaults> {
+    pub(crate) fn parse_atlas(&self) -> Result<Atlas, InputFaults> {
         let bytes = serde_json::to_vec(&self.manifest).unwrap_or_default(); // silent-ok: a value always serialises
         let atlas = Atlas::in_memory(&bytes, &self.files)?;
         opens_nothing(&atlas)?;
@@ -94,15 +94,15 @@ fn opens_nothing(atlas: &Atlas) -> Result<(), InputFaults> {
 }
 
 /// Returns all Atlases in force, by id.
-pub(crate) fn views((carp, catalog): (&CarpRuntime, &ToolCatalog)) -> Vec<AtlasView> {
-    let loaded = carp.loaded();
+pub(crate) fn atlas_views((carp, catalog): (&CarpRuntime, &ToolCatalog)) -> Vec<AtlasView> {
+    let loaded = carp.loaded_atlases();
     let atlases = loaded.set.atlases().iter();
     atlases
-        .map(|atlas| view((carp, catalog), &loaded, atlas))
+        .map(|atlas| atlas_view((carp, catalog), &loaded, atlas))
         .collect()
 }
 
-pub(crate) fn view(
+pub(crate) fn atlas_view(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     loaded: &LoadedAtlases,
     atlas: &Arc<Atlas>,
@@ -123,14 +123,14 @@ pub(crate) fn view(
 }
 
 /// Loads a further Atlas. All are compiled together, or nothing changes.
-pub(crate) async fn load(
+pub(crate) async fn load_atlas(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     upload: AtlasUpload,
     by: &str,
 ) -> Result<AtlasView, CarpError> {
     let _one = carp.changing.lock().await;
-    let atlas = Arc::new(upload.atlas().map_err(CarpError::Invalid)?);
-    let before = carp.loaded();
+    let atlas = Arc::new(upload.parse_atlas().map_err(CarpError::Invalid)?);
+    let before = carp.loaded_atlases();
     if before.origins.contains_key(&atlas.id) {
         return Err(CarpError::Conflict(format!(
             "the Atlas `{}` is loaded already; remove it first",
@@ -143,7 +143,7 @@ pub(crate) async fn load(
         )));
     }
     let at = carp.scribe.now().to_string();
-    let after = with(carp, &before, &atlas, by, &at)?;
+    let after = with_atlas(carp, &before, &atlas, by, &at)?;
     let bytes = canonical(&upload);
     let payload = AtlasLoaded {
         atlas_id: atlas.id.to_string(),
@@ -152,18 +152,21 @@ pub(crate) async fn load(
         version: atlas.version.to_string(),
     };
     let hash = payload.upload_hash;
-    let thread = carp.root(carp.uuid());
-    let draft = carp.scribe.entry(&thread, &payload).content(hash, bytes);
+    let thread = carp.root_thread(carp.new_uuid());
+    let draft = carp
+        .scribe
+        .draft_event(&thread, &payload)
+        .with_content(hash, bytes);
     carp.scribe.write(vec![draft]).await?;
-    let view = view((carp, catalog), &after, &atlas);
-    carp.replace(after);
+    let view = atlas_view((carp, catalog), &after, &atlas);
+    carp.replace_atlases(after);
     Ok(view)
 }
 
 /// Removes an Atlas of the API.
 pub(crate) async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(), CarpError> {
     let _one = carp.changing.lock().await;
-    let before = carp.loaded();
+    let before = carp.loaded_atlases();
     match before.origins.get(id) {
         None => return Err(CarpError::UnknownAtlas(vec![id.chars().take(255).collect()])),
         Some(Origin::Configured) => {
@@ -173,21 +176,21 @@ pub(crate) async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(),
         }
         Some(Origin::Uploaded { .. }) => {}
     }
-    let after = without(carp, &before, id)
+    let after = without_atlas(carp, &before, id)
         .map_err(|cause| CarpError::Conflict(format!("the Atlas `{id}` is needed: {cause}")))?;
     let payload = AtlasRemoved {
         atlas_id: id.to_owned(),
         by: by.to_owned(),
     };
-    let thread = carp.root(carp.uuid());
+    let thread = carp.root_thread(carp.new_uuid());
     carp.scribe
-        .write(vec![carp.scribe.entry(&thread, &payload)])
+        .write(vec![carp.scribe.draft_event(&thread, &payload)])
         .await?;
-    carp.replace(after);
+    carp.replace_atlases(after);
     Ok(())
 }
 
-pub(crate) fn with(
+pub(crate) fn with_atlas(
     carp: &CarpRuntime,
     before: &LoadedAtlases,
     atlas: &Arc<Atlas>,
@@ -205,7 +208,7 @@ pub(crate) fn with(
     LoadedAtlases::new(atlases, origins, before.changes + 1, &carp.config)
 }
 
-pub(crate) fn without(
+pub(crate) fn without_atlas(
     carp: &CarpRuntime,
     before: &LoadedAtlases,
     id: &str,

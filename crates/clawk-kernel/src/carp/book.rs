@@ -158,7 +158,7 @@ impl CarpSession {
         }
     }
 
-    fn view(&self, id: SessionId, now: Timestamp) -> SessionView {
+    fn to_view(&self, id: SessionId, now: Timestamp) -> SessionView {
         SessionView {
             id,
             agent_id: self.agent_id.clone(),
@@ -177,7 +177,7 @@ impl CarpSession {
         }
     }
 
-    pub(crate) fn issued(&self, id: Uuid) -> Option<&IssuedResolution> {
+    pub(crate) fn find_resolution(&self, id: Uuid) -> Option<&IssuedResolution> {
         self.resolutions.iter().find(|issued| issued.resolution_id == id)
     }
 
@@ -187,7 +187,7 @@ impl CarpSession {
             .find(|issued| issued.resolution_id == id)
     }
 
-    pub(crate) fn issue(&mut self, issued: IssuedResolution, now: Timestamp) {
+    pub(crate) fn add_resolution(&mut self, issued: IssuedResolution, now: Timestamp) {
         self.resolutions.retain(|known| now < known.expires);
         if self.resolutions.len() >= MAX_RESOLUTIONS {
             self.resolutions.pop_front();
@@ -210,7 +210,7 @@ impl CarpSession {
     }
 
     /// Returns the answer to an idempotency key, or `Err` if the key was used for another execution.
-    pub(crate) fn answer(&self, key: &str, hash: Digest) -> Result<Option<ExecuteResponse>, ()> {
+    pub(crate) fn stored_answer(&self, key: &str, hash: Digest) -> Result<Option<ExecuteResponse>, ()> {
         match self.answers.iter().find(|(known, ..)| known == key) {
             Some((_, known, answer)) if *known == hash => Ok(Some(answer.clone())),
             Some(_) => Err(()),
@@ -240,7 +240,7 @@ impl CarpSessions {
     ///
     /// # Errors
     /// Too many are live, or the id is in use.
-    pub(crate) fn open(&mut self, id: SessionId, book: CarpSession) -> Result<(), CarpError> {
+    pub(crate) fn open_session(&mut self, id: SessionId, book: CarpSession) -> Result<(), CarpError> {
         if self.sessions.contains_key(&id) {
             return Err(CarpError::Conflict(format!("the session {id} exists already")));
         }
@@ -278,7 +278,7 @@ impl CarpSessions {
         }
     }
 
-    pub(crate) fn end(&mut self, id: SessionId, at: Timestamp) {
+    pub(crate) fn end_session(&mut self, id: SessionId, at: Timestamp) {
         if let Some(book) = self.sessions.get_mut(&id).filter(|book| book.ended.is_none()) {
             book.ended = Some(at);
             book.resolutions.clear();
@@ -295,24 +295,27 @@ impl CarpSessions {
     }
 
     /// Returns a session that has not ended.
-    pub(crate) fn live(&mut self, id: SessionId) -> Result<&mut CarpSession, CarpError> {
+    pub(crate) fn live_session(&mut self, id: SessionId) -> Result<&mut CarpSession, CarpError> {
         self.sessions
             .get_mut(&id)
             .filter(|book| book.ended.is_none())
             .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
     }
 
-    /// Returns the session and the ledger, which `execute::check` needs together.
-    pub(crate) fn parts(&mut self, id: SessionId) -> (Option<&mut CarpSession>, &mut RateLedger) {
+    /// Returns the session and the ledger, which `execute::check_execution` needs together.
+    pub(crate) fn session_and_ledger(
+        &mut self,
+        id: SessionId,
+    ) -> (Option<&mut CarpSession>, &mut RateLedger) {
         (self.sessions.get_mut(&id), &mut self.ledger)
     }
 
-    pub(crate) fn view(&self, id: SessionId, now: Timestamp) -> Option<SessionView> {
-        self.sessions.get(&id).map(|book| book.view(id, now))
+    pub(crate) fn session_view(&self, id: SessionId, now: Timestamp) -> Option<SessionView> {
+        self.sessions.get(&id).map(|book| book.to_view(id, now))
     }
 
     /// Returns a page of matching sessions, newest first, and the total number.
-    pub(crate) fn views(
+    pub(crate) fn session_views(
         &self,
         wanted: impl Fn(&CarpSession) -> bool,
         (offset, limit): (usize, usize),
@@ -322,7 +325,7 @@ impl CarpSessions {
         let mut views = Vec::new();
         for (id, book) in self.sessions.iter().rev().filter(|(_, book)| wanted(book)) {
             if total >= offset && views.len() < limit {
-                views.push(book.view(*id, now));
+                views.push(book.to_view(*id, now));
             }
             total += 1;
         }
@@ -330,7 +333,7 @@ impl CarpSessions {
     }
 
     /// Adds an approval request. The same request twice is one.
-    pub(crate) fn ask(
+    pub(crate) fn put_question(
         &mut self,
         waiting: PendingCarpApproval,
         now: Timestamp,
@@ -394,7 +397,7 @@ impl CarpSessions {
     }
 
     /// Returns the approval request, if it waits.
-    pub(crate) fn waiting(
+    pub(crate) fn waiting_approval(
         &mut self,
         id: Uuid,
         now: Timestamp,

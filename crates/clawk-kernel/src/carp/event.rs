@@ -98,17 +98,17 @@ const fn policy_violation(violation: Violation) -> PolicyViolation {
 }
 
 /// `policy.evaluated` of an execution. `changes`: that of the judging set, see `Loaded::changes`.
-pub(crate) fn evaluated(
+pub(crate) fn evaluated_draft(
     scribe: &JournalWriter,
     thread: &Thread,
     evaluation: &ActionEvaluation,
     changes: u64,
 ) -> Draft {
-    scribe.entry(thread, &policy_evaluated(evaluation, changes))
+    scribe.draft_event(thread, &policy_evaluated(evaluation, changes))
 }
 
 /// `error.occurred`: a request that failed. For a resolution, the request's event comes before it.
-pub(crate) fn occurred(
+pub(crate) fn error_drafts(
     scribe: &JournalWriter,
     thread: &Thread,
     request: &Request,
@@ -128,14 +128,14 @@ pub(crate) fn occurred(
         error_message: text.chars().take(500).collect(),
         request_id: request.request_id,
     };
-    let occurred = scribe.entry(thread, &payload);
+    let occurred = scribe.draft_event(thread, &payload);
     let asked = (request.operation == CarpOperation::Resolve)
-        .then(|| scribe.entry(thread, &request_received(request, 0)));
+        .then(|| scribe.draft_event(thread, &request_received(request, 0)));
     asked.into_iter().chain([occurred]).collect()
 }
 
 /// `policy.violated`.
-pub(crate) fn violated(
+pub(crate) fn violated_draft(
     scribe: &JournalWriter,
     thread: &Thread,
     action_id: &str,
@@ -151,7 +151,7 @@ pub(crate) fn violated(
         policy_id: policy_id.to_owned(),
         violation_type: policy_violation(violation),
     };
-    scribe.entry(thread, &payload)
+    scribe.draft_event(thread, &payload)
 }
 
 /// What is known of one resolution when it is recorded.
@@ -209,30 +209,30 @@ impl ResolutionRecord<'_> {
     /// The same as drafts of one thread.
     pub(crate) fn drafts(&self, scribe: &JournalWriter, thread: &Thread) -> Vec<Draft> {
         let mut drafts = Vec::new();
-        self.each_event(|event| drafts.push(scribe.entry(thread, event)));
+        self.each_event(|event| drafts.push(scribe.draft_event(thread, event)));
         drafts
     }
 }
 
 /// `ckp.carp.issued`, in the runtime's chain.
-pub(crate) fn issued(
+pub(crate) fn issued_draft(
     scribe: &JournalWriter,
     root: &Thread,
     request: &Request,
     resolution: &CarpResolution,
 ) -> Draft {
-    let bytes = canonical(&kept(request, resolution));
+    let bytes = canonical(&stored_resolution(request, resolution));
     let payload = CarpResolutionIssued {
         kept_hash: digest(&bytes),
         resolution_id: resolution.resolution_id,
         session_id: request.requester.session_id.0,
     };
     let hash = payload.kept_hash;
-    scribe.entry(root, &payload).content(hash, bytes)
+    scribe.draft_event(root, &payload).with_content(hash, bytes)
 }
 
 /// Returns the data that an execution needs, without texts and schemas.
-fn kept(request: &Request, resolution: &CarpResolution) -> StoredResolution {
+fn stored_resolution(request: &Request, resolution: &CarpResolution) -> StoredResolution {
     let bare = |action: &Arc<AllowedAction>| {
         Arc::new(AllowedAction {
             action_id: Arc::clone(&action.action_id),

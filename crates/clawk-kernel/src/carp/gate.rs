@@ -56,7 +56,7 @@ pub(crate) struct AtlasJudgement {
 
 impl AtlasJudgement {
     /// Returns the Atlas's own error, if the Atlas refused.
-    pub(crate) fn words(&self, error: CallError) -> CallError {
+    pub(crate) fn reword_error(&self, error: CallError) -> CallError {
         let ours = matches!(
             &error,
             CallError::Denied {
@@ -68,7 +68,12 @@ impl AtlasJudgement {
     }
 }
 
-fn denied(action_id: &str, reason: String, policy: Option<&str>, retry_after_ms: Option<u64>) -> CallError {
+fn denied_error(
+    action_id: &str,
+    reason: String,
+    policy: Option<&str>,
+    retry_after_ms: Option<u64>,
+) -> CallError {
     CallError::Denied {
         tool: action_id.chars().take(255).collect(),
         by: DeniedBy::Atlas,
@@ -84,16 +89,16 @@ impl AtlasGate {
     ///
     /// # Errors
     /// The name is a tool that only actions may use, nothing runs the action, or the resolution fails.
-    pub(crate) async fn of(
+    pub(crate) async fn for_call(
         (carp, catalog): (&CarpRuntime, &ToolCatalog),
         session: SessionId,
         (name, under): (&str, Option<&ResolutionContext>),
     ) -> Result<Option<Self>, CallError> {
-        let loaded = carp.loaded();
+        let loaded = carp.loaded_atlases();
         let Some(action) = loaded.set.action(name) else {
             if loaded.executors.contains(name) {
                 let reason = "an Atlas governs it: call the action that it runs".to_owned();
-                return Err(denied(name, reason, None, None));
+                return Err(denied_error(name, reason, None, None));
             }
             return Ok(None);
         };
@@ -115,7 +120,7 @@ impl AtlasGate {
             Some(under) => under.clone(),
             None => turn::for_call(carp, session, &action_id)
                 .await
-                .map_err(|error| unresolved(&action_id, &error))?,
+                .map_err(|error| unresolved_error(&action_id, &error))?,
         };
         Ok(Some(Self {
             loaded,
@@ -159,11 +164,11 @@ impl AtlasGate {
     }
 
     /// Returns the number of Atlas changes before its set.
-    pub(crate) fn changes(&self) -> u64 {
+    pub(crate) fn atlas_changes(&self) -> u64 {
         self.loaded.changes
     }
 
-    fn execution(&self, arguments: &Map<String, Value>) -> CarpExecution {
+    fn build_execution(&self, arguments: &Map<String, Value>) -> CarpExecution {
         CarpExecution {
             resolution_id: self.under.resolution,
             action_id: self.action_id.clone(),
@@ -176,20 +181,21 @@ impl AtlasGate {
     ///
     /// # Errors
     /// The arguments do not match the action's schema.
-    pub(crate) fn judge(
+    pub(crate) fn judge_call(
         &self,
         carp: &CarpRuntime,
         arguments: &Map<String, Value>,
     ) -> Result<AtlasJudgement, CallError> {
-        let execution = self.execution(arguments);
+        let execution = self.build_execution(arguments);
         let (requester, task) = (&self.under.requester, self.under.task.as_ref());
         let at = carp.now();
-        let mut books = carp.books();
-        let (book, ledger) = books.parts(requester.session_id);
+        let mut books = carp.lock_sessions();
+        let (book, ledger) = books.session_and_ledger(requester.session_id);
         let issued = book
             .as_deref()
-            .and_then(|book| book.issued(execution.resolution_id));
-        let checked = execute::check(&self.loaded.set, issued, requester, task, &execution, at, ledger);
+            .and_then(|book| book.find_resolution(execution.resolution_id));
+        let checked =
+            execute::check_execution(&self.loaded.set, issued, requester, task, &execution, at, ledger);
         match checked {
             Ok(grant) => {
                 let mut verdict = Verdict::allow();
@@ -206,11 +212,11 @@ impl AtlasGate {
                     asks: false,
                 })
             }
-            Err(refusal) => self.refused(refusal),
+            Err(refusal) => self.refused_judgement(refusal),
         }
     }
 
-    fn refused(&self, refusal: ExecutionRefusal) -> Result<AtlasJudgement, CallError> {
+    fn refused_judgement(&self, refusal: ExecutionRefusal) -> Result<AtlasJudgement, CallError> {
         let violation = refusal.violation();
         let text = refusal.to_string();
         let deny = |evaluation: Option<ActionEvaluation>, reason: String, retry_after_ms| {
@@ -219,14 +225,19 @@ impl AtlasGate {
             verdict.policy.clone_from(&policy);
             AtlasJudgement {
                 verdict,
-                refused: Some(denied(&self.action_id, reason, policy.as_deref(), retry_after_ms)),
+                refused: Some(denied_error(
+                    &self.action_id,
+                    reason,
+                    policy.as_deref(),
+                    retry_after_ms,
+                )),
                 evaluation,
                 violation,
                 asks: false,
             }
         };
         Ok(match refusal {
-            ExecutionRefusal::InvalidParameters(faults) => return Err(self.invalid(faults)),
+            ExecutionRefusal::InvalidParameters(faults) => return Err(self.invalid_arguments(faults)),
             ExecutionRefusal::PendingApproval {
                 policy_id,
                 evaluation,
@@ -259,14 +270,14 @@ impl AtlasGate {
             ExecutionRefusal::NotAllowed { policy_id, .. } => {
                 let mut judged = deny(None, text.clone(), None);
                 judged.verdict.policy.clone_from(&policy_id);
-                judged.refused = Some(denied(&self.action_id, text, policy_id.as_deref(), None));
+                judged.refused = Some(denied_error(&self.action_id, text, policy_id.as_deref(), None));
                 judged
             }
             ExecutionRefusal::Expired | ExecutionRefusal::Unauthorized => deny(None, text, None),
         })
     }
 
-    fn invalid(&self, faults: clawk_carp::InputFaults) -> CallError {
+    fn invalid_arguments(&self, faults: clawk_carp::InputFaults) -> CallError {
         let base = "/execution/parameters";
         let faults = faults.errors.into_iter().take(16).map(|fault| ArgumentFault {
             path: fault
@@ -287,13 +298,13 @@ impl AtlasGate {
     ///
     /// # Errors
     /// A limit was used up meanwhile, or the policies now decide differently.
-    pub(crate) fn charge(
+    pub(crate) fn charge_execution(
         &self,
         carp: &CarpRuntime,
         arguments: &Map<String, Value>,
         approved: bool,
     ) -> Result<Option<CarpLimitsCharged>, CallError> {
-        let execution = self.execution(arguments);
+        let execution = self.build_execution(arguments);
         let ResolutionContext {
             requester,
             task,
@@ -301,10 +312,10 @@ impl AtlasGate {
             ..
         } = &self.under;
         let at = carp.now();
-        let mut books = carp.books();
-        let (book, ledger) = books.parts(requester.session_id);
+        let mut books = carp.lock_sessions();
+        let (book, ledger) = books.session_and_ledger(requester.session_id);
         let Some(book) = book else {
-            return Err(denied(
+            return Err(denied_error(
                 &self.action_id,
                 ExecutionRefusal::Expired.to_string(),
                 None,
@@ -312,10 +323,10 @@ impl AtlasGate {
             ));
         };
         if approved && let Some(issued) = book.issued_mut(*resolution) {
-            issued.approve(&self.action_id);
+            issued.approve_action(&self.action_id);
         }
-        let issued = book.issued(*resolution);
-        let checked = execute::check(
+        let issued = book.find_resolution(*resolution);
+        let checked = execute::check_execution(
             &self.loaded.set,
             issued,
             requester,
@@ -329,7 +340,7 @@ impl AtlasGate {
         }
         let grant = checked.map_err(|refusal| {
             let reason = refusal.to_string();
-            denied(&self.action_id, reason, None, None)
+            denied_error(&self.action_id, reason, None, None)
         })?;
         ledger
             .spend(&requester.agent_id, &grant.spends, at)
@@ -338,7 +349,7 @@ impl AtlasGate {
                     clawk_carp::rate::SpendError::Exceeded { retry_after_ms, .. } => Some(*retry_after_ms),
                     clawk_carp::rate::SpendError::Full => None,
                 };
-                denied(
+                denied_error(
                     &self.action_id,
                     clawk_carp::set::RATE_LIMIT_EXCEEDED.to_owned(),
                     None,
@@ -364,10 +375,10 @@ impl AtlasGate {
     }
 }
 
-fn unresolved(action_id: &str, error: &CarpError) -> CallError {
+fn unresolved_error(action_id: &str, error: &CarpError) -> CallError {
     match error {
         CarpError::Journal(error) => CallError::Journal(error.clone()),
-        other => denied(action_id, other.to_string(), None, None),
+        other => denied_error(action_id, other.to_string(), None, None),
     }
 }
 
@@ -383,7 +394,7 @@ pub(crate) enum DeferredApproval {
 }
 
 /// Makes an approval request whose caller does not wait (HTTP), or finds its answer. A yes is valid once, for these parameters.
-pub(crate) fn pend(
+pub(crate) fn defer_approval(
     carp: &CarpRuntime,
     under: &ResolutionContext,
     action_id: &str,
@@ -392,7 +403,7 @@ pub(crate) fn pend(
     (shown, sheet): (ExactGrant, Arc<CallPreview>),
 ) -> Result<DeferredApproval, CallError> {
     let at = carp.now();
-    let mut books = carp.books();
+    let mut books = carp.lock_sessions();
     if let Some(answered) = books.take_answer(under, action_id, parameters, at) {
         let (by, reason) = answered.answered_by.unwrap_or_default();
         return Ok(match answered.view.state {
@@ -407,12 +418,15 @@ pub(crate) fn pend(
     let expires = at
         .checked_add(SignedDuration::from_secs(QUESTION_SECONDS))
         .unwrap_or(at); // silent-ok: beyond the calendar nothing can be asked
-    let expires = match books.get(session).and_then(|book| book.issued(under.resolution)) {
+    let expires = match books
+        .get(session)
+        .and_then(|book| book.find_resolution(under.resolution))
+    {
         Some(issued) => expires.min(issued.expires),
         None => expires,
     };
     let view = ApprovalView {
-        id: carp.uuid(),
+        id: carp.new_uuid(),
         session,
         resolution: under.resolution,
         action_id: action_id.to_owned(),
@@ -438,7 +452,7 @@ pub(crate) fn pend(
         answered_by: None,
     };
     books
-        .ask(waiting, at)
+        .put_question(waiting, at)
         .map(DeferredApproval::Waits)
-        .map_err(|error| denied(action_id, error.to_string(), None, None))
+        .map_err(|error| denied_error(action_id, error.to_string(), None, None))
 }

@@ -48,13 +48,13 @@ pub struct AtlasRef {
 
 impl CarpFacts {
     /// Returns the data to record; `None` without Atlases and without an API that could load some.
-    pub(crate) fn of(config: &AtlasSettings) -> Option<Self> {
+    pub(crate) fn from_settings(config: &AtlasSettings) -> Option<Self> {
         if config.loaded.is_empty() && !config.served {
             return None;
         }
         let atlases = config.loaded.iter().map(|atlas| AtlasRef {
             atlas_id: atlas.id.to_string(),
-            upload_hash: digest(&canonical(&AtlasUpload::of(atlas))),
+            upload_hash: digest(&canonical(&AtlasUpload::from_atlas(atlas))),
             version: atlas.version.to_string(),
         });
         Some(Self {
@@ -69,7 +69,7 @@ impl CarpFacts {
     }
 
     /// Rebuilds the configuration with these Atlases.
-    pub(crate) fn config(&self, loaded: Vec<Arc<Atlas>>) -> AtlasSettings {
+    pub(crate) fn to_settings(&self, loaded: Vec<Arc<Atlas>>) -> AtlasSettings {
         AtlasSettings {
             loaded,
             strict: self.strict,
@@ -88,24 +88,24 @@ impl CarpFacts {
 /// The content is not a valid Atlas.
 pub fn atlas_of(content: &[u8]) -> Result<Atlas, InputFaults> {
     let upload: AtlasUpload = serde_json::from_slice(content)
-        .map_err(|error| super::turn::fault("", "json", format!("no recorded Atlas: {error}")))?;
+        .map_err(|error| super::turn::input_fault("", "json", format!("no recorded Atlas: {error}")))?;
     let manifest = serde_json::to_vec(&upload.manifest).unwrap_or_default(); // silent-ok: a value always serialises
     Atlas::in_memory(&manifest, &upload.files)
 }
 
 /// Records the sources of the configuration's Atlases. Contents with the same digest are stored once.
-pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
-    let thread = carp.root(carp.root.span);
+pub(crate) fn record_facts(carp: &CarpRuntime) -> Result<(), StartError> {
+    let thread = carp.root_thread(carp.root.span);
     for atlas in &carp.config.loaded {
-        let bytes = canonical(&AtlasUpload::of(atlas));
+        let bytes = canonical(&AtlasUpload::from_atlas(atlas));
         let payload = AtlasDescribed {
             atlas_id: atlas.id.to_string(),
             upload_hash: digest(&bytes),
             version: atlas.version.to_string(),
         };
         let hash = payload.upload_hash;
-        let draft = carp.scribe.entry(&thread, &payload);
-        let _ticket = carp.scribe.submit(vec![draft.content(hash, bytes)])?;
+        let draft = carp.scribe.draft_event(&thread, &payload);
+        let _ticket = carp.scribe.submit_drafts(vec![draft.with_content(hash, bytes)])?;
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ impl OutsideAtlasEvent {
                 .map(Self::Charged),
             kind::ATLAS_LOADED => {
                 event.read_as::<AtlasLoaded>()?;
-                restore::content::<AtlasUpload>(event).map(Self::Loaded)
+                restore::parse_content::<AtlasUpload>(event).map(Self::Loaded)
             }
             kind::ATLAS_REMOVED => Some(Self::Removed(event.read_as::<AtlasRemoved>()?.atlas_id)),
             _ => None,
@@ -150,10 +150,12 @@ impl OutsideAtlasEvent {
             Self::Charged(charged) => {
                 // silent-ok: clawk's own times are in range
                 let at = Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::MIN);
-                restore::spend(&mut carp.books(), &charged, at);
+                restore::add_charge(&mut carp.lock_sessions(), &charged, at);
                 return;
             }
-            Self::Loaded(upload) => atlases::load((carp, catalog), upload, "replay").await.map(drop),
+            Self::Loaded(upload) => atlases::load_atlas((carp, catalog), upload, "replay")
+                .await
+                .map(drop),
             Self::Removed(id) => atlases::remove(carp, &id, "replay").await,
         };
         if let Err(error) = outcome {

@@ -40,7 +40,7 @@ pub(crate) fn check_skew(carp: &CarpRuntime, request: &Request, now: Timestamp) 
 }
 
 /// Records in the session's chain that a request failed. The answer is an error anyway, so a failed write changes nothing.
-pub(crate) async fn note(carp: &CarpRuntime, request: &Request, error: &CarpError) {
+pub(crate) async fn record_error(carp: &CarpRuntime, request: &Request, error: &CarpError) {
     match error {
         // The session is not theirs, or nothing can be written.
         CarpError::UnknownSession(_)
@@ -62,42 +62,42 @@ pub(crate) async fn note(carp: &CarpRuntime, request: &Request, error: &CarpErro
     }
     let session = request.requester.session_id;
     let theirs = carp
-        .books()
-        .live(session)
+        .lock_sessions()
+        .live_session(session)
         .is_ok_and(|book| book.agent_id == request.requester.agent_id);
     if !theirs {
         return;
     }
-    let thread = Thread::of(session).child(carp.uuid());
-    let drafts = event::occurred(&carp.scribe, &thread, request, error);
+    let thread = Thread::for_session(session).child(carp.new_uuid());
+    let drafts = event::error_drafts(&carp.scribe, &thread, request, error);
     if let Err(error) = carp.scribe.write(drafts).await {
         tracing::warn!(%error, "a refused CRA request could not be recorded");
     }
 }
 
 /// Makes a resolution for a live session. `most_tokens`: further context is left out, and recorded as left out.
-pub(crate) async fn resolve(
+pub(crate) async fn resolve_request(
     carp: &CarpRuntime,
     request: &Request,
     most_tokens: Option<u64>,
 ) -> Result<CarpResolution, CarpError> {
-    let loaded = carp.loaded();
+    let loaded = carp.loaded_atlases();
     let now = carp.now();
     let session = request.requester.session_id;
     let ids = ResolutionIds {
-        resolution: carp.uuid(),
-        approval: carp.uuid(),
+        resolution: carp.new_uuid(),
+        approval: carp.new_uuid(),
         trace: session.0,
     };
     let resolved = {
-        let books = carp.books();
-        clawk_carp::resolve(&loaded.set, request, now, ids, &books.ledger)?
+        let books = carp.lock_sessions();
+        clawk_carp::resolve_request(&loaded.set, request, now, ids, &books.ledger)?
     };
     let mut resolution = resolved.resolution;
-    let thread = Thread::of(session).child(carp.uuid());
+    let thread = Thread::for_session(session).child(carp.new_uuid());
     let drafts = {
         let redacted = most_tokens
-            .map(|most| over(&resolution, most))
+            .map(|most| excess_blocks(&resolution, most))
             .unwrap_or_default();
         let record = ResolutionRecord {
             request,
@@ -107,23 +107,27 @@ pub(crate) async fn resolve(
             redacted: &redacted,
         };
         let mut drafts = record.drafts(&carp.scribe, &thread);
-        let root = carp.root(thread.span);
-        drafts.push(event::issued(&carp.scribe, &root, request, &resolution));
+        let root = carp.root_thread(thread.span);
+        drafts.push(event::issued_draft(&carp.scribe, &root, request, &resolution));
         drafts
     };
     carp.scribe.write(drafts).await?;
     if let Some(most) = most_tokens {
-        let kept = resolution.context_blocks.len() - over(&resolution, most).len();
+        let kept = resolution.context_blocks.len() - excess_blocks(&resolution, most).len();
         let mut left = most;
-        resolution.context_blocks.retain(|block| fits(block, &mut left));
+        resolution
+            .context_blocks
+            .retain(|block| fits_budget(block, &mut left));
         debug_assert_eq!(kept, resolution.context_blocks.len());
     }
     let issued = IssuedResolution::new(request, &resolution, now);
-    carp.books().live(session)?.issue(issued, now);
+    carp.lock_sessions()
+        .live_session(session)?
+        .add_resolution(issued, now);
     Ok(resolution)
 }
 
-fn fits(block: &ContextBlock, left: &mut u64) -> bool {
+fn fits_budget(block: &ContextBlock, left: &mut u64) -> bool {
     let fits = block.token_estimate <= *left;
     if fits {
         *left -= block.token_estimate;
@@ -132,8 +136,8 @@ fn fits(block: &ContextBlock, left: &mut u64) -> bool {
 }
 
 /// Returns the blocks that do not fit into `most` tokens. Important blocks are kept first.
-fn over(resolution: &CarpResolution, most: u64) -> Vec<&ContextBlock> {
+fn excess_blocks(resolution: &CarpResolution, most: u64) -> Vec<&ContextBlock> {
     let mut left = most;
     let blocks = resolution.context_blocks.iter().map(|block| &**block);
-    blocks.filter(|block| !fits(block, &mut left)).collect()
+    blocks.filter(|block| !fits_budget(block, &mut left)).collect()
 }

@@ -26,7 +26,7 @@ const PAGE: usize = 1_000;
 ///
 /// # Errors
 /// The journal can't be read, or an earlier Atlas is not compatible with the configuration's.
-pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
+pub(crate) async fn restore_state(carp: &CarpRuntime) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
     }
@@ -45,9 +45,9 @@ pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
     };
     let at = carp.now();
     loop {
-        let page = carp.scribe.journal().scan(scan.clone()).await?;
+        let page = carp.scribe.journal().scan_events(scan.clone()).await?;
         for event in &page {
-            take(carp, event, at)?;
+            apply_event(carp, event, at)?;
         }
         match page.last() {
             Some(last) if page.len() == PAGE => scan.after_row = last.row,
@@ -56,18 +56,18 @@ pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
     }
 }
 
-/// Applies another host's event: see [`restore`].
+/// Applies another host's event: see [`restore_state`].
 ///
 /// # Errors
 /// An Atlas that was loaded there over the API can't be loaded here.
-pub(crate) fn follow(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
+pub(crate) fn apply_remote_event(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
     }
-    take(carp, event, carp.now())
+    apply_event(carp, event, carp.now())
 }
 
-fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(), StartError> {
+fn apply_event(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(), StartError> {
     let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::MIN); // silent-ok: dates of ours are in range
     let served = carp.config.served;
     match event.kind.as_str() {
@@ -75,45 +75,45 @@ fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(),
             let opened: CarpSessionOpened = event.read_as()?;
             let about = opened
                 .about_hash
-                .and_then(|_| content::<CarpSessionDescription>(event));
+                .and_then(|_| parse_content::<CarpSessionDescription>(event));
             let (goal, metadata) = match about {
                 Some(about) => (about.goal, about.metadata),
                 None if opened.about_hash.is_some() => Default::default(),
-                None => (text(event), serde_json::Map::new()),
+                None => (event_text(event), serde_json::Map::new()),
             };
             let mut book = CarpSession::new(opened.agent_id, goal, Some(opened.owner), at);
             book.parent = opened.parent_session_id.map(SessionId);
             book.atlas_id = opened.atlas_id;
             book.metadata = metadata;
-            carp.books().insert(SessionId(opened.session_id), book);
+            carp.lock_sessions().insert(SessionId(opened.session_id), book);
         }
-        kind::SESSION_ENDED => carp.books().end(event.session, at),
+        kind::SESSION_ENDED => carp.lock_sessions().end_session(event.session, at),
         kind::CARP_ISSUED if served => {
             event.read_as::<CarpResolutionIssued>()?;
-            if let Some(kept) = content::<StoredResolution>(event) {
+            if let Some(kept) = parse_content::<StoredResolution>(event) {
                 let issued = IssuedResolution::new(&kept.request, &kept.resolution, at);
-                let mut books = carp.books();
+                let mut books = carp.lock_sessions();
                 // silent-ok: a session that has ended has no live resolutions
-                if let Ok(book) = books.live(kept.request.requester.session_id) {
+                if let Ok(book) = books.live_session(kept.request.requester.session_id) {
                     book.take_request(kept.request.request_id);
-                    book.issue(issued, now);
+                    book.add_resolution(issued, now);
                 }
             }
         }
         kind::CARP_CHARGED => {
             let charged: CarpLimitsCharged = event.read_as()?;
-            spend(&mut carp.books(), &charged, at);
+            add_charge(&mut carp.lock_sessions(), &charged, at);
         }
-        kind::ATLAS_LOADED if served => loaded(carp, event)?,
+        kind::ATLAS_LOADED if served => restore_atlas(carp, event)?,
         kind::ATLAS_REMOVED if served => {
-            let before = carp.loaded();
+            let before = carp.loaded_atlases();
             // What stands in the configuration by now governs, whatever was removed over the API before.
             let removed: AtlasRemoved = event.read_as()?;
             let after = match before.origins.get(removed.atlas_id.as_str()) {
-                Some(Origin::Uploaded { .. }) => atlases::without(carp, &before, &removed.atlas_id),
+                Some(Origin::Uploaded { .. }) => atlases::without_atlas(carp, &before, &removed.atlas_id),
                 Some(Origin::Configured) | None => atlases::as_before(carp, &before),
             };
-            carp.replace(after.map_err(unserved)?);
+            carp.replace_atlases(after.map_err(unserved_error)?);
         }
         _ => {}
     }
@@ -121,7 +121,7 @@ fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(),
 }
 
 /// What was spent was spent, whatever the limit is now.
-pub(super) fn spend(books: &mut CarpSessions, charged: &CarpLimitsCharged, at: Timestamp) {
+pub(super) fn add_charge(books: &mut CarpSessions, charged: &CarpLimitsCharged, at: Timestamp) {
     let spends: Vec<BucketSpend> = charged
         .spends
         .iter()
@@ -140,38 +140,39 @@ pub(super) fn spend(books: &mut CarpSessions, charged: &CarpLimitsCharged, at: T
 }
 
 /// Restores an Atlas. If it can't be restored, the agent does not start, because it would be ungoverned.
-fn loaded(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
-    let before = carp.loaded();
+fn restore_atlas(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
+    let before = carp.loaded_atlases();
     let known: AtlasLoaded = event.read_as()?;
     if before.origins.contains_key(known.atlas_id.as_str()) {
-        let after = atlases::as_before(carp, &before).map_err(unserved)?;
-        carp.replace(after);
+        let after = atlases::as_before(carp, &before).map_err(unserved_error)?;
+        carp.replace_atlases(after);
         return Ok(());
     }
-    let upload = content::<AtlasUpload>(event).ok_or_else(|| {
-        unserved(format!(
+    let upload = parse_content::<AtlasUpload>(event).ok_or_else(|| {
+        unserved_error(format!(
             "the content of `{} {}` was erased; name a copy of it in `[atlases] paths` of clawk.toml, which then takes its place",
             known.atlas_id, known.version
         ))
     })?;
-    let atlas = Arc::new(upload.atlas().map_err(unserved)?);
-    let after = atlases::with(carp, &before, &atlas, &known.by, &event.at.to_string()).map_err(unserved)?;
-    carp.replace(after);
+    let atlas = Arc::new(upload.parse_atlas().map_err(unserved_error)?);
+    let after = atlases::with_atlas(carp, &before, &atlas, &known.by, &event.at.to_string())
+        .map_err(unserved_error)?;
+    carp.replace_atlases(after);
     Ok(())
 }
 
-fn unserved(cause: impl std::fmt::Display) -> StartError {
+fn unserved_error(cause: impl std::fmt::Display) -> StartError {
     StartError::Unserved(vec![format!(
         "an Atlas that came over the API can't be loaded again: {cause}"
     )])
 }
 
-pub(super) fn content<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
+pub(super) fn parse_content<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
     let bytes = &event.content.as_ref()?.bytes;
     serde_json::from_slice(bytes).ok() // silent-ok: erased content is an ordinary state
 }
 
-fn text(event: &RecordedEvent) -> String {
+fn event_text(event: &RecordedEvent) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())

@@ -12,7 +12,7 @@ use clawk_proto::carp::{
 use serde_json::{Value, json};
 
 use super::book::CarpSession;
-use super::resolve::resolve;
+use super::resolve::resolve_request;
 use super::{CarpError, CarpRuntime, ResolutionContext};
 use crate::catalog::ToolCatalog;
 use crate::ports::{ModelMessage, ToolOffer};
@@ -35,14 +35,14 @@ pub(crate) struct TurnGrant {
 
 impl TurnGrant {
     /// Returns the action for a model's tool name.
-    pub(crate) fn action(&self, name: &str) -> Option<&str> {
+    pub(crate) fn find_action(&self, name: &str) -> Option<&str> {
         self.names.get(name).map(|id| &**id)
     }
 
     /// Returns the resolution context for one call of this turn.
-    pub(crate) fn under(&self, carp: &CarpRuntime) -> ResolutionContext {
+    pub(crate) fn call_context(&self, carp: &CarpRuntime) -> ResolutionContext {
         ResolutionContext {
-            execution: carp.uuid(),
+            execution: carp.new_uuid(),
             ..self.under.clone()
         }
     }
@@ -71,8 +71,8 @@ pub(crate) async fn for_turn(
     });
     let request = own_request(carp, session, said.unwrap_or_default());
     let most = carp.config.max_context_tokens;
-    let resolution = resolve(carp, &request, Some(most)).await?;
-    Ok(Some(Arc::new(grant((carp, catalog), request, &resolution))))
+    let resolution = resolve_request(carp, &request, Some(most)).await?;
+    Ok(Some(Arc::new(grant_turn((carp, catalog), request, &resolution))))
 }
 
 /// Makes the resolution for a call that has none.
@@ -85,10 +85,10 @@ pub(crate) async fn for_call(
     action_id: &str,
 ) -> Result<ResolutionContext, CarpError> {
     let request = own_request(carp, session, &format!("call {action_id}"));
-    let resolution = resolve(carp, &request, Some(0)).await?;
+    let resolution = resolve_request(carp, &request, Some(0)).await?;
     Ok(ResolutionContext {
         resolution: resolution.resolution_id,
-        execution: carp.uuid(),
+        execution: carp.new_uuid(),
         requester: request.requester,
         task: request.task,
     })
@@ -99,7 +99,7 @@ fn own_request(carp: &CarpRuntime, session: SessionId, goal: &str) -> Request {
     let agent_id = carp.agent_id.clone();
     let at = carp.now();
     {
-        let mut books = carp.books();
+        let mut books = carp.lock_sessions();
         if books
             .get(session)
             .is_none_or(|book| book.ended.is_some() || book.owner.is_some())
@@ -110,7 +110,7 @@ fn own_request(carp: &CarpRuntime, session: SessionId, goal: &str) -> Request {
     }
     Request {
         carp_version: CARP_VERSION.to_owned(),
-        request_id: carp.uuid(),
+        request_id: carp.new_uuid(),
         timestamp: format!("{at:.6}"),
         operation: CarpOperation::Resolve,
         requester: CarpRequester {
@@ -136,12 +136,12 @@ pub(crate) fn goal_of(said: &str) -> String {
     said.chars().take(GOAL_CHARS).collect()
 }
 
-fn grant(
+fn grant_turn(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     request: Request,
     resolution: &CarpResolution,
 ) -> TurnGrant {
-    let loaded = carp.loaded();
+    let loaded = carp.loaded_atlases();
     // An action that needs an approval is offered; calling it asks a person.
     let waiting = resolution
         .constraints
@@ -179,14 +179,14 @@ fn grant(
             requester: request.requester,
             task: request.task,
         },
-        context: context(&resolution.context_blocks),
+        context: render_context(&resolution.context_blocks),
         offers,
         names,
     }
 }
 
 /// Returns the blocks as data. Each names its source, and none can end its own frame.
-fn context(blocks: &[Arc<ContextBlock>]) -> String {
+fn render_context(blocks: &[Arc<ContextBlock>]) -> String {
     let mut parts = Vec::new();
     for block in blocks {
         let kind = match block.content_type {
@@ -206,7 +206,7 @@ fn context(blocks: &[Arc<ContextBlock>]) -> String {
 }
 
 /// Returns a fault at `path`.
-pub(crate) fn fault(path: &str, code: &str, message: String) -> InputFaults {
+pub(crate) fn input_fault(path: &str, code: &str, message: String) -> InputFaults {
     InputFaults {
         errors: vec![clawk_proto::carp::CarpFault {
             path: path.to_owned(),

@@ -35,20 +35,23 @@ enum ConversionRemedy {
 /// Returns arguments that match the schema, if the given ones do not and their meaning is clear; `None`: they stay unchanged.
 ///
 /// Either all faults are corrected, or none: otherwise the call is refused with the model's original arguments.
-pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Option<ConvertedArguments> {
+pub(super) fn convert_arguments(
+    validator: &Validator,
+    given: &Map<String, Value>,
+) -> Option<ConvertedArguments> {
     let mut value = Value::Object(given.clone());
     let mut pointers: Vec<String> = Vec::new();
     for _ in 0..ROUNDS {
         if validator.is_valid(&value) {
             break;
         }
-        let faults = remedies(validator, &value);
+        let faults = find_remedies(validator, &value);
         if faults.len() > MAX_CONVERTED {
             return None;
         }
         // Deeper values first: a list is changed before the object that contains it.
         for (pointer, remedy) in faults.iter().rev() {
-            if !apply(&mut value, pointer, *remedy) {
+            if !apply_remedy(&mut value, pointer, *remedy) {
                 return None;
             }
             if !pointers.contains(pointer) {
@@ -67,7 +70,7 @@ pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Opti
 }
 
 /// Returns the correction for each faulty value, by its pointer.
-fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, ConversionRemedy> {
+fn find_remedies(validator: &Validator, value: &Value) -> BTreeMap<String, ConversionRemedy> {
     let mut found: BTreeMap<String, ConversionRemedy> = BTreeMap::new();
     for fault in validator.iter_errors(value).take(MAX_CONVERTED + 1) {
         let remedy = match fault.kind() {
@@ -90,7 +93,7 @@ fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, Conversion
 }
 
 /// Changes the value at this place. Returns `false` if that would be a guess.
-fn apply(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
+fn apply_remedy(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
     let Some(here) = value.pointer_mut(pointer) else {
         return false;
     };
@@ -100,7 +103,7 @@ fn apply(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
     let ConversionRemedy::Type(kind) = remedy else {
         return false;
     };
-    match converted(here, kind) {
+    match convert_value(here, kind) {
         Some(new) => {
             *here = new;
             true
@@ -120,7 +123,7 @@ fn leave_out(value: &mut Value, pointer: &str) -> bool {
 }
 
 /// Returns the value converted to another type, if only one reading is possible.
-fn converted(value: &Value, kind: JsonType) -> Option<Value> {
+fn convert_value(value: &Value, kind: JsonType) -> Option<Value> {
     let text = value.as_str().filter(|text| text.len() <= MAX_TEXT_BYTES);
     match kind {
         JsonType::Integer => whole_number(text?).map(Value::from),

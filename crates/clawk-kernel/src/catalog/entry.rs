@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use super::PREDICTED;
-use super::convert::{ConvertedArguments, convert};
-use super::fault::{bounded, one_line};
+use super::convert::{ConvertedArguments, convert_arguments};
+use super::fault::{bound_fault, one_line};
 use super::served_schema::ServedSchema;
 use crate::error::{ArgumentFault, CallError};
 use crate::ports::{Executor, RunError, RunOutcome, ToolDescription, ToolOffer, ToolRunner};
@@ -69,13 +69,13 @@ pub(crate) struct DescribedTool {
 }
 
 impl DescribedTool {
-    fn hint(&self, name: &str) -> bool {
+    fn has_hint(&self, name: &str) -> bool {
         self.annotations.get(name).and_then(Value::as_bool) == Some(true)
     }
 
     /// Returns whether it has no side effects (R13).
     pub(crate) fn read_only(&self) -> bool {
-        self.hint("readOnlyHint")
+        self.has_hint("readOnlyHint")
     }
 
     /// Returns the lowest emergency-stop level that blocks this tool.
@@ -94,18 +94,18 @@ impl DescribedTool {
 
     /// Returns whether it has no side effects and reaches nothing outside this machine. Decision and outcome may then share one
     /// commit.
-    pub(crate) fn pure(&self) -> bool {
-        self.read_only() && !self.hint("openWorldHint")
+    pub(crate) fn is_pure(&self) -> bool {
+        self.read_only() && !self.has_hint("openWorldHint")
     }
 
     /// Returns whether it may be run again after a failure.
-    pub(crate) fn idempotent(&self) -> bool {
-        self.hint("idempotentHint")
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.has_hint("idempotentHint")
     }
 
     /// Returns whether it is declared to reach the network.
     pub(crate) fn reaches_network(&self) -> bool {
-        self.hint("openWorldHint") || self.labels.get("category").is_some_and(|c| c == "network")
+        self.has_hint("openWorldHint") || self.labels.get("category").is_some_and(|c| c == "network")
     }
 
     fn category(&self) -> Option<&str> {
@@ -140,7 +140,7 @@ impl DescribedTool {
     /// Validates the result. If it does not match the tool's `output_schema`, the result becomes an error that begins with the
     /// fault. The structured result or the text as JSON is validated, whichever matches; a text that is not JSON counts as a
     /// string.
-    pub(crate) fn fitting(&self, mut ran: RunOutcome) -> RunOutcome {
+    pub(crate) fn enforce_output_schema(&self, mut ran: RunOutcome) -> RunOutcome {
         let ran_indeed = !ran.is_error && !ran.obtained.mechanisms.iter().any(|how| how == PREDICTED);
         let Some((_, validator)) = self.output.as_ref().filter(|_| ran_indeed) else {
             return ran;
@@ -176,12 +176,12 @@ impl DescribedTool {
 
     /// Converts a model's arguments to the schema's types, if they do not match and their meaning is clear; `None`: they stay
     /// unchanged.
-    pub(crate) fn convert(&self, arguments: &Map<String, Value>) -> Option<ConvertedArguments> {
-        convert(&self.validator, arguments)
+    pub(crate) fn convert_arguments(&self, arguments: &Map<String, Value>) -> Option<ConvertedArguments> {
+        convert_arguments(&self.validator, arguments)
     }
 
     /// Validates the arguments and lists every fault.
-    pub(crate) fn check(&self, tool: &str, arguments: &Value) -> Result<(), CallError> {
+    pub(crate) fn check_arguments(&self, tool: &str, arguments: &Value) -> Result<(), CallError> {
         if self.validator.is_valid(arguments) {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl DescribedTool {
             .take(MAX_FAULTS)
             .map(|fault| ArgumentFault {
                 path: fault.instance_path().to_string(),
-                message: bounded(&fault.to_string()),
+                message: bound_fault(&fault.to_string()),
             })
             .collect();
         Err(CallError::InvalidArguments {
@@ -218,7 +218,7 @@ fn without_known(scanner: &Scanner, known: &mut ToolDescription) {
 }
 
 /// Returns the names that the memory built-ins accept, so that the model learns them from the schema and not from a refusal.
-pub(super) fn names(manifest: &Manifest, tool: &str) -> Option<(&'static str, String)> {
+pub(super) fn memory_names(manifest: &Manifest, tool: &str) -> Option<(&'static str, String)> {
     let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     let (argument, known): (_, Vec<&str>) = if tool == "context-write" {
         (
@@ -303,14 +303,14 @@ impl CatalogEntry {
     }
 
     /// Returns the tool's full description. The executor is asked at the first use. A failure is not cached.
-    pub(crate) async fn described(
+    pub(crate) async fn describe_once(
         &self,
         runner: &dyn ToolRunner,
         scanner: impl FnOnce() -> Scanner,
     ) -> Result<Arc<DescribedTool>, CallError> {
         let described = self
             .described
-            .get_or_try_init(|| self.describe(runner, scanner))
+            .get_or_try_init(|| self.describe_tool(runner, scanner))
             .await?;
         Ok(Arc::clone(described))
     }
@@ -325,7 +325,7 @@ impl CatalogEntry {
         self.looked_at.store(false, Ordering::Relaxed);
     }
 
-    async fn describe(
+    async fn describe_tool(
         &self,
         runner: &dyn ToolRunner,
         scanner: impl FnOnce() -> Scanner,
@@ -342,9 +342,9 @@ impl CatalogEntry {
             ToolDescription::default()
         } else {
             runner
-                .describe(&self.name)
+                .describe_tool(&self.name)
                 .await
-                .map_err(|error| self.unavailable(&error))?
+                .map_err(|error| self.unavailable_error(&error))?
         };
         without_known(&scanner(), &mut known);
         let executor = self.executor(&known);
@@ -403,10 +403,10 @@ impl CatalogEntry {
             .as_ref()
             .is_some_and(|own| !says_nothing(own));
         if self.spec.mcp_source.is_none() || of_manifest {
-            let validator = self.compiled(&schema, "input_schema")?;
+            let validator = self.compile_schema(&schema, "input_schema")?;
             return Ok((schema, validator));
         }
-        let read = self.served(ServedSchema::of_arguments(&schema), "input_schema")?;
+        let read = self.accept_schema(ServedSchema::of_arguments(&schema), "input_schema")?;
         Ok((read.shown, read.validator))
     }
 
@@ -418,23 +418,27 @@ impl CatalogEntry {
             return Ok(None);
         };
         let validator = if of_server {
-            self.served(ServedSchema::of_result(&schema), "output_schema")?
+            self.accept_schema(ServedSchema::of_result(&schema), "output_schema")?
                 .validator
         } else {
-            self.compiled(&schema, "output_schema")?
+            self.compile_schema(&schema, "output_schema")?
         };
         Ok(Some((schema, validator)))
     }
 
-    fn compiled(&self, schema: &Value, name: &str) -> Result<jsonschema::Validator, CallError> {
-        validator(schema).map_err(|fault| CallError::Unavailable {
+    fn compile_schema(&self, schema: &Value, name: &str) -> Result<jsonschema::Validator, CallError> {
+        compile_validator(schema).map_err(|fault| CallError::Unavailable {
             tool: self.name.to_string(),
             reason: format!("its {name} is not a valid JSON Schema: {fault}"),
         })
     }
 
     /// Returns a server's schema. Logs which parts are not checked.
-    fn served(&self, read: Result<ServedSchema, String>, name: &str) -> Result<ServedSchema, CallError> {
+    fn accept_schema(
+        &self,
+        read: Result<ServedSchema, String>,
+        name: &str,
+    ) -> Result<ServedSchema, CallError> {
         let read = read.map_err(|fault| CallError::Unavailable {
             tool: self.name.to_string(),
             reason: format!("its {name} can't be used: {fault}"),
@@ -455,7 +459,7 @@ impl CatalogEntry {
         }
     }
 
-    pub(super) fn unavailable(&self, error: &RunError) -> CallError {
+    pub(super) fn unavailable_error(&self, error: &RunError) -> CallError {
         match error {
             RunError::Sandbox(refusal) => CallError::Sandbox(refusal.clone()),
             other => CallError::Unavailable {
@@ -466,7 +470,7 @@ impl CatalogEntry {
     }
 
     /// Returns the tool as it is offered to a model.
-    pub(crate) fn offer(&self, described: &DescribedTool) -> ToolOffer {
+    pub(crate) fn tool_offer(&self, described: &DescribedTool) -> ToolOffer {
         ToolOffer {
             name: self.name.to_string(),
             description: described.description.clone(),
@@ -491,7 +495,7 @@ fn says_nothing(schema: &Value) -> bool {
 
 /// Compiles a schema, with regular expressions that can't backtrack because schemas also come from MCP servers. References to other
 /// documents are not followed.
-pub(crate) fn validator(schema: &Value) -> Result<jsonschema::Validator, String> {
+pub(crate) fn compile_validator(schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
         .with_pattern_options(jsonschema::PatternOptions::regex())
         .build(schema)

@@ -5,16 +5,16 @@ const MAX_FAULT_BYTES: usize = 512;
 
 /// Returns a fault with its place.
 pub(super) fn one_line(fault: &jsonschema::ValidationError<'_>) -> String {
-    let (path, words) = (fault.instance_path().to_string(), bounded(&fault.to_string()));
+    let (path, words) = (fault.instance_path().to_string(), bound_fault(&fault.to_string()));
     if path.is_empty() {
         words
     } else {
-        format!("at {}: {words}", bounded(&path))
+        format!("at {}: {words}", bound_fault(&path))
     }
 }
 
 /// Shortens a schema fault: keeps its first and last bytes.
-pub(super) fn bounded(words: &str) -> String {
+pub(super) fn bound_fault(words: &str) -> String {
     if words.len() <= MAX_FAULT_BYTES {
         return words.to_owned();
     }

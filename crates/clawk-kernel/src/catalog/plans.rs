@@ -38,7 +38,7 @@ impl SandboxPlans {
         }
     }
 
-    pub(super) fn without(&self, sandbox: Option<String>, closed: &HiddenRoots) -> Arc<Plan> {
+    pub(super) fn plan_hiding(&self, sandbox: Option<String>, closed: &HiddenRoots) -> Arc<Plan> {
         let at = (sandbox, closed.clone());
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = made.get(&at) {
@@ -49,8 +49,8 @@ impl SandboxPlans {
         let declared = declared
             .cloned()
             .unwrap_or_else(|| Plan::compile(None, &PlanDefaults::default()));
-        let plan = declared.denying(&closed.denied, &closed.open);
-        let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
+        let plan = declared.with_denied(&closed.denied, &closed.open);
+        let plan = Arc::new(plan.with_runtime_files(&self.own, &self.workdir));
         made.insert(at, Arc::clone(&plan));
         plan
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::entry::validator;
+use super::entry::compile_validator;
 use crate::tool_schema::{flatten_top, percent_decoded};
 
 /// Largest nesting depth of schemas. Deeper ones check nothing.
@@ -37,18 +37,18 @@ impl ServedSchema {
     /// Even a schema that checks nothing does not compile. This was never observed.
     pub(super) fn of_arguments(given: &Value) -> Result<Self, String> {
         let mut mend = SchemaRepair::new(given);
-        let mut schema = mend.root(given);
+        let mut schema = mend.repair_root(given);
         if let Some(members) = schema.as_object_mut() {
             if !matches!(members.get("type"), None | Some(Value::Array(_)))
                 && members.get("type") != Some(&json!("object"))
             {
-                mend.note("", "arguments are always an object; its `type` is not checked");
+                mend.add_note("", "arguments are always an object; its `type` is not checked");
             }
             members.insert("type".to_owned(), json!("object"));
             members.entry("properties").or_insert_with(|| json!({}));
         }
         let shown = without_alternatives(&schema);
-        mend.compiled(&schema, shown)
+        mend.compile_schema(&schema, shown)
     }
 
     /// Reads the schema of a tool's result.
@@ -57,8 +57,8 @@ impl ServedSchema {
     /// The errors of [`ServedSchema::of_arguments`].
     pub(super) fn of_result(given: &Value) -> Result<Self, String> {
         let mut mend = SchemaRepair::new(given);
-        let schema = mend.root(given);
-        mend.compiled(&schema, schema.clone())
+        let schema = mend.repair_root(given);
+        mend.compile_schema(&schema, schema.clone())
     }
 }
 
@@ -94,23 +94,23 @@ impl<'a> SchemaRepair<'a> {
         }
     }
 
-    fn note(&mut self, at: &str, why: &str) {
+    fn add_note(&mut self, at: &str, why: &str) {
         if self.notes.len() < MAX_NOTES {
             let at = if at.is_empty() { "/" } else { at };
             self.notes
-                .push(format!("at {}: {why}", super::fault::bounded(at)));
+                .push(format!("at {}: {why}", super::fault::bound_fault(at)));
         }
     }
 
-    fn compiled(mut self, schema: &Value, shown: Value) -> Result<ServedSchema, String> {
-        let (validator, shown) = match validator(schema) {
+    fn compile_schema(mut self, schema: &Value, shown: Value) -> Result<ServedSchema, String> {
+        let (validator, shown) = match compile_validator(schema) {
             Ok(validator) => (validator, shown),
             Err(fault) => {
-                self.note(
+                self.add_note(
                     "",
                     &format!("the schema does not compile, and nothing is checked by it: {fault}"),
                 );
-                (validator(&json!({}))?, names_only(schema))
+                (compile_validator(&json!({}))?, names_only(schema))
             }
         };
         Ok(ServedSchema {
@@ -120,26 +120,26 @@ impl<'a> SchemaRepair<'a> {
         })
     }
 
-    fn root(&mut self, given: &Value) -> Value {
+    fn repair_root(&mut self, given: &Value) -> Value {
         match given {
-            Value::Object(_) => self.schema(given, "", 0),
+            Value::Object(_) => self.repair_schema(given, "", 0),
             Value::Null => json!({}),
             Value::Array(all) if all.is_empty() => json!({}),
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                self.note("", "it is not an object; nothing is checked by it");
+                self.add_note("", "it is not an object; nothing is checked by it");
                 json!({})
             }
         }
     }
 
-    fn schema(&mut self, given: &Value, at: &str, depth: usize) -> Value {
+    fn repair_schema(&mut self, given: &Value, at: &str, depth: usize) -> Value {
         let members = match given {
             Value::Object(members) if depth < MAX_DEPTH => members,
             // Several vendors refuse a schema that is not an object.
             Value::Bool(false) => return json!({"not": {}}),
             Value::Bool(true) => return json!({}),
             Value::Object(_) => {
-                self.note(at, "the schema is too deep; nothing is checked from here on");
+                self.add_note(at, "the schema is too deep; nothing is checked from here on");
                 return json!({});
             }
             Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => return json!({}),
@@ -148,7 +148,7 @@ impl<'a> SchemaRepair<'a> {
         let mut lifted = Vec::new();
         for (name, value) in members {
             let here = format!("{at}/{name}");
-            if let Some(kept) = self.keyword((name, value), &here, depth, members, &mut lifted) {
+            if let Some(kept) = self.repair_keyword((name, value), &here, depth, members, &mut lifted) {
                 out.insert(kept.0, kept.1);
             }
         }
@@ -166,7 +166,7 @@ impl<'a> SchemaRepair<'a> {
     }
 
     /// Returns one keyword in its usable form; `None`: it is removed.
-    fn keyword(
+    fn repair_keyword(
         &mut self,
         (name, value): (&str, &Value),
         at: &str,
@@ -180,11 +180,11 @@ impl<'a> SchemaRepair<'a> {
                 .as_str()
                 .filter(|draft| is_known_draft(draft))
                 .map(|_| value.clone()),
-            "$ref" | "$dynamicRef" | "$recursiveRef" => return self.reference(name, value, at),
+            "$ref" | "$dynamicRef" | "$recursiveRef" => return self.repair_reference(name, value, at),
             "properties" | "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => {
-                self.named(name, value, at, depth, lifted)
+                self.repair_named_schemas(name, value, at, depth, lifted)
             }
-            "items" => return self.items(value, at, depth),
+            "items" => return self.repair_items(value, at, depth),
             "additionalProperties"
             | "additionalItems"
             | "unevaluatedProperties"
@@ -197,13 +197,13 @@ impl<'a> SchemaRepair<'a> {
             | "propertyNames"
             | "contentSchema" => match value {
                 Value::Bool(_) => Some(value.clone()),
-                Value::Object(_) => Some(self.schema(value, at, depth + 1)),
+                Value::Object(_) => Some(self.repair_schema(value, at, depth + 1)),
                 Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
             },
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.list(value, at, depth),
-            "type" => self.types(value, at),
-            "required" => self.required(value, at, depth),
-            "pattern" => self.pattern(value, at),
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => self.repair_list(value, at, depth),
+            "type" => self.repair_types(value, at),
+            "required" => self.repair_required(value, at, depth),
+            "pattern" => self.repair_pattern(value, at),
             "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => {
                 let bound = if name == "exclusiveMinimum" {
                     "minimum"
@@ -215,13 +215,13 @@ impl<'a> SchemaRepair<'a> {
             }
             "minimum" if beside.get("exclusiveMinimum") == Some(&json!(true)) => None,
             "maximum" if beside.get("exclusiveMaximum") == Some(&json!(true)) => None,
-            _ => self.simple(name, value, at),
+            _ => self.repair_simple(name, value, at),
         };
         kept.map(|kept| (name.to_owned(), kept))
     }
 
     /// Handles keywords whose value is not a schema.
-    fn simple(&mut self, name: &str, value: &Value, at: &str) -> Option<Value> {
+    fn repair_simple(&mut self, name: &str, value: &Value, at: &str) -> Option<Value> {
         let fits = match name {
             "enum" => value.as_array().is_some_and(|all| !all.is_empty()),
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
@@ -232,17 +232,17 @@ impl<'a> SchemaRepair<'a> {
             "format" | "$anchor" | "$dynamicAnchor" | "title" | "description" | "$comment"
             | "contentEncoding" | "contentMediaType" => value.is_string(),
             "dependentRequired" | "dependencies" | "$vocabulary" | "$recursiveAnchor" => {
-                validator(&json!({ name: value })).is_ok()
+                compile_validator(&json!({ name: value })).is_ok()
             }
             _ => true,
         };
         if !fits && !value.is_null() {
-            self.note(at, "this is not valid, and is not checked");
+            self.add_note(at, "this is not valid, and is not checked");
         }
         fits.then(|| value.clone())
     }
 
-    fn named(
+    fn repair_named_schemas(
         &mut self,
         name: &str,
         value: &Value,
@@ -253,8 +253,8 @@ impl<'a> SchemaRepair<'a> {
         let all = value.as_object()?;
         let mut out = Map::new();
         for (key, schema) in all {
-            if name == "patternProperties" && validator(&json!({"pattern": key})).is_err() {
-                self.note(at, "a pattern that can't be used is not checked");
+            if name == "patternProperties" && compile_validator(&json!({"pattern": key})).is_err() {
+                self.add_note(at, "a pattern that can't be used is not checked");
                 continue;
             }
             // `required` one level too deep: it lists members and is not a property itself.
@@ -271,36 +271,37 @@ impl<'a> SchemaRepair<'a> {
             }
             out.insert(
                 key.clone(),
-                self.schema(schema, &format!("{at}/{key}"), depth + 1),
+                self.repair_schema(schema, &format!("{at}/{key}"), depth + 1),
             );
         }
         Some(Value::Object(out))
     }
 
-    fn items(&mut self, value: &Value, at: &str, depth: usize) -> Option<(String, Value)> {
+    fn repair_items(&mut self, value: &Value, at: &str, depth: usize) -> Option<(String, Value)> {
         match value {
             Value::Array(all) if all.is_empty() => None,
             Value::Array(_) => {
                 let name = if self.old { "items" } else { "prefixItems" };
-                self.list(value, at, depth).map(|list| (name.to_owned(), list))
+                self.repair_list(value, at, depth)
+                    .map(|list| (name.to_owned(), list))
             }
             Value::Object(_) | Value::Bool(_) => {
-                Some(("items".to_owned(), self.schema(value, at, depth + 1)))
+                Some(("items".to_owned(), self.repair_schema(value, at, depth + 1)))
             }
             Value::Null | Value::Number(_) | Value::String(_) => None,
         }
     }
 
-    fn list(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
+    fn repair_list(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
         let all = value.as_array().filter(|all| !all.is_empty())?;
         let all = all.iter().enumerate();
         let kept: Vec<Value> = all
-            .map(|(n, one)| self.schema(one, &format!("{at}/{n}"), depth + 1))
+            .map(|(n, one)| self.repair_schema(one, &format!("{at}/{n}"), depth + 1))
             .collect();
         Some(Value::Array(kept))
     }
 
-    fn types(&mut self, value: &Value, at: &str) -> Option<Value> {
+    fn repair_types(&mut self, value: &Value, at: &str) -> Option<Value> {
         let known = |word: &Value| {
             let word = word.as_str()?.to_ascii_lowercase();
             TYPES.contains(&word.as_str()).then_some(word)
@@ -315,12 +316,12 @@ impl<'a> SchemaRepair<'a> {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
         };
         if kept.is_none() {
-            self.note(at, "an unknown type is not checked");
+            self.add_note(at, "an unknown type is not checked");
         }
         kept
     }
 
-    fn required(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
+    fn repair_required(&mut self, value: &Value, at: &str, depth: usize) -> Option<Value> {
         match value {
             Value::Array(all) => {
                 let names: BTreeSet<&str> = all.iter().filter_map(Value::as_str).collect();
@@ -329,7 +330,7 @@ impl<'a> SchemaRepair<'a> {
             // Draft 3: `required` was in the member itself, and has been moved to the object around it.
             Value::Bool(_) | Value::Null => None,
             Value::Number(_) | Value::String(_) | Value::Object(_) => {
-                self.note(
+                self.add_note(
                     at,
                     if depth == 0 {
                         "it names no members"
@@ -342,16 +343,16 @@ impl<'a> SchemaRepair<'a> {
         }
     }
 
-    fn pattern(&mut self, value: &Value, at: &str) -> Option<Value> {
-        if validator(&json!({"pattern": value})).is_ok() {
+    fn repair_pattern(&mut self, value: &Value, at: &str) -> Option<Value> {
+        if compile_validator(&json!({"pattern": value})).is_ok() {
             return Some(value.clone());
         }
-        self.note(at, "the pattern can't be used, and is not checked");
+        self.add_note(at, "the pattern can't be used, and is not checked");
         None
     }
 
     /// Handles a reference within the schema. Any other reference is never followed.
-    fn reference(&mut self, name: &str, value: &Value, at: &str) -> Option<(String, Value)> {
+    fn repair_reference(&mut self, name: &str, value: &Value, at: &str) -> Option<(String, Value)> {
         let given = value.as_str().unwrap_or_default();
         let inside = match self.own {
             Some(own) => given.strip_prefix(own).unwrap_or(given),
@@ -375,7 +376,7 @@ impl<'a> SchemaRepair<'a> {
         } else {
             "it leads to another document, which is never fetched; nothing is checked by it"
         };
-        self.note(at, why);
+        self.add_note(at, why);
         None
     }
 

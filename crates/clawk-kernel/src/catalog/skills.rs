@@ -14,12 +14,12 @@ use crate::skill;
 const CATEGORY: &str = "skill";
 
 /// Returns one tool for each skill, unless another tool has that name.
-pub(super) fn entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Arc<CatalogEntry>> {
+pub(super) fn skill_entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Arc<CatalogEntry>> {
     let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
     let one = |skill: &Skill| {
         let mut entry = CatalogEntry::new(
-            spec(skill),
-            &plans.without(sandbox.clone(), &HiddenRoots::default()),
+            skill_tool(skill),
+            &plans.plan_hiding(sandbox.clone(), &HiddenRoots::default()),
         );
         entry.joins = Some(Arc::new(skill.clone()));
         Arc::new(entry)
@@ -31,7 +31,7 @@ pub(super) fn entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Arc<Cata
         .collect()
 }
 
-fn spec(skill: &Skill) -> Tool {
+fn skill_tool(skill: &Skill) -> Tool {
     let mut labels = skill.labels.clone();
     labels
         .entry("category".to_owned())
@@ -42,7 +42,7 @@ fn spec(skill: &Skill) -> Tool {
         name: skill::name_of(skill),
         version: skill.version.clone(),
         labels,
-        description: Some(skill::description(skill)),
+        description: Some(skill::skill_description(skill)),
         input_schema: Some(
             skill
                 .input_schema

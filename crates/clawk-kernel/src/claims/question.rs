@@ -48,12 +48,12 @@ struct ClaimsReply {
 
 impl<'a> ClaimsQuestion<'a> {
     /// Returns the questions, with every sentence in one of them. `None`: the answer or the record is too long.
-    pub(super) fn all(
+    pub(super) fn from_sentences(
         record: &TurnRecord,
         answer: &'a str,
         sentences: &'a [AnswerSentence],
     ) -> Option<Vec<Self>> {
-        let record = told(record)?;
+        let record = record_json(record)?;
         // Derived from the content, so that a replay sends the same question. No text can contain the digest of itself and a
         // record.
         let mut hash = Sha256::new();
@@ -133,7 +133,7 @@ impl<'a> ClaimsQuestion<'a> {
 }
 
 /// Returns the record as JSON. The calls' inputs and outputs are included only if there is room.
-fn told(record: &TurnRecord) -> Option<String> {
+fn record_json(record: &TurnRecord) -> Option<String> {
     let call = |whole: bool| {
         let calls = record.calls.iter().map(move |call| {
             let mut told = json!({"tool": call.tool, "outcome": call.outcome.name()});

@@ -6,8 +6,8 @@ use crate::shown::TurnRecord;
 fn only_the_judges_own_form_is_a_judgement() {
     let text = "I sent it. I saved it.";
     let all = split(text);
-    let record = TurnRecord::open(clawk_proto::MessageId(uuid::Uuid::nil()));
-    let questions = ClaimsQuestion::all(&record, text, &all).unwrap();
+    let record = TurnRecord::for_message(clawk_proto::MessageId(uuid::Uuid::nil()));
+    let questions = ClaimsQuestion::from_sentences(&record, text, &all).unwrap();
     let [question] = questions.as_slice() else {
         panic!("one question")
     };
@@ -21,6 +21,6 @@ fn only_the_judges_own_form_is_a_judgement() {
     assert_eq!(say(marker, "\"unsupported\": [3]"), None);
     assert_eq!(say(marker, "\"unsupported\": [1], \"text\": \"x\""), None);
     assert_eq!(question.read("All is fine."), None);
-    let again = ClaimsQuestion::all(&record, text, &all).unwrap();
+    let again = ClaimsQuestion::from_sentences(&record, text, &all).unwrap();
     assert_eq!(again[0].text(), asked, "a replay asks the same");
 }

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::call::{self, CallGovernor, CallOrder, CallerContext, call};
-use crate::carp::resolve::{check_skew, note};
-use crate::carp::turn::fault;
+use crate::carp::resolve::{check_skew, record_error};
+use crate::carp::turn::input_fault;
 use crate::carp::{CarpError, ResolutionContext};
 use crate::error::CallError;
 use crate::event::{Thread, canonical, digest};
@@ -24,14 +24,14 @@ use crate::watch::NoticeSender;
 ///
 /// # Errors
 /// The action was not run. An answer with the status `error` or `pending_approval` is not an error here.
-pub(crate) async fn execute(
+pub(crate) async fn execute_action(
     calls: &Arc<CallGovernor>,
     request: Request,
 ) -> Result<ExecuteResponse, CarpError> {
-    let admitted = match wanted(calls, &request) {
+    let admitted = match prepare_execution(calls, &request) {
         Ok(admitted) => admitted,
         Err(error) => {
-            note(&calls.carp, &request, &error).await;
+            record_error(&calls.carp, &request, &error).await;
             return Err(error);
         }
     };
@@ -42,7 +42,7 @@ pub(crate) async fn execute(
     let session = request.requester.session_id;
     let under = ResolutionContext {
         resolution: execution.resolution_id,
-        execution: calls.clock().uuid(),
+        execution: calls.clock().new_uuid(),
         requester: request.requester.clone(),
         task: request.task.clone(),
     };
@@ -58,7 +58,7 @@ pub(crate) async fn execute(
         converted: Vec::new(),
     };
     let caller = CallerContext {
-        thread: Thread::of(session),
+        thread: Thread::for_session(session),
         door: "http",
         turn: None,
         call_id: None,
@@ -74,8 +74,8 @@ pub(crate) async fn execute(
         rank: CallOrder::default(),
     };
     let outcome = to_its_end(calls, caller, call).await;
-    let response = respond(calls, &request, &execution, id, outcome)?;
-    keep(calls, session, execution.idempotency_key, hash, &response);
+    let response = build_response(calls, &request, &execution, id, outcome)?;
+    store_response(calls, session, execution.idempotency_key, hash, &response);
     Ok(response)
 }
 
@@ -86,11 +86,11 @@ enum ExecuteAdmission {
     Ran(Box<ExecuteResponse>),
 }
 
-fn wanted(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, CarpError> {
+fn prepare_execution(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, CarpError> {
     let at = calls.carp.now();
     check_skew(&calls.carp, request, at)?;
     let Some(execution) = request.execution.clone() else {
-        return Err(CarpError::Invalid(fault(
+        return Err(CarpError::Invalid(input_fault(
             "/execution",
             "missing",
             "`execution` is required".to_owned(),
@@ -101,14 +101,14 @@ fn wanted(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, C
         Some(_) => digest(&canonical(&execution)),
         None => Digest::ZERO,
     };
-    Ok(match admit(calls, request, &execution, hash, at)? {
+    Ok(match admit_execution(calls, request, &execution, hash, at)? {
         Some(answer) => ExecuteAdmission::Ran(Box::new(answer)),
         None => ExecuteAdmission::Runs(execution, hash),
     })
 }
 
 /// Stores the answer to an idempotency key. A pending approval is not stored.
-fn keep(
+fn store_response(
     calls: &CallGovernor,
     session: SessionId,
     key: Option<String>,
@@ -119,8 +119,8 @@ fn keep(
         // silent-ok: a session that has ended meanwhile gets no further request
         let _kept = calls
             .carp
-            .books()
-            .live(session)
+            .lock_sessions()
+            .live_session(session)
             .map(|book| book.keep_answer(key, hash, response.clone()));
     }
 }
@@ -146,25 +146,25 @@ async fn to_its_end(
 }
 
 /// Checks that session and resolution are live and the request is new. Otherwise returns the earlier answer or an error.
-fn admit(
+fn admit_execution(
     calls: &CallGovernor,
     request: &Request,
     execution: &CarpExecution,
     hash: Digest,
     at: jiff::Timestamp,
 ) -> Result<Option<ExecuteResponse>, CarpError> {
-    let mut books = calls.carp.books();
-    let book = books.live(request.requester.session_id)?;
+    let mut books = calls.carp.lock_sessions();
+    let book = books.live_session(request.requester.session_id)?;
     if book.agent_id != request.requester.agent_id {
         return Err(CarpError::NotYours);
     }
     if let Some(key) = &execution.idempotency_key {
-        match book.answer(key, hash) {
+        match book.stored_answer(key, hash) {
             Ok(Some(answer)) => return Ok(Some(answer)),
             Ok(None) => {}
             Err(()) => {
                 let text = "the key was used for another execution".to_owned();
-                return Err(CarpError::Invalid(fault(
+                return Err(CarpError::Invalid(input_fault(
                     "/execution/idempotency_key",
                     "reused",
                     text,
@@ -173,7 +173,7 @@ fn admit(
         }
     }
     if book
-        .issued(execution.resolution_id)
+        .find_resolution(execution.resolution_id)
         .is_none_or(|issued| at >= issued.expires)
     {
         return Err(CarpError::UnknownResolution);
@@ -206,7 +206,7 @@ fn call_id(session: SessionId, request: &Request, execution: &CarpExecution) -> 
     RequestId::from(uuid::Builder::from_custom_bytes(short).into_uuid())
 }
 
-fn respond(
+fn build_response(
     calls: &CallGovernor,
     request: &Request,
     execution: &CarpExecution,
@@ -216,12 +216,12 @@ fn respond(
     let (status, result, error) = match outcome {
         Ok(ran) if ran.is_error => {
             let text: Vec<String> = ran.content.iter().map(|block| block.as_model_text()).collect();
-            let error = failure("action_failed", text.join("\n"), Map::new());
-            (ExecutionStatus::Error, Some(shown(ran)), Some(error))
+            let error = execution_error("action_failed", text.join("\n"), Map::new());
+            (ExecutionStatus::Error, Some(result_json(ran)), Some(error))
         }
-        Ok(ran) => (ExecutionStatus::Success, Some(shown(ran)), None),
+        Ok(ran) => (ExecutionStatus::Success, Some(result_json(ran)), None),
         Err(error) => {
-            let (status, error) = failed(execution, error)?;
+            let (status, error) = failed_status(execution, error)?;
             (status, None, Some(error))
         }
     };
@@ -238,7 +238,7 @@ fn respond(
     })
 }
 
-fn shown(ran: ToolCallResult) -> Value {
+fn result_json(ran: ToolCallResult) -> Value {
     let mut value = json!({"content": ran.content});
     if let (Some(map), Some(structured)) = (value.as_object_mut(), ran.structured_content) {
         map.insert("structuredContent".to_owned(), structured);
@@ -246,7 +246,7 @@ fn shown(ran: ToolCallResult) -> Value {
     value
 }
 
-fn failure(code: &str, message: String, details: Map<String, Value>) -> ExecutionError {
+fn execution_error(code: &str, message: String, details: Map<String, Value>) -> ExecutionError {
     ExecutionError {
         code: code.to_owned(),
         message,
@@ -254,7 +254,7 @@ fn failure(code: &str, message: String, details: Map<String, Value>) -> Executio
     }
 }
 
-fn failed(
+fn failed_status(
     execution: &CarpExecution,
     error: CallError,
 ) -> Result<(ExecutionStatus, ExecutionError), CarpError> {
@@ -267,7 +267,12 @@ fn failed(
         by,
         retry_after_ms,
     };
-    let plain = |code: &str| Ok((ExecutionStatus::Error, failure(code, text.clone(), Map::new())));
+    let plain = |code: &str| {
+        Ok((
+            ExecutionStatus::Error,
+            execution_error(code, text.clone(), Map::new()),
+        ))
+    };
     match error {
         CallError::Denied {
             by,
@@ -310,7 +315,7 @@ fn failed(
             ]);
             Ok((
                 ExecutionStatus::PendingApproval,
-                failure("pending_approval", text, details),
+                execution_error("pending_approval", text, details),
             ))
         }
         CallError::NotReady { state } => Err(CarpError::NotReady(state)),

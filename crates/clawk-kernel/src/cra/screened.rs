@@ -11,45 +11,45 @@ use crate::carp::book::NewSession;
 use crate::screen::AgentScreening;
 
 /// Returns the request without known secrets.
-pub(super) fn request<'r>(screens: &AgentScreening, request: &'r Request) -> Cow<'r, Request> {
+pub(super) fn screen_request<'r>(screens: &AgentScreening, request: &'r Request) -> Cow<'r, Request> {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return Cow::Borrowed(request);
     }
     let mut clean = request.clone();
-    text(&scanner, &mut clean.requester.agent_id);
+    redact_text(&scanner, &mut clean.requester.agent_id);
     if let Some(task) = &mut clean.task {
         let lists = task
             .context_hints
             .iter_mut()
             .chain(&mut task.required_capabilities);
         for said in lists.chain([&mut task.goal]) {
-            text(&scanner, said);
+            redact_text(&scanner, said);
         }
     }
-    map(&scanner, &mut clean.context);
+    redact_map(&scanner, &mut clean.context);
     Cow::Owned(clean)
 }
 
 /// Removes known secrets from a new session's description.
-pub(super) fn session(screens: &AgentScreening, new: &mut NewSession) {
+pub(super) fn screen_session(screens: &AgentScreening, new: &mut NewSession) {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
     }
     for said in [&mut new.agent_id, &mut new.goal] {
-        text(&scanner, said);
+        redact_text(&scanner, said);
     }
-    map(&scanner, &mut new.metadata);
+    redact_map(&scanner, &mut new.metadata);
 }
 
-fn text(scanner: &Scanner, text: &mut String) {
+fn redact_text(scanner: &Scanner, text: &mut String) {
     if let Some((clean, _told)) = scanner.redact(text) {
         *text = clean;
     }
 }
 
-fn map(scanner: &Scanner, map: &mut Map<String, Value>) {
+fn redact_map(scanner: &Scanner, map: &mut Map<String, Value>) {
     let mut value = Value::Object(std::mem::take(map));
     let _told = scanner.redact_json(&mut value);
     if let Value::Object(clean) = value {

@@ -21,7 +21,7 @@ impl RunningTurn<'_> {
         }
         let all: Vec<ToolUse> = [first]
             .into_iter()
-            .chain(turn.ahead().take_while(together))
+            .chain(turn.remaining_calls().take_while(together))
             // After a crash, a call that ended before an earlier one is not repeated.
             .filter(|wanted| !self.early.contains_key(&wanted.id))
             .cloned()
@@ -30,11 +30,11 @@ impl RunningTurn<'_> {
             return;
         }
         let mut wanted = Vec::new();
-        let mut ranks = CallOrder::queue();
+        let mut ranks = CallOrder::in_sequence();
         for ToolUse { id, name, arguments } in all {
             let Ok(arguments) = arguments else { continue };
             let request_id = self.request_id(&id);
-            let (mut caller, request) = self.request(id, name, arguments, request_id).await;
+            let (mut caller, request) = self.call_request(id, name, arguments, request_id).await;
             caller.rank = ranks.next().unwrap_or_default(); // silent-ok: the queue has no end
             wanted.push((caller, request));
         }
@@ -42,13 +42,13 @@ impl RunningTurn<'_> {
         let ends = futures::future::join_all(wanted.iter().map(|(caller, request)| async move {
             let end = call(calls, caller, request.clone(), cancel).await;
             // The call was refused or cancelled before its turn, so the calls after it continue.
-            caller.rank.done();
+            caller.rank.mark_done();
             end
         }));
         let ends = ends.await;
         for ((caller, _), outcome) in wanted.iter().zip(ends) {
             let id = caller.call_id.clone().unwrap_or_default();
-            let event = self.told(id.clone(), &outcome);
+            let event = self.call_done_event(id.clone(), &outcome);
             self.early.insert(id, event);
         }
     }

@@ -13,7 +13,7 @@ use crate::turn::{Turn, TurnOutcome};
 
 /// Returns the end for the client. An end that can't be recorded does not count. A failed message is kept, and the text says how to
 /// send it again; a peer's asker repeats it automatically.
-pub(super) fn told<E: std::fmt::Display>(
+pub(super) fn turn_end<E: std::fmt::Display>(
     end: TurnOutcome,
     recorded: Result<(), E>,
     (message, door): (MessageId, &EntryPoint),
@@ -40,7 +40,7 @@ pub(super) struct TurnEnding<'a> {
 }
 
 /// Closes the message in the inbox with its end, in one commit.
-pub(super) async fn close(
+pub(super) async fn close_message(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
     (message, origin): (MessageId, &Origin),
@@ -59,21 +59,24 @@ pub(super) async fn close(
         let payload = MessageDead {
             message_id: message.0,
             reason: ChainText::IN_CONTENT,
-            why: stop.why().map(str::to_owned),
+            why: stop.stop_reason().map(str::to_owned),
             words_hash: Some(words.digest()),
         };
-        let dead = scribe.entry(&run.thread, &payload).words(words);
+        let dead = scribe.draft_event(&run.thread, &payload).with_words(words);
         let change = InboxChange::Closed {
             message,
             how: "dead",
             reason: Some(reason.clone()),
             owed: origin
-                .owed(message, run.thread.session, None)
+                .owed_answer(message, run.thread.session, None)
                 .map(|owed| (owed, scribe.now())),
         };
-        return scribe.submit_with(vec![dead], vec![change])?.durable().await;
+        return scribe
+            .submit_with(vec![dead], vec![change])?
+            .wait_until_durable()
+            .await;
     }
-    let text = turn.said().as_bytes().to_vec();
+    let text = turn.last_text().as_bytes().to_vec();
     let payload = MessageAnswered {
         could_act: run.could_act(),
         declined: stop == TurnStop::Refused,
@@ -91,11 +94,11 @@ pub(super) async fn close(
     };
     let (said_nothing, owed) = (
         text.is_empty(),
-        origin.owed(message, run.thread.session, Some(payload.text_hash)),
+        origin.owed_answer(message, run.thread.session, Some(payload.text_hash)),
     );
     let draft = scribe
-        .entry(&run.thread, &payload)
-        .content(payload.text_hash, text);
+        .draft_event(&run.thread, &payload)
+        .with_content(payload.text_hash, text);
     let change = InboxChange::Closed {
         message,
         how: "answered",
@@ -105,5 +108,8 @@ pub(super) async fn close(
     };
     // The verdict comes first, so that a reader of the end has already read it.
     let drafts = judged.into_iter().chain([draft]).collect();
-    scribe.submit_with(drafts, vec![change])?.durable().await
+    scribe
+        .submit_with(drafts, vec![change])?
+        .wait_until_durable()
+        .await
 }

@@ -21,31 +21,38 @@ impl RunningTurn<'_> {
     ///
     /// # Errors
     /// The journal can't be written.
-    pub(super) async fn compact(&mut self, turn: &mut Turn, state: &State) -> Result<(), JournalError> {
-        let Some(strategy) = compaction::strategy(&self.calls.manifest) else {
+    pub(super) async fn compact_history(
+        &mut self,
+        turn: &mut Turn,
+        state: &State,
+    ) -> Result<(), JournalError> {
+        let Some(strategy) = compaction::compaction_strategy(&self.calls.manifest) else {
             return Ok(());
         };
         let Some((_, history)) = turn.messages().split_last().filter(|_| !turn.has_begun()) else {
             return Ok(());
         };
-        let share = self.share();
-        let Some(leaving) = compaction::leaving(history, share, strategy) else {
+        let share = self.history_share();
+        let Some(leaving) = compaction::plan_compaction(history, share, strategy) else {
             return Ok(());
         };
         let old = history.get(..leaving.messages).unwrap_or_default();
         let untrusted = self.taint_of(old).await;
         let (method, text) = match strategy {
             CompactionStrategy::Summarize => {
-                let told = compaction::told(old, share);
-                match self.summary(told).await {
-                    Some(text) => ("model", compaction::clipped(&text, leaving.summary_bytes)),
-                    None => ("extracts", compaction::extracts(old, leaving.summary_bytes)),
+                let told = compaction::conversation_text(old, share);
+                match self.summarise_text(told).await {
+                    Some(text) => ("model", compaction::clip_text(&text, leaving.summary_bytes)),
+                    None => (
+                        "extracts",
+                        compaction::extract_summary(old, leaving.summary_bytes),
+                    ),
                 }
             }
             CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => ("none", String::new()),
         };
         let replaced = CompactionContent {
-            replaces: compaction::replaces(old),
+            replaces: compaction::replaced_digests(old),
             text,
         };
         let content = canonical(&replaced);
@@ -60,11 +67,11 @@ impl RunningTurn<'_> {
             untrusted: origins.to_vec(),
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
+        let draft = scribe.draft_event(&self.thread, &payload);
         scribe
-            .write(vec![draft.content(payload.summary_hash, content)])
+            .write(vec![draft.with_content(payload.summary_hash, content)])
             .await?;
-        turn.set_aside(leaving.messages, compaction::instead(&replaced.text));
+        turn.set_aside(leaving.messages, compaction::summary_messages(&replaced.text));
         // A summary has the provenance of the text it was made from.
         self.base.extend(untrusted);
         state.remember_labels(self.base.clone());
@@ -72,14 +79,14 @@ impl RunningTurn<'_> {
     }
 
     /// Returns a model's summary of a conversation; `None` if no model gives one.
-    async fn summary(&self, told: String) -> Option<String> {
+    async fn summarise_text(&self, told: String) -> Option<String> {
         let request = InferRequest {
             system: compaction::ORDER.to_owned(),
             messages: vec![ModelMessage::User {
                 text: told,
                 images: Vec::new(),
                 frame: String::new(),
-                author: TextAuthor::runtime(),
+                author: TextAuthor::from_runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
@@ -89,12 +96,13 @@ impl RunningTurn<'_> {
         let place = InferenceContext {
             thread: self.thread,
             // Uses an own turn id, so that no conversation is rebuilt with this request.
-            turn: self.calls.clock().uuid(),
+            turn: self.calls.clock().new_uuid(),
             notices: &quiet,
             purse: &self.purse,
             member: None,
         };
-        match infer::infer(&self.calls.models, place, self.provider, request, self.cancel).await {
+        match infer::infer_with_fallback(&self.calls.models, place, self.provider, request, self.cancel).await
+        {
             Ok(completion) => Some(completion.text).filter(|text| !text.trim().is_empty()),
             Err(NoAnswer::Cancelled | NoAnswer::Failed(_) | NoAnswer::Quota(_)) => None, // silent-ok: the attempt is in the journal
         }

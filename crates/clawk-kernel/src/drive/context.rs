@@ -20,14 +20,14 @@ pub(crate) type ContextFileDigests = BTreeMap<String, Option<Digest>>;
 ///
 /// # Errors
 /// The journal can't be written or read.
-pub(super) async fn note(
+pub(super) async fn record_context_files(
     turns: &TurnServices,
     state: &State,
     (thread, message): (&Thread, MessageId),
     files: &ContextFiles,
 ) -> Result<(), JournalError> {
     let scribe = &turns.calls.scribe;
-    let mut drafts = changed(turns, state, (thread, message), files).await?;
+    let mut drafts = changed_file_drafts(turns, state, (thread, message), files).await?;
     if !files.marked.is_empty() {
         drafts.push(taint::read(
             scribe,
@@ -37,24 +37,24 @@ pub(super) async fn note(
         ));
     }
     if !drafts.is_empty() {
-        let _ticket = scribe.submit(drafts)?; // the inference, recorded behind it, is waited for
+        let _ticket = scribe.submit_drafts(drafts)?; // the inference, recorded behind it, is waited for
     }
     Ok(())
 }
 
 /// Returns the files that differ from the session's record.
-async fn changed(
+async fn changed_file_drafts(
     turns: &TurnServices,
     state: &State,
     (thread, message): (&Thread, MessageId),
     files: &ContextFiles,
 ) -> Result<Vec<Draft>, JournalError> {
     let calls = &*turns.calls;
-    let identity = prompt::identity(&calls.manifest, state.member.as_deref());
+    let identity = prompt::prompt_identity(&calls.manifest, state.member.as_deref());
     if identity.context_files.is_empty() {
         return Ok(Vec::new());
     }
-    let mut known = match state.context() {
+    let mut known = match state.context_digests() {
         Some(known) => known,
         None => of_record(turns, state).await?,
     };
@@ -76,9 +76,9 @@ async fn changed(
             text_hash: content.as_deref().map(digest),
             turn: message.0,
         };
-        let draft = calls.scribe.entry(thread, &payload);
+        let draft = calls.scribe.draft_event(thread, &payload);
         drafts.push(match (payload.text_hash, content) {
-            (Some(hash), Some(content)) => draft.content(hash, content),
+            (Some(hash), Some(content)) => draft.with_content(hash, content),
             _ => draft,
         });
     }

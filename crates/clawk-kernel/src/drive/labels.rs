@@ -24,12 +24,12 @@ impl RunningTurn<'_> {
         let of = |tool: &str| brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);
         let mut taint = taint::of_messages(turn.messages(), of);
         taint.extend(self.base.iter().cloned());
-        taint.extend(taint::through(&self.context.read.told()));
+        taint.extend(taint::through(&self.context.read.collected_files()));
         // Earlier messages of the requester count as the requester's own text.
         if let Some(requester) = &self.context.requester {
-            taint.retain(|origin| !requester.wrote(origin));
+            taint.retain(|origin| !requester.is_own_origin(origin));
         }
-        let values = self.values(turn, &taint, &brings).await;
+        let values = self.value_sources(turn, &taint, &brings).await;
         self.context = Arc::new(Context {
             values,
             taint: taint.into_iter().collect(),
@@ -40,7 +40,7 @@ impl RunningTurn<'_> {
     }
 
     /// Returns the texts in which values are looked up, if a rule needs them.
-    async fn values(
+    async fn value_sources(
         &self,
         turn: &Turn,
         taint: &BTreeSet<String>,
@@ -72,7 +72,7 @@ impl RunningTurn<'_> {
             requester: self.context.requester.as_ref(),
             brings,
             tools: &tools,
-            stores: recall::asked(self.calls)
+            stores: recall::recall_stores(self.calls)
                 .map(|store| store.name.as_str())
                 .collect(),
             gone,
@@ -82,9 +82,12 @@ impl RunningTurn<'_> {
 
     /// Returns a tool's properties. `None`: the tool is unknown or can't be described.
     async fn tool_facts(&self, name: &str) -> Option<ToolFacts> {
-        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
+        let action = self
+            .granted
+            .as_ref()
+            .and_then(|granted| granted.find_action(name));
         let entry = self.calls.catalog.get(action.unwrap_or(name))?;
-        let Ok(described) = self.calls.described(&entry).await else {
+        let Ok(described) = self.calls.describe_tool(&entry).await else {
             // Only the manifest's own annotations count; everything else is assumed to be the worst.
             return Some(ToolFacts {
                 annotations: entry.spec.annotations.clone(),
@@ -111,7 +114,7 @@ impl RunningTurn<'_> {
         });
         for wanted in asked {
             if !brings.contains_key(wanted.name.as_str()) {
-                let found = self.brings(&wanted.name).await;
+                let found = self.tool_text_origin(&wanted.name).await;
                 brings.insert(&wanted.name, found);
             }
         }
@@ -119,14 +122,17 @@ impl RunningTurn<'_> {
     }
 
     /// Returns the kind of a tool's results; for an unknown tool, the least trusted kind.
-    async fn brings(&self, name: &str) -> ToolTextOrigin {
+    async fn tool_text_origin(&self, name: &str) -> ToolTextOrigin {
         if name == output::NAME {
             return ToolTextOrigin::Nothing; // what it brings was brought before
         }
-        if let Some(skill) = self.skill(name) {
-            return world_model::brings(self.calls, &skill).await;
+        if let Some(skill) = self.find_skill(name) {
+            return world_model::plan_text_origin(self.calls, &skill).await;
         }
-        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
+        let action = self
+            .granted
+            .as_ref()
+            .and_then(|granted| granted.find_action(name));
         let name = action.unwrap_or(name);
         if self.calls.catalog.of_team(name).is_some() {
             return ToolTextOrigin::Peer;
@@ -135,28 +141,28 @@ impl RunningTurn<'_> {
             return ToolTextOrigin::Web;
         };
         if let Some(skill) = &entry.skill {
-            return self.worst(skill).await;
+            return self.worst_text_origin(skill).await;
         }
-        match self.calls.described(&entry).await {
-            Ok(described) => taint::brings(&entry, &described),
+        match self.calls.describe_tool(&entry).await {
+            Ok(described) => taint::tool_text_origin(&entry, &described),
             Err(_) => ToolTextOrigin::Web, // silent-ok: said so where it is offered
         }
     }
 
     /// Returns the kind of a composite tool's results: they may depend on the results of any of its tools. Memory entries have lost
     /// their marks there.
-    async fn worst(&self, skill: &Skill) -> ToolTextOrigin {
-        let mut worst = world_model::brings(self.calls, skill).await;
-        for name in skill::needed(skill) {
+    async fn worst_text_origin(&self, skill: &Skill) -> ToolTextOrigin {
+        let mut worst = world_model::plan_text_origin(self.calls, skill).await;
+        for name in skill::needed_tools(skill) {
             let found = match self.calls.catalog.get(&name) {
-                Some(entry) if entry.skill.is_none() => match self.calls.described(&entry).await {
-                    Ok(described) => taint::brings(&entry, &described),
+                Some(entry) if entry.skill.is_none() => match self.calls.describe_tool(&entry).await {
+                    Ok(described) => taint::tool_text_origin(&entry, &described),
                     Err(_) => ToolTextOrigin::Web, // silent-ok: of what nobody knows, the worst
                 },
                 // A nested composite tool, or a tool of a server that is not known yet.
                 Some(_) | None => ToolTextOrigin::Web,
             };
-            worst = worst.worse(match found {
+            worst = worst.less_trusted(match found {
                 ToolTextOrigin::Memory => ToolTextOrigin::Web,
                 other => other,
             });

@@ -18,15 +18,15 @@ use crate::world_model::{self, SkillPlanResult};
 
 impl RunningTurn<'_> {
     /// Returns the skill that this name invokes here.
-    pub(crate) fn skill(&self, name: &str) -> Option<Arc<Skill>> {
-        if !self.skills || !roles::triggers(self.role) || self.calls.catalog.get(name).is_some() {
+    pub(crate) fn find_skill(&self, name: &str) -> Option<Arc<Skill>> {
+        if !self.skills || !roles::may_trigger(self.role) || self.calls.catalog.get(name).is_some() {
             return None;
         }
         self.calls.catalog.of_skill(name)?.joins.clone()
     }
 
     /// Invokes a skill: returns its instructions, and limits tools and permissions from here on.
-    pub(super) async fn invoke(
+    pub(super) async fn invoke_skill(
         &mut self,
         call_id: String,
         skill: Arc<Skill>,
@@ -36,10 +36,10 @@ impl RunningTurn<'_> {
         let arguments_hash = digest(&canonical(&arguments));
         let request_id = self.request_id(&call_id);
         let (caller, request) = self
-            .request(call_id.clone(), name.clone(), arguments, request_id.clone())
+            .call_request(call_id.clone(), name.clone(), arguments, request_id.clone())
             .await;
         let outcome = call(self.calls, &caller, request, self.cancel).await;
-        let told = prompt::result_text(&outcome, skill::shown(self.calls, &name));
+        let told = prompt::result_text(&outcome, skill::result_excerpt(self.calls, &name));
         let is_error = told.is_error;
         if !is_error {
             let (now, started_us) = (self.calls.scribe.now(), self.calls.clock().monotonic_us());
@@ -47,11 +47,11 @@ impl RunningTurn<'_> {
                 .as_ref()
                 .ok()
                 .and_then(|result| result.structured_content.as_ref());
-            let planned = SkillPlanResult::of(structured);
+            let planned = SkillPlanResult::from_structured(structured);
             let policy = world_model::model_policy(self.calls, &skill);
             self.ceilings
-                .push(SkillCeiling::of(&skill, policy).planned(planned.as_ref()));
-            self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
+                .push(SkillCeiling::from_skill(&skill, policy).with_plan(planned.as_ref()));
+            self.purse = self.calls.purses.skill_account(&self.purse, &skill.name, now);
             self.joined
                 .push(RunningSkill::new(Arc::clone(&skill), started_us, planned));
         }
@@ -66,8 +66,8 @@ impl RunningTurn<'_> {
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
-        let draft = draft.content(payload.text_hash, told.text.clone().into_bytes());
+        let draft = scribe.draft_event(&self.thread, &payload);
+        let draft = draft.with_content(payload.text_hash, told.text.clone().into_bytes());
         if let Err(error) = scribe.write(vec![draft]).await {
             return Event::Failed(error.to_string());
         }
@@ -96,19 +96,19 @@ impl RunningTurn<'_> {
             .joined
             .iter()
             .rposition(|joined| joined.skill.output_schema.is_some());
-        let owing = owing.filter(|_| end == TurnOutcome::Answered && !turn.declined());
+        let owing = owing.filter(|_| end == TurnOutcome::Answered && !turn.is_declined());
         let mut fits = None;
         let mut end = end;
         if let Some(joined) = owing.and_then(|at| self.joined.get_mut(at))
             && let Some(schema) = &joined.skill.output_schema
         {
-            let found = skill::result(schema, turn.said());
+            let found = skill::parse_result(schema, turn.last_text());
             fits = Some(found.is_ok());
             if let Err(fault) = found {
                 if !joined.repaired {
                     joined.repaired = true;
                     let skill = Arc::clone(&joined.skill);
-                    return self.repair(turn, &skill, &fault).await;
+                    return self.repair_result(turn, &skill, &fault).await;
                 }
                 end = TurnOutcome::Failed(format!(
                     "the result of the skill `{}` does not fit its `output_schema`, after one more try: {fault}",
@@ -117,32 +117,37 @@ impl RunningTurn<'_> {
             }
         }
         for (at, joined) in self.joined.iter().enumerate() {
-            self.finished(joined, turn, fits.filter(|_| owing == Some(at)));
+            self.record_skill_usage(joined, turn, fits.filter(|_| owing == Some(at)));
             let where_it_ran = (self.thread, self.turn_id, self.door);
-            world_model::learn((self.calls, &self.context), where_it_ran, joined, turn).await;
+            world_model::record_experience((self.calls, &self.context), where_it_ran, joined, turn).await;
         }
         Err(end)
     }
 
-    async fn repair(&self, turn: &mut Turn, skill: &Skill, fault: &str) -> Result<Vec<Effect>, TurnOutcome> {
-        let text = skill::repair(skill, fault);
+    async fn repair_result(
+        &self,
+        turn: &mut Turn,
+        skill: &Skill,
+        fault: &str,
+    ) -> Result<Vec<Effect>, TurnOutcome> {
+        let text = skill::repair_prompt(skill, fault);
         let payload = SkillRepaired {
             skill: skill.name.to_string(),
             text_hash: digest(text.as_bytes()),
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
-        let draft = draft.content(payload.text_hash, text.clone().into_bytes());
+        let draft = scribe.draft_event(&self.thread, &payload);
+        let draft = draft.with_content(payload.text_hash, text.clone().into_bytes());
         match scribe.write(vec![draft]).await {
-            Ok(()) => Ok(turn.again(text)),
+            Ok(()) => Ok(turn.ask_again(text)),
             Err(error) => Err(TurnOutcome::Failed(error.to_string())),
         }
     }
 
     /// Records a skill's actual use and its estimates.
-    fn finished(&self, joined: &RunningSkill, turn: &Turn, fits: Option<bool>) {
-        let (tokens, calls) = joined.took(turn);
+    fn record_skill_usage(&self, joined: &RunningSkill, turn: &Turn, fits: Option<bool>) {
+        let (tokens, calls) = joined.usage_since_start(turn);
         let since_us = self
             .calls
             .clock()
@@ -159,8 +164,8 @@ impl RunningTurn<'_> {
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, &payload);
-        if let Err(error) = scribe.submit(vec![draft]) {
+        let draft = scribe.draft_event(&self.thread, &payload);
+        if let Err(error) = scribe.submit_drafts(vec![draft]) {
             tracing::warn!(%error, "what a skill took could not be recorded");
         }
     }

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use clawk_proto::Digest;
 use serde_json::Map;
 
-use super::{ContextRoom, FittedContext, fit, total};
+use super::{ContextRoom, FittedContext, fit_messages, total_size};
 use crate::author::TextAuthor;
 use crate::event::digest;
 use crate::ports::{ModelMessage, ToolUse};
@@ -13,7 +13,7 @@ fn user(text: &str) -> ModelMessage {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: TextAuthor::runtime(),
+        author: TextAuthor::from_runtime(),
     }
 }
 
@@ -76,13 +76,13 @@ fn a_turn_of_many_results_fits_windows_of_every_size() {
                 step(&mut messages, number, calls, bytes);
             }
             let room = room(window_tokens);
-            let fitted = fit(&messages, room, whole).unwrap();
+            let fitted = fit_messages(&messages, room, whole).unwrap();
             check_well_formed(&fitted);
             let least = calls * 700;
             assert!(
-                total(&fitted.messages) <= room.conversation_bytes.max(least),
+                total_size(&fitted.messages) <= room.conversation_bytes.max(least),
                 "{window_tokens} {steps} {calls} {bytes}: {} of {}",
-                total(&fitted.messages),
+                total_size(&fitted.messages),
                 room.conversation_bytes
             );
             assert!(fitted.messages.contains(&user("do it")));
@@ -96,9 +96,9 @@ fn what_is_shown_stays_the_same_when_it_is_fitted_again() {
     for number in 0..12 {
         step(&mut messages, number, 1, 6_000);
     }
-    let once = fit(&messages, room(8_192), whole).unwrap();
-    assert_eq!(once, fit(&messages, room(8_192), whole).unwrap());
-    let twice = fit(&once.messages, room(8_192), whole).unwrap();
+    let once = fit_messages(&messages, room(8_192), whole).unwrap();
+    assert_eq!(once, fit_messages(&messages, room(8_192), whole).unwrap());
+    let twice = fit_messages(&once.messages, room(8_192), whole).unwrap();
     assert_eq!(once.messages, twice.messages);
 }
 
@@ -108,7 +108,7 @@ fn the_newest_result_is_shown_and_older_ones_say_how_to_be_read() {
     for number in 0..8 {
         step(&mut messages, number, 1, 6_000);
     }
-    let fitted = fit(&messages, room(8_192), whole).unwrap();
+    let fitted = fit_messages(&messages, room(8_192), whole).unwrap();
     let texts: Vec<&str> = fitted
         .messages
         .iter()
@@ -125,13 +125,13 @@ fn the_newest_result_is_shown_and_older_ones_say_how_to_be_read() {
 
 #[test]
 fn a_message_larger_than_the_window_is_refused_in_words() {
-    let error = fit(&[user(&"word ".repeat(20_000))], room(8_192), whole).unwrap_err();
+    let error = fit_messages(&[user(&"word ".repeat(20_000))], room(8_192), whole).unwrap_err();
     let words = error.to_string();
     assert!(
         words.contains("too long") && words.contains("in parts"),
         "{words}"
     );
-    assert!(fit(&[user("short")], room(8_192), whole).is_ok());
+    assert!(fit_messages(&[user("short")], room(8_192), whole).is_ok());
 }
 
 #[test]
@@ -144,10 +144,10 @@ fn old_turns_leave_before_anything_of_the_present_one() {
     }
     messages.push(user("now"));
     step(&mut messages, 99, 1, 3_000);
-    let fitted = fit(&messages, room(8_192), whole).unwrap();
+    let fitted = fit_messages(&messages, room(8_192), whole).unwrap();
     check_well_formed(&fitted);
     assert!(fitted.dropped_messages > 0 && fitted.shortened_results == 0);
-    assert!(total(&fitted.messages) <= room(8_192).conversation_bytes);
+    assert!(total_size(&fitted.messages) <= room(8_192).conversation_bytes);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_record_of_an_earlier_version_is_trimmed_as_it_was() {
     messages.push(user("do it"));
     step(&mut messages, 1, 1, 30_000);
     let room = ContextRoom::new(8_192, "You help.", &[], false);
-    let fitted = fit(&messages, room, whole).unwrap();
+    let fitted = fit_messages(&messages, room, whole).unwrap();
     assert_eq!(fitted.messages, messages[3..]);
     assert_eq!(fitted.dropped_messages, 3);
 }

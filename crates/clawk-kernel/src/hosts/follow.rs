@@ -42,15 +42,19 @@ const PAGE: usize = 1000;
 const AGAIN: u64 = 20_000;
 
 /// Reads on up to this row, at least.
-pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> Result<(), JournalError> {
+pub(super) async fn follow_to_row(
+    agent: &Agent,
+    hosts: &PeerHosts,
+    last_row: u64,
+) -> Result<(), JournalError> {
     let mut row = hosts.row.lock().await;
     if *row >= last_row {
         return Ok(());
     }
     let mut stops = FollowedStops::default();
-    let read = pages(agent, hosts, &mut row, &mut stops).await;
+    let read = follow_pages(agent, hosts, &mut row, &mut stops).await;
     // Applied even if a later page could not be read, because these rows are not read again.
-    stops.apply(&agent.calls, hosts);
+    stops.apply_stops(&agent.calls, hosts);
     read?;
     // Later events are read next time.
     *row = (*row).max(last_row);
@@ -58,7 +62,7 @@ pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> R
     Ok(())
 }
 
-async fn pages(
+async fn follow_pages(
     agent: &Agent,
     hosts: &PeerHosts,
     row: &mut u64,
@@ -72,9 +76,9 @@ async fn pages(
             with_content: true,
             ..JournalScan::default()
         };
-        let page = agent.scribe.journal().scan(scan).await?;
+        let page = agent.scribe.journal().scan_events(scan).await?;
         for event in &page {
-            if let Err(error) = see(agent, hosts, event, stops) {
+            if let Err(error) = apply_event(agent, hosts, event, stops) {
                 tracing::error!(%error, "an event of another host can't be read: it changes nothing here");
             }
             *row = event.row;
@@ -91,19 +95,19 @@ async fn pages(
 struct FollowedStops(BTreeMap<Option<SessionId>, (u64, StopChange)>);
 
 impl FollowedStops {
-    fn take(&mut self, event: &RecordedEvent) {
+    fn add_event(&mut self, event: &RecordedEvent) {
         if let Some(change) = stop::read_change(event) {
             self.0.insert(change.session, (event.row, change));
         }
     }
 
-    fn apply(self, calls: &CallGovernor, hosts: &PeerHosts) {
+    fn apply_stops(self, calls: &CallGovernor, hosts: &PeerHosts) {
         let known = hosts.stops.load(Ordering::SeqCst);
         let mut stops: Vec<(u64, StopChange)> =
             self.0.into_values().filter(|(row, _)| *row > known).collect();
         stops.sort_by_key(|(row, _)| *row);
         for (_, change) in stops {
-            stop::follow(&calls.brake, change);
+            stop::apply_event(&calls.brake, change);
         }
     }
 }
@@ -124,16 +128,16 @@ pub(crate) async fn see_stops(calls: &CallGovernor, hosts: &PeerHosts) -> Result
             with_content: true,
             ..JournalScan::default()
         };
-        let page = calls.scribe.journal().scan(scan).await?;
+        let page = calls.scribe.journal().scan_events(scan).await?;
         for event in &page {
             last = event.row;
-            stops.take(event);
+            stops.add_event(event);
         }
         if page.len() < PAGE {
             break;
         }
     }
-    stops.apply(calls, hosts);
+    stops.apply_stops(calls, hosts);
     hosts.stops.fetch_max(last, Ordering::SeqCst);
     drop(row);
     Ok(())
@@ -141,7 +145,7 @@ pub(crate) async fn see_stops(calls: &CallGovernor, hosts: &PeerHosts) -> Result
 
 /// Called when another server holds the journal, which may lack the last rows that were read. The rows before are read again, which
 /// changes nothing.
-pub(super) async fn again(hosts: &PeerHosts) {
+pub(super) async fn rewind_position(hosts: &PeerHosts) {
     let mut row = hosts.row.lock().await;
     *row = row.saturating_sub(AGAIN);
     hosts.followed.store(*row, Ordering::SeqCst);
@@ -149,10 +153,10 @@ pub(super) async fn again(hosts: &PeerHosts) {
 }
 
 /// Applies another host's change of Atlases. If an Atlas that governs there can't be loaded here, this host runs nothing any more.
-fn govern(agent: &Agent, event: &RecordedEvent) {
-    if let Err(error) = carp::follow(&agent.calls.carp, event) {
+fn apply_atlas_event(agent: &Agent, event: &RecordedEvent) {
+    if let Err(error) = carp::apply_remote_event(&agent.calls.carp, event) {
         tracing::error!(%error, "an Atlas of another host can't be loaded: this host is frozen until it is started again");
-        stop::freeze(
+        stop::freeze_host(
             &agent.calls.brake,
             "an Atlas of another host can't be loaded here",
             event.at,
@@ -160,7 +164,7 @@ fn govern(agent: &Agent, event: &RecordedEvent) {
     }
 }
 
-fn see(
+fn apply_event(
     agent: &Agent,
     hosts: &PeerHosts,
     event: &RecordedEvent,
@@ -168,11 +172,11 @@ fn see(
 ) -> Result<(), JournalError> {
     let calls = &agent.calls;
     // This host wrote the event, or owns the session and has newer data.
-    let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
+    let own = event.session == agent.life.root.session || hosts.shared.holds_session(event.session);
     match event.kind.as_str() {
         kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
             if !own {
-                agent.outbox.wake();
+                agent.outbox.wake_delivery();
             }
             let id = match event.kind == kind::MESSAGE_DEAD {
                 true => event.read_as::<MessageDead>()?.message_id,
@@ -193,16 +197,16 @@ fn see(
             }
         }
         // A waiting caller may have given the run to the previous coordinator.
-        kind::SWARM_ENDED => runs::ended(agent, event),
+        kind::SWARM_ENDED => runs::notify_run_ended(agent, event),
         // Stops of this host are included: the last event counts.
-        kind::STOP_ENGAGED | kind::STOP_LIFTED => stops.take(event),
+        kind::STOP_ENGAGED | kind::STOP_LIFTED => stops.add_event(event),
         _ if own => {}
-        kind::SWARM_BROADCAST => swarm::hear(&agent.peers, event),
+        kind::SWARM_BROADCAST => swarm::follow_broadcast(&agent.peers, event),
         kind::APPROVAL_GRANTED => call::follow_grant(calls, event)?,
         kind::APPROVAL_REVOKED => {
             if let Err(error) = call::follow_revocation(calls, event) {
                 let reason = "the end of a standing grant of another host can't be read here";
-                stop::freeze(&calls.brake, reason, event.at);
+                stop::freeze_host(&calls.brake, reason, event.at);
                 return Err(error);
             }
         }
@@ -210,16 +214,16 @@ fn see(
         | kind::CARP_ISSUED
         | kind::CARP_CHARGED
         | kind::ATLAS_LOADED
-        | kind::ATLAS_REMOVED => govern(agent, event),
+        | kind::ATLAS_REMOVED => apply_atlas_event(agent, event),
         kind::SESSION_ENDED => {
-            govern(agent, event);
-            calls.desk.forget(event.session);
+            apply_atlas_event(agent, event);
+            calls.desk.forget_session(event.session);
             lock(&hosts.asked).retain(|_, question| question.session != event.session);
         }
         kind::APPROVAL_REQUESTED => {
             if let Some(question) = call::question_of(event, calls)? {
                 lock(&hosts.asked).insert(question.request_id.clone(), question.clone());
-                calls.desk.announce(question);
+                calls.desk.announce_question(question);
             }
         }
         _ => {}

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::orders::HostOrderRequest;
-use super::{PeerHosts, lock, lost};
+use super::{PeerHosts, lock, lost_error};
 use crate::attach::{AttachedPicture, FrameSource, IncomingMessage};
 use crate::conversation::{self, ConversationSelector};
 use crate::door::{EntryPoint, Origin, RecordedOrigin};
@@ -67,7 +67,7 @@ pub(crate) async fn is_elsewhere(
     sessions: &Arc<SessionServices>,
     session: SessionId,
 ) -> Result<bool, KernelError> {
-    Ok(super::holder(sessions, session).await?.is_some())
+    Ok(super::session_holder(sessions, session).await?.is_some())
 }
 
 /// Hands a message to the session's owner. When this returns `Ok`, the message is durable in the session's chain.
@@ -83,23 +83,29 @@ pub(crate) async fn hand_over(
     let Some(hosts) = &sessions.calls.hosts else {
         return Err(KernelError::NotReady(sessions.life.state()));
     };
-    let wish = HostOrderRequest::Message(Box::new(HandedMessage::of(message, origin, said)));
+    let wish = HostOrderRequest::Message(Box::new(HandedMessage::from_incoming(message, origin, said)));
     let order = HostOrder {
         id: message.0,
         session,
         wish: crate::event::canonical(&wish),
     };
-    hosts.shared.order(order).await?;
+    hosts.shared.give_order(order).await?;
     let until = Instant::now() + PATIENCE;
     loop {
-        if let Some(outcome) = hosts.shared.outcome(message.0).await? {
+        if let Some(outcome) = hosts.shared.order_outcome(message.0).await? {
             // silent-ok: an unreadable outcome counts as none
             let outcome =
                 serde_json::from_slice(&outcome).unwrap_or_else(|_| HandoverOutcome::Failed("?".to_owned()));
-            return told(outcome);
+            return outcome_result(outcome);
         }
         // The outcome was delivered to another caller with the same request.
-        if sessions.scribe.journal().message(message).await?.is_some() {
+        if sessions
+            .scribe
+            .journal()
+            .message_session(message)
+            .await?
+            .is_some()
+        {
             return Ok(());
         }
         if Instant::now() >= until {
@@ -110,13 +116,13 @@ pub(crate) async fn hand_over(
             biased;
             () = tokio::time::sleep(AGAIN) => {}
             () = sessions.life.stop.cancelled() => {
-                return Err(lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
+                return Err(lost_error(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
             }
         }
     }
 }
 
-fn told(outcome: HandoverOutcome) -> Result<(), KernelError> {
+fn outcome_result(outcome: HandoverOutcome) -> Result<(), KernelError> {
     match outcome {
         HandoverOutcome::Taken => Ok(()),
         HandoverOutcome::Refused(reason) => Err(KernelError::Refused(reason)),
@@ -131,7 +137,7 @@ pub(super) async fn hand_in(
     session: SessionId,
     handed: HandedMessage,
 ) -> Option<Vec<u8>> {
-    let outcome = match take(sessions, session, handed).await {
+    let outcome = match accept_handed(sessions, session, handed).await {
         Ok(()) => HandoverOutcome::Taken,
         Err(KernelError::Refused(reason)) => HandoverOutcome::Refused(reason),
         Err(KernelError::Full(reason)) => HandoverOutcome::Full(reason),
@@ -141,7 +147,7 @@ pub(super) async fn hand_in(
     Some(crate::event::canonical(&outcome))
 }
 
-async fn take(
+async fn accept_handed(
     sessions: &Arc<SessionServices>,
     session: SessionId,
     handed: HandedMessage,
@@ -160,11 +166,18 @@ async fn take(
     let origin = Origin {
         remembered_days,
         tools,
-        ..Origin::recorded(came)
+        ..Origin::from_record(came)
     };
-    let state = conversation::open(sessions, &origin.door, ConversationSelector::Named(session)).await?;
+    let state =
+        conversation::open_conversation(sessions, &origin.door, ConversationSelector::Named(session)).await?;
     let _order = state.arriving.lock().await;
-    if sessions.scribe.journal().message(message).await?.is_some() {
+    if sessions
+        .scribe
+        .journal()
+        .message_session(message)
+        .await?
+        .is_some()
+    {
         return Ok(());
     }
     let images = images
@@ -181,12 +194,12 @@ async fn take(
 }
 
 /// Registers a waiter for the end of this message's turn.
-pub(crate) fn waiting(hosts: &PeerHosts, message: MessageId) -> Arc<Notify> {
+pub(crate) fn register_waiter(hosts: &PeerHosts, message: MessageId) -> Arc<Notify> {
     Arc::clone(lock(&hosts.waits).entry(message).or_default())
 }
 
 /// Removes the waiters of a message.
-pub(crate) fn waited(hosts: &PeerHosts, message: MessageId) {
+pub(crate) fn remove_waiter(hosts: &PeerHosts, message: MessageId) {
     lock(&hosts.waits).remove(&message);
 }
 
@@ -194,7 +207,7 @@ pub(crate) fn waited(hosts: &PeerHosts, message: MessageId) {
 ///
 /// # Errors
 /// The agent ends here first.
-pub(crate) async fn pause(
+pub(crate) async fn wait_for_end(
     sessions: &SessionServices,
     ended: impl Future<Output = ()>,
 ) -> Result<(), KernelError> {
@@ -203,13 +216,13 @@ pub(crate) async fn pause(
         () = ended => Ok(()),
         () = tokio::time::sleep(LOOK) => Ok(()),
         () = sessions.life.stop.cancelled() => {
-            Err(lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())))
+            Err(lost_error(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())))
         }
     }
 }
 
 impl HandedMessage {
-    fn of(message: MessageId, origin: &Origin, said: &IncomingMessage) -> Self {
+    fn from_incoming(message: MessageId, origin: &Origin, said: &IncomingMessage) -> Self {
         let images = said.images.iter().map(|image| HandedPicture {
             mime_type: image.mime_type.clone(),
             name: image.name.clone(),
@@ -217,7 +230,7 @@ impl HandedMessage {
         });
         Self {
             message,
-            came: came(origin),
+            came: origin_json(origin),
             remembered_days: origin.remembered_days,
             tools: origin.tools.clone(),
             text: said.text.clone(),
@@ -230,8 +243,8 @@ impl HandedMessage {
     }
 }
 
-/// Returns the value that [`Origin::recorded`] reads.
-fn came(origin: &Origin) -> Value {
+/// Returns the value that [`Origin::from_record`] reads.
+fn origin_json(origin: &Origin) -> Value {
     let (channel, conversation, direct) = match &origin.door {
         EntryPoint::Channel {
             channel,

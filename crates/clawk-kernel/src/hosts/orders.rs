@@ -53,13 +53,13 @@ pub(super) struct HandedReply {
 }
 
 /// Follows the journal and executes orders, until the agent ends or other hosts have taken over.
-pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
+pub(super) async fn listen_for_orders(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (mut row, mut happened) = (0, Instant::now());
     let mut looked: Option<Instant> = None;
     while !hosts.shared.is_lost() {
         // Done with the read that is closest to the due time.
         let look = looked.is_none_or(|last| last.elapsed() + TICK > LOOK);
-        match once(agent, hosts, look).await {
+        match follow_once(agent, hosts, look).await {
             Ok(seen) => {
                 if look {
                     looked = Some(Instant::now());
@@ -71,16 +71,16 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
             Err(error) => tracing::debug!(%error, "what other hosts do can't be seen"),
         }
         let awake = happened.elapsed() < AWAKE || !lock(&hosts.waits).is_empty();
-        pause(hosts, if awake { TICK } else { ASLEEP }).await;
+        pause_until_woken(hosts, if awake { TICK } else { ASLEEP }).await;
     }
 }
 
 /// Waits for the given time, or until another host wakes this one.
-async fn pause(hosts: &PeerHosts, time: Duration) {
+async fn pause_until_woken(hosts: &PeerHosts, time: Duration) {
     tokio::time::sleep(GAP).await;
     tokio::select! {
         biased;
-        () = hosts.shared.woken() => {}
+        () = hosts.shared.wait_for_wake() => {}
         () = tokio::time::sleep(time.saturating_sub(GAP)) => {}
     }
 }
@@ -91,12 +91,12 @@ struct FollowProgress {
     ordered: bool,
 }
 
-async fn once(
+async fn follow_once(
     agent: &Arc<Agent>,
     hosts: &Arc<PeerHosts>,
     look: bool,
 ) -> Result<FollowProgress, JournalError> {
-    let news = hosts.shared.news(look).await?;
+    let news = hosts.shared.poll_news(look).await?;
     if news.due {
         hosts.due.notify_one();
     }
@@ -106,46 +106,46 @@ async fn once(
     };
     let before = hosts.line.swap(news.line, Ordering::SeqCst);
     if before != 0 && before != news.line {
-        follow::again(hosts).await;
+        follow::rewind_position(hosts).await;
     }
-    follow::follow(agent, hosts, news.last_row).await?;
-    hosts.shared.followed();
+    follow::follow_to_row(agent, hosts, news.last_row).await?;
+    hosts.shared.confirm_followed();
     for order in news.orders {
         if lock(&hosts.obeying).insert(order.id) {
             let (agent, hosts) = (Arc::clone(agent), Arc::clone(hosts));
             let tracker = agent.life.tracker.clone();
-            tracker.spawn(async move { obey(&agent, &hosts, order).await });
+            tracker.spawn(async move { obey_order(&agent, &hosts, order).await });
         }
     }
     Ok(seen)
 }
 
-async fn obey(agent: &Agent, hosts: &PeerHosts, order: HostOrder) {
+async fn obey_order(agent: &Agent, hosts: &PeerHosts, order: HostOrder) {
     let id = order.id;
     let stop = &agent.life.stop;
     let outcome = tokio::select! {
         biased;
-        outcome = done(agent, order) => outcome,
+        outcome = perform_order(agent, order) => outcome,
         () = stop.cancelled() => None,
     };
     // Without an outcome the order stays open, and the session's next owner executes it.
     if let Some(outcome) = outcome
-        && let Err(error) = hosts.shared.obeyed(id, outcome).await
+        && let Err(error) = hosts.shared.report_outcome(id, outcome).await
     {
         tracing::warn!(%error, order = %id, "what became of another host's order can't be told; it is obeyed again");
     }
     lock(&hosts.obeying).remove(&id);
 }
 
-async fn done(agent: &Agent, order: HostOrder) -> Option<Vec<u8>> {
+async fn perform_order(agent: &Agent, order: HostOrder) -> Option<Vec<u8>> {
     match serde_json::from_slice::<HostOrderRequest>(&order.wish) {
         Ok(HostOrderRequest::Message(handed)) => hand::hand_in(&agent.sessions, order.session, *handed).await,
-        Ok(HostOrderRequest::Release) => released(agent, order.session).await,
-        Ok(HostOrderRequest::Swarm { what }) => runs::obey(agent, *what).await,
+        Ok(HostOrderRequest::Release) => release_session(agent, order.session).await,
+        Ok(HostOrderRequest::Swarm { what }) => runs::obey_request(agent, *what).await,
         Ok(HostOrderRequest::Reply(answered)) => {
             let id = RequestId::parse(&answered.id).ok()?; // silent-ok: ids of ours are UUIDs
-            let reception = call::reply_here(&agent.calls, &id, answered.reply()).await;
-            Some(canonical(&word(reception)))
+            let reception = call::reply_here(&agent.calls, &id, answered.into_reply()).await;
+            Some(canonical(&reception_name(reception)))
         }
         Err(error) => {
             tracing::warn!(%error, order = %order.id, "an order of another host can't be read; its version may be a later one");
@@ -154,7 +154,7 @@ async fn done(agent: &Agent, order: HostOrder) -> Option<Vec<u8>> {
     }
 }
 
-const fn word(reception: ReplyOutcome) -> &'static str {
+const fn reception_name(reception: ReplyOutcome) -> &'static str {
     match reception {
         ReplyOutcome::Taken => "taken",
         ReplyOutcome::Nothing => "nothing",
@@ -164,7 +164,7 @@ const fn word(reception: ReplyOutcome) -> &'static str {
 }
 
 /// Hands an approval answer to the host of the waiting call. Returns the outcome.
-pub(crate) async fn reply(
+pub(crate) async fn forward_reply(
     calls: &CallGovernor,
     hosts: &PeerHosts,
     id: &RequestId,
@@ -173,8 +173,8 @@ pub(crate) async fn reply(
     let Some(session) = lock(&hosts.asked).get(id).map(|question| question.session) else {
         return ReplyOutcome::Nothing;
     };
-    let wish = HostOrderRequest::Reply(Box::new(HandedReply::of(id, reply)));
-    let outcome = match ask(calls, hosts, (session, wish), PATIENCE).await {
+    let wish = HostOrderRequest::Reply(Box::new(HandedReply::from_reply(id, reply)));
+    let outcome = match ask_holder(calls, hosts, (session, wish), PATIENCE).await {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::error!(%error, "an answer could not be given to the host whose call asks");
@@ -195,22 +195,22 @@ pub(crate) async fn reply(
 ///
 /// # Errors
 /// The order can't be written, or no host executed it in time. It may still be executed later.
-pub(super) async fn ask(
+pub(super) async fn ask_holder(
     calls: &CallGovernor,
     hosts: &PeerHosts,
     (session, wish): (SessionId, HostOrderRequest),
     patience: Duration,
 ) -> Result<Vec<u8>, JournalError> {
     let order = HostOrder {
-        id: calls.clock().uuid(),
+        id: calls.clock().new_uuid(),
         session,
         wish: canonical(&wish),
     };
     let id = order.id;
-    hosts.shared.order(order).await?;
+    hosts.shared.give_order(order).await?;
     let until = Instant::now() + patience;
     while Instant::now() < until {
-        match hosts.shared.outcome(id).await {
+        match hosts.shared.order_outcome(id).await {
             Ok(Some(outcome)) => return Ok(outcome),
             Ok(None) => {}
             Err(error @ JournalError::Fenced { .. }) => return Err(error),
@@ -223,19 +223,19 @@ pub(super) async fn ask(
 }
 
 /// Releases a session, unless it is open here. Its unfinished work was settled when this host took it over.
-async fn released(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
+async fn release_session(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
     let hosts = agent.calls.hosts.as_ref()?;
     let _alone = hosts.gate.lock().await;
     let idle = agent.sessions.table.get(session).is_none();
     if idle {
         lock(&hosts.taken).retain(|(taken, _)| *taken != session);
-        hosts.shared.release(session);
+        hosts.shared.release_session(session);
     }
     Some(canonical(&idle))
 }
 
 impl HandedReply {
-    fn of(id: &RequestId, reply: &ApprovalReply) -> Self {
+    fn from_reply(id: &RequestId, reply: &ApprovalReply) -> Self {
         Self {
             id: id.as_str().to_owned(),
             answer: reply.answer,
@@ -248,7 +248,7 @@ impl HandedReply {
         }
     }
 
-    fn reply(self) -> ApprovalReply {
+    fn into_reply(self) -> ApprovalReply {
         ApprovalReply {
             answer: self.answer,
             breadth: self.breadth,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::orders::{self, HostOrderRequest as Order};
 use crate::agent::Agent;
 use crate::call::CallGovernor;
-use crate::dedup::{DedupMethod, key};
+use crate::dedup::{DedupMethod, answer_key};
 use crate::error::{CallError, KernelError};
 use crate::event::{JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
@@ -85,7 +85,7 @@ enum CoordinatorReply {
 ///
 /// # Errors
 /// The run is refused, its id was used for another run, or no host accepted it in time. A repetition is the same run.
-pub(crate) async fn give(
+pub(crate) async fn give_run(
     calls: &CallGovernor,
     team: &SwarmTeam,
     given: SwarmAssignment,
@@ -93,12 +93,12 @@ pub(crate) async fn give(
     let run = given.run.clone();
     // Register before giving the run, because it may end at once.
     let ends = team.wait_for_end(&run);
-    let taken = if team.leads() {
-        take(calls, team, given).await
+    let taken = if team.is_coordinator() {
+        take_run(calls, team, given).await
     } else {
-        match asked(calls, team, CoordinatorRequest::Run(Box::new(given)), PATIENCE).await {
+        match ask_coordinator(calls, team, CoordinatorRequest::Run(Box::new(given)), PATIENCE).await {
             Ok(CoordinatorReply::Run(ended)) => Ok(ended),
-            Ok(_) => Err(unreadable("another answer came")),
+            Ok(_) => Err(unreadable_error("another answer came")),
             Err(error) => Err(error),
         }
     };
@@ -119,12 +119,12 @@ pub(crate) async fn give(
 ///
 /// # Errors
 /// The report is refused, or no coordinator accepted it in time.
-pub(crate) async fn report(
+pub(crate) async fn forward_report(
     calls: &CallGovernor,
     team: &SwarmTeam,
     params: ReportParams,
 ) -> Result<bool, KernelError> {
-    match asked(
+    match ask_coordinator(
         calls,
         team,
         CoordinatorRequest::Report(Box::new(params)),
@@ -133,7 +133,7 @@ pub(crate) async fn report(
     .await?
     {
         CoordinatorReply::Reported(acknowledged) => Ok(acknowledged),
-        _ => Err(unreadable("another answer came")),
+        _ => Err(unreadable_error("another answer came")),
     }
 }
 
@@ -141,35 +141,38 @@ pub(crate) async fn report(
 ///
 /// # Errors
 /// No host coordinates it now.
-pub(crate) async fn view(calls: &CallGovernor, team: &SwarmTeam) -> Result<Option<SwarmView>, KernelError> {
-    match asked(calls, team, CoordinatorRequest::View, GLANCE).await? {
+pub(crate) async fn fetch_view(
+    calls: &CallGovernor,
+    team: &SwarmTeam,
+) -> Result<Option<SwarmView>, KernelError> {
+    match ask_coordinator(calls, team, CoordinatorRequest::View, GLANCE).await? {
         CoordinatorReply::View(view) => Ok(view.map(|view| *view)),
-        _ => Err(unreadable("another answer came")),
+        _ => Err(unreadable_error("another answer came")),
     }
 }
 
 /// Makes the error for an unreadable message. `why` holds no part of its content.
-fn unreadable(why: impl fmt::Display) -> KernelError {
+fn unreadable_error(why: impl fmt::Display) -> KernelError {
     JournalError::Away(format!(
         "the host that coordinates the swarm can't be understood, its version may be another one: {why}"
     ))
     .into()
 }
 
-async fn asked(
+async fn ask_coordinator(
     calls: &CallGovernor,
     team: &SwarmTeam,
     what: CoordinatorRequest,
     patience: Duration,
 ) -> Result<CoordinatorReply, KernelError> {
-    let (Some(hosts), Some(home)) = (&calls.hosts, team.home()) else {
+    let (Some(hosts), Some(home)) = (&calls.hosts, team.home_session()) else {
         return Err(KernelError::NotReady(calls.life.state()));
     };
     let what = Box::new(what);
     let wish = (home, Order::Swarm { what });
     let said = tokio::select! {
         biased;
-        said = orders::ask(calls, hosts, wish, patience) => said?,
+        said = orders::ask_holder(calls, hosts, wish, patience) => said?,
         () = calls.life.stop.cancelled() => return Err(KernelError::NotReady(calls.life.state())),
     };
     match serde_json::from_slice(&said) {
@@ -181,7 +184,7 @@ async fn asked(
             task,
         }) => Err(KernelError::Swarm {
             code,
-            swarm: team.look(|coord| coord.plan().swarm.clone()),
+            swarm: team.with_coordinator(|coord| coord.plan().swarm.clone()),
             task_id: task,
             reason,
             message,
@@ -191,20 +194,22 @@ async fn asked(
             reason,
         }),
         Ok(said) => Ok(said),
-        Err(error) => Err(unreadable(error)),
+        Err(error) => Err(unreadable_error(error)),
     }
 }
 
 /// Executes another host's request to the coordinator. `None`: this host does not coordinate yet, or can't record anything now. The
 /// next coordinator executes it.
-pub(super) async fn obey(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<u8>> {
-    let team = agent.calls.team.as_ref().filter(|team| team.leads())?;
-    let _working = agent.life.enter().ok()?; // silent-ok: as said
+pub(super) async fn obey_request(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<u8>> {
+    let team = agent.calls.team.as_ref().filter(|team| team.is_coordinator())?;
+    let _working = agent.life.begin_work().ok()?; // silent-ok: as said
     let said = match what {
-        CoordinatorRequest::Run(given) => take(&agent.calls, team, *given).await.map(CoordinatorReply::Run),
+        CoordinatorRequest::Run(given) => take_run(&agent.calls, team, *given)
+            .await
+            .map(CoordinatorReply::Run),
         CoordinatorRequest::Report(params) => {
             let session = agent.life.root.session;
-            let taken = swarm::report(&agent.peers, session, *params).await;
+            let taken = swarm::report_task(&agent.peers, session, *params).await;
             taken.map(|answer| CoordinatorReply::Reported(answer.acknowledged))
         }
         CoordinatorRequest::View => Ok(CoordinatorReply::View(
@@ -234,7 +239,7 @@ pub(super) async fn obey(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<
 }
 
 /// Accepts a run. When this returns `Ok`, the run is durable. Returns its result if it was given before and has ended.
-async fn take(
+async fn take_run(
     calls: &CallGovernor,
     team: &SwarmTeam,
     given: SwarmAssignment,
@@ -247,16 +252,16 @@ async fn take(
         origin,
         asked,
     } = given;
-    if team.look(|coord| coord.has_ended(&run)) {
+    if team.with_coordinator(|coord| coord.has_ended(&run)) {
         return ended_before(calls, team, &run, brief).await;
     }
     let asked = asked.map(|(request_id, request_hash)| DelegationRequest {
-        key: key(DedupMethod::Delegate, &request_id),
+        key: answer_key(DedupMethod::Delegate, &request_id),
         request_id,
         request_hash,
     });
-    let kept = team.accept(&run, brief, (to.as_deref(), wish), origin, asked.as_ref());
-    let kept = kept.map_err(|refusal| swarm::refused(team, &run, refusal))?;
+    let kept = team.accept_run(&run, brief, (to.as_deref(), wish), origin, asked.as_ref());
+    let kept = kept.map_err(|refusal| swarm::refusal_error(team, &run, refusal))?;
     let gone = || JournalError::Unwritable("the agent has ended".to_owned());
     kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
     Ok(None)
@@ -277,17 +282,17 @@ async fn ended_before(
             () = calls.life.stop.cancelled() => {}
         }
     }
-    match stored(&calls.scribe, team.home(), run).await? {
+    match find_stored_run(&calls.scribe, team.home_session(), run).await? {
         StoredRun {
             words: Some(known),
             result: Some(result),
-        } if known == words(brief) => Ok(Some(result)),
+        } if known == brief_digest(brief) => Ok(Some(result)),
         _ => Err(KernelError::RequestIdReused(run.clone())),
     }
 }
 
 /// Returns the digest of a task by which requests are compared.
-fn words(brief: TaskBrief) -> Digest {
+fn brief_digest(brief: TaskBrief) -> Digest {
     let task = DelegateTask {
         description: brief.description,
         input: brief.input,
@@ -308,7 +313,7 @@ pub(crate) struct StoredRun {
 ///
 /// # Errors
 /// The journal can't be read.
-pub(crate) async fn stored(
+pub(crate) async fn find_stored_run(
     scribe: &JournalWriter,
     home: Option<SessionId>,
     run: &TaskId,
@@ -323,11 +328,11 @@ pub(crate) async fn stored(
     };
     let mut found = StoredRun::default();
     scribe
-        .each(scan, |event| match fact_of(event) {
+        .for_each_event(scan, |event| match fact_of(event) {
             Some(clawk_swarm::SwarmFact::Run {
                 run: known, brief, ..
             }) if known == *run => {
-                found.words = Some(words(brief));
+                found.words = Some(brief_digest(brief));
             }
             Some(clawk_swarm::SwarmFact::Ended { result }) if result.task_id == *run => {
                 found.result = Some(result)
@@ -339,10 +344,10 @@ pub(crate) async fn stored(
 }
 
 /// Reports the recorded end of a run to the callers that wait here.
-pub(super) fn ended(agent: &Agent, event: &RecordedEvent) {
+pub(super) fn notify_run_ended(agent: &Agent, event: &RecordedEvent) {
     let fact = fact_of(event);
     if let (Some(team), Some(clawk_swarm::SwarmFact::Ended { result })) = (&agent.calls.team, fact) {
-        team.ended(&result);
+        team.notify_run_ended(&result);
     }
 }
 
@@ -359,17 +364,19 @@ pub(crate) struct RunReservation {
 ///
 /// # Errors
 /// -32021: nothing is left.
-pub(crate) fn lend(
+pub(crate) fn reserve_run(
     calls: &CallGovernor,
     team: &SwarmTeam,
     run: &TaskId,
     origin: &mut Origin,
 ) -> Result<Option<RunReservation>, CallError> {
-    if team.home().is_none() {
+    if team.home_session().is_none() {
         return Ok(None);
     }
     let purse = calls.table.purse_of(origin.session);
-    let share = calls.purses.lent(&purse, PARTS, calls.scribe.now())?;
+    let share = calls
+        .purses
+        .reserve_run_share(&purse, PARTS, calls.scribe.now())?;
     (origin.tokens, origin.cost_microusd) = (share.tokens, share.cost_microusd);
     Ok(Some(RunReservation {
         share,
@@ -400,7 +407,7 @@ impl RunReservation {
         let mut known = false;
         calls
             .scribe
-            .each(scan, |event| known |= event.payload.contains(self.run.as_str()))
+            .for_each_event(scan, |event| known |= event.payload.contains(self.run.as_str()))
             .await?;
         if !known {
             self.settle(calls, team, Some(result));
@@ -426,7 +433,7 @@ impl RunReservation {
         if used.is_zero() {
             return;
         }
-        let swarm = team.look(|coord| coord.plan().swarm.clone());
+        let swarm = team.with_coordinator(|coord| coord.plan().swarm.clone());
         let payload = SwarmProgress {
             cost_microusd: Some(used.cost_microusd),
             run: Some(self.run.as_str().to_owned()),
@@ -436,9 +443,9 @@ impl RunReservation {
             token_usage: Some(used.tokens),
             ..SwarmProgress::default()
         };
-        let thread = Thread::of(self.session).child(calls.scribe.clock().uuid());
-        let draft = calls.scribe.entry(&thread, &payload.as_try());
-        if let Err(error) = calls.scribe.submit(vec![draft]) {
+        let thread = Thread::for_session(self.session).child(calls.scribe.clock().new_uuid());
+        let draft = calls.scribe.draft_event(&thread, &payload.as_try());
+        if let Err(error) = calls.scribe.submit_drafts(vec![draft]) {
             tracing::error!(%error, "what a run of the swarm used can't be recorded for its session");
         }
     }

@@ -17,7 +17,7 @@ use crate::session::SessionServices;
 use crate::start;
 
 /// Looks for lost hosts until the agent begins to end.
-pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
+pub(super) async fn watch_for_takeover(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let mut tried: Option<Instant> = None;
     while !hosts.shared.is_lost() {
         let due = tokio::select! {
@@ -75,7 +75,7 @@ pub(super) async fn take_up(
 ) -> Result<(), StartError> {
     lock(&hosts.untaken).extend(&taken);
     // If this host ends before, the next owner does it.
-    hosts.shared.unsettled(&taken);
+    hosts.shared.mark_unsettled(&taken);
     taken_up(sessions, hosts, taken.clone()).await?;
     lock(&hosts.untaken).retain(|session| !taken.contains(session));
     hosts.shared.all_settled(&taken);
@@ -93,7 +93,8 @@ async fn taken_up(
     let of: BTreeSet<SessionId> = taken.iter().copied().collect();
     let open = start::open_turns(manifest, scribe).await?;
     // A composite call continues with its turn if checkpoints are kept.
-    let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(manifest).is_some();
+    let resumable =
+        |turn: &uuid::Uuid| open.contains(turn) && checkpoint::checkpoint_store(manifest).is_some();
     let (mut lost, mut unknown) = (0, 0);
     for session in &of {
         lost += recover::settle_lost(scribe, LossSearchScope::Session(*session)).await?;
@@ -107,8 +108,8 @@ async fn taken_up(
         unknown += told.0;
         calls.interrupted.add(told.1);
     }
-    hosts.shared.settled(taken).await?;
-    let asked = call::reopen(calls, |session| of.contains(&session)).await?;
+    hosts.shared.mark_settled(taken).await?;
+    let asked = call::reopen_approvals(calls, |session| of.contains(&session)).await?;
     lock(&hosts.asked).retain(|id, _| !asked.contains(id));
     start::resume_open(sessions, &[], Some(&of)).await?;
     let since = Instant::now();
@@ -123,8 +124,8 @@ async fn taken_up(
     if unknown > 0 {
         let own = Arc::clone(&sessions.calls);
         sessions.life.tracker.spawn(async move {
-            let _working = own.life.join();
-            call::reconcile(&own).await;
+            let _working = own.life.join_work();
+            call::reconcile_effects(&own).await;
         });
     }
     Ok(())
@@ -132,7 +133,7 @@ async fn taken_up(
 
 /// Releases sessions in which nothing had to be done. The swarm's session is kept, because its owner coordinates.
 fn give_back(agent: &Agent, hosts: &PeerHosts) {
-    let home = agent.calls.team.as_ref().and_then(|team| team.home());
+    let home = agent.calls.team.as_ref().and_then(|team| team.home_session());
     let due: Vec<SessionId> = {
         let mut taken = lock(&hosts.taken);
         let (due, later) = taken.drain(..).partition(|(_, since)| since.elapsed() >= IDLE);
@@ -143,7 +144,7 @@ fn give_back(agent: &Agent, hosts: &PeerHosts) {
     for session in due {
         // An open session leaves memory by itself, and is released then.
         if agent.sessions.table.get(session).is_none() && Some(session) != home {
-            hosts.shared.release(session);
+            hosts.shared.release_session(session);
         }
     }
 }

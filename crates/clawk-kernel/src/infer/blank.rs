@@ -2,7 +2,7 @@
 
 use clawk_manifest::model::Provider as Spec;
 
-use super::fault;
+use super::provider_error;
 use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
 
 /// Turns a blank answer into an error.
@@ -32,7 +32,7 @@ fn blank_answer_error(spec: &Spec, completion: &ModelCompletion) -> Option<Provi
             "the model answered without a word and without a call".to_owned()
         }
     };
-    let mut error = fault(FaultKind::Malformed, format!("provider `{name}`: {why}"), None);
+    let mut error = provider_error(FaultKind::Malformed, format!("provider `{name}`: {why}"), None);
     error.usage = Some(completion.usage);
     Some(error)
 }

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, fault};
+use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, provider_error};
 use crate::event::{canonical, digest};
 use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason, TextEmbeddings};
 use crate::purse::NoRoom;
@@ -24,7 +24,7 @@ pub(crate) struct Embedder<'a> {
 ///
 /// # Errors
 /// The reason for people.
-pub(crate) async fn embed(
+pub(crate) async fn embed_texts(
     models: &ModelServices,
     place: InferenceContext<'_>,
     embedder: Embedder<'_>,
@@ -36,11 +36,14 @@ pub(crate) async fn embed(
     let (Some(spec), Some(provider)) = (models.manifest.provider(name), models.providers.get(name)) else {
         return Err(failed(format!("provider `{name}` is not connected")));
     };
-    let texts: Vec<String> = texts.iter().map(|text| clean(models, text)).collect();
+    let texts: Vec<String> = texts.iter().map(|text| clean_text(models, text)).collect();
     let request = canonical(&serde_json::json!({ "input": texts, "model": embedder.model }));
     let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
     let now = models.scribe.now();
-    let set = match models.purses.embed(place.purse, name, embedder.model, size, now) {
+    let set = match models
+        .purses
+        .reserve_embedding(place.purse, name, embedder.model, size, now)
+    {
         Ok(set) => set,
         Err(NoRoom::Quota(error)) => return Err(NoAnswer::Quota(error.to_string())),
         Err(NoRoom::Unpriced(reason)) => return Err(failed(reason)),
@@ -54,23 +57,23 @@ pub(crate) async fn embed(
     let open = InferenceAttempt::begin(models, place, spec, 1, digest(&request), set)
         .await
         .map_err(|error| failed(error.to_string()))?;
-    let asked = provider.embed(embedder.model, Some(embedder.dimensions), &texts, cancel);
+    let asked = provider.embed_texts(embedder.model, Some(embedder.dimensions), &texts, cancel);
     let mut outcome = match tokio::time::timeout(limit, asked).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let message = format!("provider `{name}`: no vectors within the time that was left");
-            Err(fault(FaultKind::Timeout, message, None))
+            Err(provider_error(FaultKind::Timeout, message, None))
         }
     };
     match &mut outcome {
-        Ok(embedded) => embedded.usage = open.settled(embedded.usage),
+        Ok(embedded) => embedded.usage = open.counted_usage(embedded.usage),
         Err(error) => {
-            error.usage = error.usage.map(|usage| open.settled(usage));
-            answer::failure(&models.screens, error);
+            error.usage = error.usage.map(|usage| open.counted_usage(usage));
+            answer::screen_failure(&models.screens, error);
         }
     }
-    let told = told(embedder.model, &outcome);
-    open.end(&told, Vec::new())
+    let told = embedding_record(embedder.model, &outcome);
+    open.settle_outcome(&told, Vec::new())
         .await
         .map_err(|error| failed(error.to_string()))?;
     match outcome {
@@ -84,7 +87,7 @@ pub(crate) async fn embed(
 }
 
 /// Returns the text shortened and without known secrets.
-fn clean(models: &ModelServices, text: &str) -> String {
+fn clean_text(models: &ModelServices, text: &str) -> String {
     let end = text.floor_char_boundary(TEXT_BYTES);
     let mut text = text.get(..end).unwrap_or_default().to_owned();
     models.screens.without_known(&mut text);
@@ -92,7 +95,7 @@ fn clean(models: &ModelServices, text: &str) -> String {
 }
 
 /// Returns the recorded result: the cost, without vectors.
-fn told(
+fn embedding_record(
     model: &str,
     outcome: &Result<TextEmbeddings, ProviderError>,
 ) -> Result<ModelCompletion, ProviderError> {

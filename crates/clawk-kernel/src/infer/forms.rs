@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{InferenceContext, ModelServices};
 use crate::event::{Thread, canonical, digest, kind};
-use crate::fit::{ContextRoom, fit};
+use crate::fit::{ContextRoom, fit_messages};
 use crate::ports::{InferRequest, JournalError, JournalScan, RecordedEvent, RefusalCause, RequestAdaptation};
 
 /// Tokens of conversation that a model is shown if its window is unknown, until it refuses.
@@ -61,7 +61,7 @@ pub(crate) struct LearntForm {
 }
 
 impl LearntForm {
-    fn of(adapted: &ProviderAdapted) -> Self {
+    fn from_event(adapted: &ProviderAdapted) -> Self {
         Self {
             adaptation: adapted.adaptation.clone().unwrap_or_default(),
             server_tokens: adapted.server_tokens,
@@ -75,7 +75,7 @@ impl LearntForm {
     /// The event can't be read.
     pub(crate) fn known_before(event: &RecordedEvent) -> Result<Option<KnownForm>, JournalError> {
         let adapted: ProviderAdapted = event.read_as()?;
-        let form = Self::of(&adapted);
+        let form = Self::from_event(&adapted);
         Ok((adapted.cause == KNOWN).then_some(KnownForm {
             turn: adapted.turn.to_string(),
             provider: adapted.provider,
@@ -121,8 +121,8 @@ impl LearntForms {
     }
 
     /// Stores what a session learnt. It applies to that session at once, and to others from their next turn on.
-    fn learn(&self, session: SessionId, provider: &str, form: &LearntForm) {
-        self.set(provider, form.clone());
+    fn learn_form(&self, session: SessionId, provider: &str, form: &LearntForm) {
+        self.set_form(provider, form.clone());
         if let Some(turn) = lock(&self.turns).get_mut(&session) {
             turn.insert(provider.to_owned(), form.clone());
         }
@@ -132,12 +132,12 @@ impl LearntForms {
     }
 
     /// Sets a provider's adaptation.
-    pub(crate) fn set(&self, provider: &str, form: LearntForm) {
+    pub(crate) fn set_form(&self, provider: &str, form: LearntForm) {
         lock(&self.all).insert(provider.to_owned(), form);
     }
 
     /// Removes a session that has left memory.
-    pub(crate) fn forget(&self, session: SessionId) {
+    pub(crate) fn forget_session(&self, session: SessionId) {
         lock(&self.turns).remove(&session);
         lock(&self.told).remove(&session);
     }
@@ -174,12 +174,12 @@ impl ModelServices {
         };
         let see = |event: &RecordedEvent| {
             let read: ProviderAdapted = event.read_as()?;
-            let form = LearntForm::of(&read);
+            let form = LearntForm::from_event(&read);
             let spec = self.manifest.provider(&read.provider);
             let same =
                 spec.is_some_and(|spec| spec.model == read.model && endpoint_of(spec) == read.endpoint);
             if same && read.cause != KNOWN {
-                self.forms.set(&read.provider, form);
+                self.forms.set_form(&read.provider, form);
             }
             Ok(())
         };
@@ -204,7 +204,7 @@ impl ModelServices {
         {
             let mut told = lock(&self.forms.told);
             let told = told.entry(session).or_default();
-            for spec in self.chain(provider) {
+            for spec in self.provider_chain(provider) {
                 let form = all.get(&spec.name).cloned().unwrap_or_default();
                 if told.get(&spec.name).cloned().unwrap_or_default() == form {
                     continue;
@@ -214,13 +214,13 @@ impl ModelServices {
                     words: "learnt before".to_owned(),
                     form: form.clone(),
                 };
-                drafts.push(self.adapted(thread, turn, spec, &change));
+                drafts.push(self.adapted_draft(thread, turn, spec, &change));
                 told.insert(spec.name.clone(), form);
             }
         }
         lock(&self.forms.turns).insert(session, all);
         if !drafts.is_empty() {
-            let _ticket = self.scribe.submit(drafts)?; // the inference, recorded behind it, is waited for
+            let _ticket = self.scribe.submit_drafts(drafts)?; // the inference, recorded behind it, is waited for
         }
         Ok(())
     }
@@ -228,10 +228,10 @@ impl ModelServices {
     /// Asks servers for unknown windows, concurrently, once per run.
     async fn ask_windows(&self, provider: &str) {
         let mut asking = Vec::new();
-        for spec in self.chain(provider) {
+        for spec in self.provider_chain(provider) {
             let declared = spec.limits.max_context_window.is_some()
-                || self.local(&spec.name).context_tokens.is_some()
-                || !self.local(&spec.name).fits_turns;
+                || self.local_options(&spec.name).context_tokens.is_some()
+                || !self.local_options(&spec.name).fits_turns;
             let Some(server) = self.providers.get(&spec.name).filter(|_| !declared) else {
                 continue;
             };
@@ -254,7 +254,7 @@ impl ModelServices {
     /// Returns a provider's window in tokens, if known.
     fn known_window(&self, session: SessionId, provider: &str) -> Option<usize> {
         let spec = self.manifest.provider(provider)?;
-        let (local, form) = (self.local(provider), self.forms.get(session, provider));
+        let (local, form) = (self.local_options(provider), self.forms.get(session, provider));
         let declared = spec.limits.max_context_window.or(local.context_tokens);
         let known = declared.or(form.server_tokens).or(local.catalogue_tokens);
         // The limit per request includes the answer's tokens.
@@ -266,7 +266,7 @@ impl ModelServices {
     }
 
     /// Returns a provider's known or assumed window in tokens.
-    pub(crate) fn window(&self, session: SessionId, provider: &str) -> usize {
+    pub(crate) fn window_tokens(&self, session: SessionId, provider: &str) -> usize {
         self.known_window(session, provider)
             .unwrap_or(UNKNOWN_WINDOW_TOKENS)
     }
@@ -284,14 +284,14 @@ impl ModelServices {
     }
 
     /// Returns the space for a conversation in a provider's window.
-    pub(crate) fn room(
+    pub(crate) fn context_room(
         &self,
         session: SessionId,
         provider: &str,
         (system, tools): (&str, &[crate::ports::ToolOffer]),
     ) -> ContextRoom {
-        let fits_turns = self.local(provider).fits_turns;
-        ContextRoom::new(self.window(session, provider), system, tools, fits_turns)
+        let fits_turns = self.local_options(provider).fits_turns;
+        ContextRoom::new(self.window_tokens(session, provider), system, tools, fits_turns)
     }
 
     /// Returns the request in the form that is sent: within the provider's window, in its format. Omitted parts are recorded.
@@ -299,22 +299,23 @@ impl ModelServices {
     ///
     /// # Errors
     /// The reason why it can't be sent, for people.
-    pub(super) fn shape(
+    pub(super) fn shape_request(
         &self,
         place: InferenceContext<'_>,
         (first, spec): (&str, &Spec),
         request: &InferRequest,
     ) -> Result<InferRequest, String> {
         let session = place.thread.session;
-        let local = self.local(&spec.name);
+        let local = self.local_options(&spec.name);
         // In records of earlier versions, every request was fitted to the first provider's window.
         let whose = if local.fits_turns { &spec.name } else { first };
-        let room = self.room(session, whose, (&request.system, &request.tools));
-        let fitted = fit(&request.messages, room, |id| self.cuts.whole_of(session, id)).map_err(|error| {
-            let bound = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
-            let bound = bound.map_or(String::new(), |most| format!(" (`tokens_per_request` is {most})"));
-            format!("provider `{}`: {error}{bound}", spec.name)
-        })?;
+        let room = self.context_room(session, whose, (&request.system, &request.tools));
+        let fitted =
+            fit_messages(&request.messages, room, |id| self.cuts.whole_of(session, id)).map_err(|error| {
+                let bound = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
+                let bound = bound.map_or(String::new(), |most| format!(" (`tokens_per_request` is {most})"));
+                format!("provider `{}`: {error}{bound}", spec.name)
+            })?;
         self.cuts.add(session, fitted.readable.iter().copied());
         if fitted.dropped_messages > 0 || fitted.shortened_results > 0 {
             let payload = ContextTrimmed {
@@ -324,8 +325,8 @@ impl ModelServices {
                 shortened_results: count_of(fitted.shortened_results),
                 turn: place.turn,
             };
-            let draft = self.scribe.entry(&place.thread, &payload);
-            if let Err(error) = self.scribe.submit(vec![draft]) {
+            let draft = self.scribe.draft_event(&place.thread, &payload);
+            if let Err(error) = self.scribe.submit_drafts(vec![draft]) {
                 tracing::warn!(%error, "a trimmed context could not be recorded");
             }
         }
@@ -341,12 +342,12 @@ impl ModelServices {
                 .filter(|effort| local.takes_effort(*effort))
                 .or(local.effort),
             cache_key: request.cache_key.clone(),
-            adaptation: joined(local.adaptation, self.forms.get(session, &spec.name).adaptation),
+            adaptation: merge_adaptations(local.adaptation, self.forms.get(session, &spec.name).adaptation),
         })
     }
 
     /// Changes the format of requests to this provider after a refusal, once per cause. Returns `false` if nothing can be changed.
-    pub(super) fn adapt(
+    pub(super) fn adapt_request(
         &self,
         place: InferenceContext<'_>,
         spec: &Spec,
@@ -364,7 +365,7 @@ impl ModelServices {
         changes.all += 1;
         let change = match cause {
             RefusalCause::TooLong { limit_tokens } => {
-                self.smaller(session, spec, (*limit_tokens, refused), form, changes)
+                self.shrink_window(session, spec, (*limit_tokens, refused), form, changes)
             }
             RefusalCause::Parameter { instead, name } => {
                 let now = &refused.adaptation;
@@ -387,14 +388,14 @@ impl ModelServices {
             RefusalCause::ResponsesApi => None,
         };
         let Some(change) = change else { return Ok(false) };
-        let draft = self.adapted(&place.thread, place.turn, spec, &change);
-        let _ticket = self.scribe.submit(vec![draft])?; // the next attempt, recorded behind it, is waited for
-        self.forms.learn(session, &spec.name, &change.form);
+        let draft = self.adapted_draft(&place.thread, place.turn, spec, &change);
+        let _ticket = self.scribe.submit_drafts(vec![draft])?; // the next attempt, recorded behind it, is waited for
+        self.forms.learn_form(session, &spec.name, &change.form);
         Ok(true)
     }
 
     /// Returns a smaller window than the refused one.
-    fn smaller(
+    fn shrink_window(
         &self,
         session: SessionId,
         spec: &Spec,
@@ -402,7 +403,7 @@ impl ModelServices {
         form: LearntForm,
         changes: &mut RefusalChanges,
     ) -> Option<FormChange> {
-        if changes.shrinks >= MAX_SHRINKS || !self.local(&spec.name).fits_turns {
+        if changes.shrinks >= MAX_SHRINKS || !self.local_options(&spec.name).fits_turns {
             return None;
         }
         changes.shrinks += 1;
@@ -438,7 +439,13 @@ impl ModelServices {
         })
     }
 
-    fn adapted(&self, thread: &Thread, turn: Uuid, spec: &Spec, change: &FormChange) -> crate::event::Draft {
+    fn adapted_draft(
+        &self,
+        thread: &Thread,
+        turn: Uuid,
+        spec: &Spec,
+        change: &FormChange,
+    ) -> crate::event::Draft {
         let payload = ProviderAdapted {
             adaptation: Some(change.form.adaptation.clone()).filter(|form| !form.is_empty()),
             cause: change.cause.to_owned(),
@@ -450,7 +457,7 @@ impl ModelServices {
             turn,
             window_tokens: change.form.refused_tokens,
         };
-        self.scribe.entry(thread, &payload)
+        self.scribe.draft_event(thread, &payload)
     }
 }
 
@@ -460,7 +467,7 @@ fn endpoint_of(spec: &Spec) -> Digest {
 }
 
 /// Combines the operator's settings with what was learnt.
-fn joined(mut own: RequestAdaptation, learnt: RequestAdaptation) -> RequestAdaptation {
+fn merge_adaptations(mut own: RequestAdaptation, learnt: RequestAdaptation) -> RequestAdaptation {
     own.alternate_roles |= learnt.alternate_roles;
     own.responses_api |= learnt.responses_api;
     own.short_call_ids |= learnt.short_call_ids;

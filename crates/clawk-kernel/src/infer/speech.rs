@@ -6,11 +6,11 @@ use std::time::Duration;
 use clawk_manifest::model::{ModelModality, Provider as Spec};
 use tokio_util::sync::CancellationToken;
 
-use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, NotBegun, fault, used_up};
+use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, NotBegun, provider_error, used_up};
 use crate::event::{canonical, digest};
 use crate::ports::{
     AudioRecording, AudioTranscript, BoxFuture, FaultKind, ModelCompletion, ModelProvider, ProviderError,
-    SPEECH_MAX_CHARS, SpokenAudio, StopReason, Usage, heard, said,
+    SPEECH_MAX_CHARS, SpokenAudio, StopReason, Usage, speech_usage, transcription_usage,
 };
 use crate::purse::NoRoom;
 use crate::screen::answer;
@@ -25,27 +25,27 @@ const LONGEST_WAIT_MS: u64 = 30_000;
 /// The answer of a speech model.
 trait SpeechAnswer: Send {
     /// Returns its usage.
-    fn usage(&mut self) -> &mut Usage;
+    fn usage_mut(&mut self) -> &mut Usage;
     /// Returns the text that is recorded with it.
-    fn words(&self) -> &str;
+    fn recorded_text(&self) -> &str;
 }
 
 impl SpeechAnswer for AudioTranscript {
-    fn usage(&mut self) -> &mut Usage {
+    fn usage_mut(&mut self) -> &mut Usage {
         &mut self.usage
     }
 
-    fn words(&self) -> &str {
+    fn recorded_text(&self) -> &str {
         &self.text
     }
 }
 
 impl SpeechAnswer for SpokenAudio {
-    fn usage(&mut self) -> &mut Usage {
+    fn usage_mut(&mut self) -> &mut Usage {
         &mut self.usage
     }
 
-    fn words(&self) -> &'static str {
+    fn recorded_text(&self) -> &'static str {
         ""
     }
 }
@@ -61,7 +61,7 @@ struct SentSpeech {
 ///
 /// # Errors
 /// The reason for people.
-pub(crate) async fn transcribe(
+pub(crate) async fn transcribe_audio(
     models: &ModelServices,
     place: InferenceContext<'_>,
     provider: &str,
@@ -71,10 +71,10 @@ pub(crate) async fn transcribe(
     let sent = SentSpeech {
         digest: audio.digest,
         bytes: u64::try_from(audio.data.len()).unwrap_or(u64::MAX),
-        usage: heard(audio.length_ms),
+        usage: transcription_usage(audio.length_ms),
     };
-    let answer = asked(models, place, provider, &sent, cancel, |server| {
-        server.transcribe(audio, cancel)
+    let answer = run_attempts(models, place, provider, &sent, cancel, |server| {
+        server.transcribe_audio(audio, cancel)
     });
     Ok(answer.await?.text)
 }
@@ -83,7 +83,7 @@ pub(crate) async fn transcribe(
 ///
 /// # Errors
 /// The reason for people.
-pub(crate) async fn speak(
+pub(crate) async fn synthesize_speech(
     models: &ModelServices,
     place: InferenceContext<'_>,
     (provider, voice): (&str, &str),
@@ -102,15 +102,15 @@ pub(crate) async fn speak(
     let sent = SentSpeech {
         digest: digest(&request),
         bytes: u64::try_from(request.len()).unwrap_or(u64::MAX),
-        usage: said(u64::try_from(chars).unwrap_or(u64::MAX)),
+        usage: speech_usage(u64::try_from(chars).unwrap_or(u64::MAX)),
     };
-    asked(models, place, provider, &sent, cancel, |server| {
-        server.speak(voice, &text, cancel)
+    run_attempts(models, place, provider, &sent, cancel, |server| {
+        server.synthesize_speech(voice, &text, cancel)
     })
     .await
 }
 
-async fn asked<'a, A: SpeechAnswer>(
+async fn run_attempts<'a, A: SpeechAnswer>(
     models: &'a ModelServices,
     place: InferenceContext<'_>,
     provider: &str,
@@ -130,7 +130,7 @@ async fn asked<'a, A: SpeechAnswer>(
         )));
     }
     for attempt in 1.. {
-        let error = match once(models, place, (spec, attempt), sent, ask(&**server)).await? {
+        let error = match run_attempt(models, place, (spec, attempt), sent, ask(&**server)).await? {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -138,7 +138,7 @@ async fn asked<'a, A: SpeechAnswer>(
             return Err(NoAnswer::Cancelled);
         }
         let wait_ms = error.retry_after_ms.unwrap_or(WAIT_MS);
-        if attempt >= ATTEMPTS || !error.kind.retryable() || wait_ms > LONGEST_WAIT_MS {
+        if attempt >= ATTEMPTS || !error.kind.is_retryable() || wait_ms > LONGEST_WAIT_MS {
             return Err(NoAnswer::Failed(error.message));
         }
         tokio::select! {
@@ -150,7 +150,7 @@ async fn asked<'a, A: SpeechAnswer>(
 }
 
 /// Makes one attempt: reserves and records before, settles and records after.
-async fn once<A: SpeechAnswer>(
+async fn run_attempt<A: SpeechAnswer>(
     models: &ModelServices,
     place: InferenceContext<'_>,
     (spec, attempt): (&Spec, u32),
@@ -162,7 +162,7 @@ async fn once<A: SpeechAnswer>(
     let now = models.scribe.now();
     let set = match models
         .purses
-        .speech(place.purse, name, (sent.bytes, sent.usage), now)
+        .reserve_speech(place.purse, name, (sent.bytes, sent.usage), now)
     {
         Ok(set) => set,
         Err(NoRoom::Quota(error)) => return Err(NoAnswer::Quota(error.to_string())),
@@ -179,28 +179,28 @@ async fn once<A: SpeechAnswer>(
         Ok(outcome) => outcome,
         Err(_) => {
             let message = format!("provider `{name}`: no answer within {} s", limit.as_secs());
-            Err(fault(FaultKind::Timeout, message, None))
+            Err(provider_error(FaultKind::Timeout, message, None))
         }
     };
     match &mut outcome {
-        Ok(answer) => *answer.usage() = open.settled(*answer.usage()),
+        Ok(answer) => *answer.usage_mut() = open.counted_usage(*answer.usage_mut()),
         Err(error) => {
-            error.usage = error.usage.map(|usage| open.settled(usage));
-            answer::failure(&models.screens, error);
+            error.usage = error.usage.map(|usage| open.counted_usage(usage));
+            answer::screen_failure(&models.screens, error);
         }
     }
     let told = match &mut outcome {
         Ok(answer) => Ok(ModelCompletion {
-            text: answer.words().to_owned(),
+            text: answer.recorded_text().to_owned(),
             calls: Vec::new(),
             stop: StopReason::End,
-            usage: *answer.usage(),
+            usage: *answer.usage_mut(),
             model: spec.model.clone(),
             state: None,
         }),
         Err(error) => Err(error.clone()),
     };
-    open.end(&told, Vec::new())
+    open.settle_outcome(&told, Vec::new())
         .await
         .map_err(|error| failed(error.to_string()))?;
     Ok(outcome)

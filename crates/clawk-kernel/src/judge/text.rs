@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{InjectionClassifier, InjectionSuspicion};
 use crate::event::canonical;
-use crate::screen::{ScreeningPass, ScreeningRefusal, holds, word};
+use crate::screen::{ScreeningPass, ScreeningRefusal, action_name, secret_refusal};
 
 /// Screens a message from a person or a peer. Returns its storable text, or a refusal.
-pub(crate) async fn message(
+pub(crate) async fn screen_message(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
     text: String,
@@ -18,29 +18,29 @@ pub(crate) async fn message(
 ) -> Result<String, ScreeningRefusal> {
     let screens = look.screens;
     let scanner = screens.scanner();
-    if let Err(finding) = screens.rules.input.check(&text) {
-        return Err(look.fault(&finding, &scanner));
+    if let Err(finding) = screens.rules.input.check_input(&text) {
+        return Err(look.record_fault(&finding, &scanner));
     }
-    let text = secrets(look, text).await?;
-    match classifier.suspicion(look, &text, cancel).await {
+    let text = screen_secrets(look, text).await?;
+    match classifier.find_suspicion(look, &text, cancel).await {
         // A person's message is not data, so it is not marked. The person and the trace are told.
         InjectionSuspicion::Passes(_) => Ok(text),
-        InjectionSuspicion::Blocked(detail) => Err(injected(detail)),
+        InjectionSuspicion::Blocked(detail) => Err(injection_refusal(detail)),
     }
 }
 
-fn injected(detail: String) -> ScreeningRefusal {
+fn injection_refusal(detail: String) -> ScreeningRefusal {
     let reason = "prompt_injection";
     ScreeningRefusal { reason, detail }
 }
 
 /// Handles secrets in incoming text as the policies require.
-async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, ScreeningRefusal> {
-    let (scanner, action) = look.screens.entering();
+async fn screen_secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, ScreeningRefusal> {
+    let (scanner, action) = look.screens.inbound_scan();
     let Some((clean, tally)) = scanner.redact(&text) else {
         return Ok(text);
     };
-    look.secrets(&tally, word(action)).await;
+    look.record_secrets(&tally, action_name(action)).await;
     match action {
         ScanAction::Redact => Ok(clean),
         // Secrets that the operator gave this agent are removed, even if a policy only warns.
@@ -48,7 +48,7 @@ async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, S
             .without_shapes()
             .redact(&text)
             .map_or(text, |(clean, _told)| clean)),
-        ScanAction::Block => Err(holds(&tally)),
+        ScanAction::Block => Err(secret_refusal(&tally)),
     }
 }
 
@@ -61,9 +61,9 @@ pub(crate) async fn value_in(
     if !screens.rules.input.is_empty()
         && let Err(finding) = screens.rules.input.check_json(value, canonical(value).len())
     {
-        return Err(look.fault(&finding, &screens.scanner()));
+        return Err(look.record_fault(&finding, &screens.scanner()));
     }
-    let (scanner, action) = screens.entering();
+    let (scanner, action) = screens.inbound_scan();
     if scanner.is_idle() {
         return Ok(());
     }
@@ -72,17 +72,17 @@ pub(crate) async fn value_in(
     if tally.is_empty() {
         return Ok(());
     }
-    look.secrets(&tally, word(action)).await;
+    look.record_secrets(&tally, action_name(action)).await;
     match action {
         ScanAction::Redact => *value = clean,
         ScanAction::Warn => known_out(look, value),
-        ScanAction::Block => return Err(holds(&tally)),
+        ScanAction::Block => return Err(secret_refusal(&tally)),
     }
     Ok(())
 }
 
 /// Screens entries before they are stored.
-pub(crate) async fn remembered(
+pub(crate) async fn screen_new_entries(
     look: &mut ScreeningPass<'_>,
     entries: &mut [NewEntry],
 ) -> Result<(), ScreeningRefusal> {
@@ -100,14 +100,14 @@ pub(crate) async fn remembered(
 }
 
 /// Screens found entries before anybody reads them.
-pub(crate) async fn memory(
+pub(crate) async fn screen_found_entries(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
     entries: &mut [MemoryEntry],
     cancel: &CancellationToken,
 ) {
     for entry in entries {
-        let (scanner, action) = look.screens.outbound();
+        let (scanner, action) = look.screens.outbound_scan();
         let mut found = clawk_policy::leak::LeakTally::default();
         let mut clean = entry.clone();
         for part in [Some(&mut clean.content), clean.metadata.as_mut()]
@@ -121,10 +121,10 @@ pub(crate) async fn memory(
             found.join(&tally);
         }
         if !found.is_empty() {
-            look.secrets(&found, word(action)).await;
+            look.record_secrets(&found, action_name(action)).await;
             match action {
                 ScanAction::Redact => *entry = clean,
-                ScanAction::Block => withhold(entry, &holds(&found).detail),
+                ScanAction::Block => withhold_entry(entry, &secret_refusal(&found).detail),
                 ScanAction::Warn => known_out(look, &mut entry.content),
             }
         }
@@ -132,12 +132,12 @@ pub(crate) async fn memory(
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        match classifier.suspicion(look, &said, cancel).await {
+        match classifier.find_suspicion(look, &said, cancel).await {
             InjectionSuspicion::Passes(None) => {}
             InjectionSuspicion::Passes(Some(mark)) => {
                 entry.content = Value::String(format!("{mark}\n{said}"))
             }
-            InjectionSuspicion::Blocked(detail) => withhold(entry, &detail),
+            InjectionSuspicion::Blocked(detail) => withhold_entry(entry, &detail),
         }
     }
 }
@@ -147,7 +147,7 @@ fn known_out(look: &ScreeningPass<'_>, value: &mut Value) {
     let _told = look.screens.scanner().without_shapes().redact_json(value); // told already, with the others
 }
 
-fn withhold(entry: &mut MemoryEntry, why: &str) {
+fn withhold_entry(entry: &mut MemoryEntry, why: &str) {
     entry.content = Value::String(format!("[withheld: {why}]"));
     entry.metadata = None;
 }
@@ -160,20 +160,20 @@ pub(crate) async fn peer_text(
     cancel: &CancellationToken,
 ) -> Result<String, ScreeningRefusal> {
     let screens = look.screens;
-    if let Err(finding) = screens.rules.input.check(&text) {
-        return Err(look.fault(&finding, &screens.scanner()));
+    if let Err(finding) = screens.rules.input.check_input(&text) {
+        return Err(look.record_fault(&finding, &screens.scanner()));
     }
-    let text = secrets(look, text).await?;
-    match classifier.suspicion(look, &text, cancel).await {
+    let text = screen_secrets(look, text).await?;
+    match classifier.find_suspicion(look, &text, cancel).await {
         InjectionSuspicion::Passes(None) => Ok(text),
         InjectionSuspicion::Passes(Some(mark)) => Ok(format!("{mark}\n{text}")),
-        InjectionSuspicion::Blocked(detail) => Err(injected(detail)),
+        InjectionSuspicion::Blocked(detail) => Err(injection_refusal(detail)),
     }
 }
 
 /// Removes secrets from a peer's value before it is stored, as from results.
 pub(crate) async fn peer_value(look: &mut ScreeningPass<'_>, value: &mut Value) {
-    let (scanner, action) = look.screens.outbound();
+    let (scanner, action) = look.screens.outbound_scan();
     if scanner.is_idle() {
         return;
     }
@@ -182,7 +182,7 @@ pub(crate) async fn peer_value(look: &mut ScreeningPass<'_>, value: &mut Value) 
     if tally.is_empty() {
         return;
     }
-    look.secrets(&tally, word(action)).await;
+    look.record_secrets(&tally, action_name(action)).await;
     match action {
         ScanAction::Redact | ScanAction::Block => *value = clean,
         ScanAction::Warn => known_out(look, value),

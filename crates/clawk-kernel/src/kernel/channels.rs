@@ -73,7 +73,7 @@ impl ChannelFact {
                 sender,
                 reason,
                 count,
-            } => scribe.entry(
+            } => scribe.draft_event(
                 thread,
                 &ChannelRefused {
                     channel,
@@ -91,7 +91,7 @@ impl ChannelFact {
                 code,
                 expires_at,
                 by,
-            } => scribe.entry(
+            } => scribe.draft_event(
                 thread,
                 &ChannelPairing {
                     by,
@@ -108,7 +108,7 @@ impl ChannelFact {
                 what,
                 run,
                 reason,
-            } => scribe.entry(
+            } => scribe.draft_event(
                 thread,
                 &ChannelRun {
                     channel,
@@ -153,7 +153,7 @@ impl Kernel {
     pub async fn record_channel_event(&self, fact: &ChannelFact, event: Vec<u8>) -> Result<(), KernelError> {
         let scribe = &self.agent.scribe;
         let draft = fact.draft(scribe, &self.agent.life.root);
-        let draft = draft.content(crate::event::digest(&event), event);
+        let draft = draft.with_content(crate::event::digest(&event), event);
         Ok(scribe.write(vec![draft]).await?)
     }
 
@@ -164,13 +164,13 @@ impl Kernel {
     /// The record can't be stored. Then the file must not be stored either.
     pub async fn mark_sent(&self, content: Vec<u8>, sender: &str, channel: &str) -> Result<(), String> {
         let origins = BTreeSet::from([taint::of_attachment(sender, channel)]);
-        self.agent.calls.runner.mark(content, origins).await
+        self.agent.calls.runner.mark_content(content, origins).await
     }
 
     /// Records the path of a file whose bytes were marked, so that its text is recognised after manual changes.
     pub async fn note_sent(&self, path: PathBuf) {
         let file = MarkedContent::File(path);
-        let _marked = self.agent.calls.runner.marked(vec![file]).await;
+        let _marked = self.agent.calls.runner.marked_origins(vec![file]).await;
     }
 
     /// Returns every step of every pairing, in order.
@@ -195,8 +195,11 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn arrived(&self, inbound: &ChannelMessage) -> Result<Option<AcceptedMessage>, KernelError> {
-        ingress::known(&self.agent.sessions, inbound).await
+    pub async fn find_arrival(
+        &self,
+        inbound: &ChannelMessage,
+    ) -> Result<Option<AcceptedMessage>, KernelError> {
+        ingress::find_accepted(&self.agent.sessions, inbound).await
     }
 
     /// Returns whether a message is still open: its turn has not ended, or its answer is not delivered.
@@ -209,7 +212,7 @@ impl Kernel {
         if open.iter().any(|open| open.message == message) {
             return Ok(true);
         }
-        let owed = journal.outbox(LOOKED_AT).await?;
+        let owed = journal.read_outbox(LOOKED_AT).await?;
         Ok(owed.iter().any(|row| !row.dead && row.owed.message == message))
     }
 
@@ -229,8 +232,8 @@ impl Kernel {
             sender: if direct { sender.to_owned() } else { String::new() },
         };
         let sessions = &self.agent.sessions;
-        match conversation::known(sessions, &key).await? {
-            Some(session) => Ok(shown::last(&**sessions.scribe.journal(), session).await?),
+        match conversation::find_session(sessions, &key).await? {
+            Some(session) => Ok(shown::last_turn_record(&**sessions.scribe.journal(), session).await?),
             None => Ok(None),
         }
     }

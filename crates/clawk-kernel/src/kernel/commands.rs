@@ -41,22 +41,25 @@ impl Kernel {
     /// The agent accepts no work, another host works on the conversation, or the journal can't be written.
     pub async fn clear_conversation(&self, door: &EntryPoint) -> Result<bool, KernelError> {
         let sessions = &self.agent.sessions;
-        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-        let Some(key) = door.key() else { return Ok(false) };
-        let Some(id) = conversation::known(sessions, &key).await? else {
+        let _working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
+        let Some(key) = door.conversation_key() else {
+            return Ok(false);
+        };
+        let Some(id) = conversation::find_session(sessions, &key).await? else {
             return Ok(false);
         };
         if hosts::is_elsewhere(sessions, id).await? {
             let why = "another host works on this conversation now; say it again later";
             return Err(JournalError::Away(why.to_owned()).into());
         }
-        let state = conversation::open(sessions, door, ConversationSelector::Channel(&key)).await?;
+        let state =
+            conversation::open_conversation(sessions, door, ConversationSelector::Channel(&key)).await?;
         let (done, told) = oneshot::channel();
         {
             // No message can arrive in between: later messages come after the clearing.
             let _order = state.arriving.lock().await;
             state.cancel_turn();
-            if !state.mailbox.clear(door.sender().to_owned(), done) {
+            if !state.mailbox.push_clear(door.sender().to_owned(), done) {
                 return Err(KernelError::NotReady(sessions.life.state()));
             }
         }
@@ -72,8 +75,10 @@ impl Kernel {
     /// The journal can't be read.
     pub async fn stop_conversation(&self, door: &EntryPoint) -> Result<bool, KernelError> {
         let sessions = &self.agent.sessions;
-        let Some(key) = door.key() else { return Ok(false) };
-        let id = conversation::known(sessions, &key).await?;
+        let Some(key) = door.conversation_key() else {
+            return Ok(false);
+        };
+        let id = conversation::find_session(sessions, &key).await?;
         let Some(state) = id.and_then(|id| sessions.table.get(id)) else {
             return Ok(false);
         };
@@ -93,11 +98,11 @@ impl Kernel {
         words: &[&str],
     ) -> Result<Result<Option<ModelInUse>, ModelChoiceError>, KernelError> {
         let sessions = &self.agent.sessions;
-        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-        let Some(key) = door.key() else {
+        let _working = sessions.life.begin_work().map_err(KernelError::NotReady)?;
+        let Some(key) = door.conversation_key() else {
             return Ok(Err(ModelChoiceError::Words));
         };
-        match conversation::known(sessions, &key).await? {
+        match conversation::find_session(sessions, &key).await? {
             Some(id) if hosts::is_elsewhere(sessions, id).await? => {
                 let why = "another host works on this conversation now; say it again later";
                 return Err(JournalError::Away(why.to_owned()).into());
@@ -110,7 +115,8 @@ impl Kernel {
                 }
             }
         }
-        let state = conversation::open(sessions, door, ConversationSelector::Channel(&key)).await?;
+        let state =
+            conversation::open_conversation(sessions, door, ConversationSelector::Channel(&key)).await?;
         Ok(keep_model(sessions, &state, door.sender(), words).await?)
     }
 
@@ -125,8 +131,10 @@ impl Kernel {
             model: model_choice::model_in_use(models, None),
             ..ConversationStatus::default()
         };
-        let Some(key) = door.key() else { return Ok(status) };
-        let Some(id) = conversation::known(sessions, &key).await? else {
+        let Some(key) = door.conversation_key() else {
+            return Ok(status);
+        };
+        let Some(id) = conversation::find_session(sessions, &key).await? else {
             return Ok(status);
         };
         let spent: BudgetAmount = match sessions.table.get(id) {
@@ -134,10 +142,10 @@ impl Kernel {
                 status.running = state.is_running();
                 status.messages = state.history().len();
                 status.model = model_choice::model_in_use(models, state.model().as_ref());
-                state.purse.spent()
+                state.purse.spent_amount()
             }
             None => {
-                let rebuilt = crate::recover::rebuild(&sessions.calls, id).await?;
+                let rebuilt = crate::recover::rebuild_session(&sessions.calls, id).await?;
                 status.messages = rebuilt.history.len();
                 status.model = model_choice::model_in_use(models, rebuilt.model.as_ref());
                 rebuilt.spent
@@ -170,7 +178,7 @@ pub(crate) async fn keep_model(
             .map(str::to_owned),
         provider: choice.as_ref().map(|choice| choice.provider.clone()),
     };
-    let draft = sessions.scribe.entry(&state.thread, &payload);
+    let draft = sessions.scribe.draft_event(&state.thread, &payload);
     sessions.scribe.write(vec![draft]).await?;
     let in_use = model_choice::model_in_use(models, choice.as_ref());
     state.set_model(choice);
@@ -178,15 +186,19 @@ pub(crate) async fn keep_model(
 }
 
 /// Performs a new beginning, in its place between the turns.
-pub(crate) async fn clear(sessions: &SessionServices, state: &State, by: &str) -> Result<(), JournalError> {
+pub(crate) async fn clear_conversation(
+    sessions: &SessionServices,
+    state: &State,
+    by: &str,
+) -> Result<(), JournalError> {
     let payload = ConversationCleared {
         by: by.to_owned(),
         messages: count_of(state.history().len()),
     };
-    let draft = sessions.scribe.entry(&state.thread, &payload);
+    let draft = sessions.scribe.draft_event(&state.thread, &payload);
     sessions.scribe.write(vec![draft]).await?;
     state.set_history(Vec::new());
     state.remember_labels(Default::default());
-    sessions.calls.cuts.forget(state.id);
+    sessions.calls.cuts.forget_session(state.id);
     Ok(())
 }

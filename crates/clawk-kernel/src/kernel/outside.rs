@@ -18,14 +18,14 @@ use crate::talk::{self, MessageStatus};
 impl Kernel {
     /// Returns the agent's tools that this role could call with some arguments, by the current rules. Each call is still decided
     /// separately.
-    pub async fn offers(&self, role: Role) -> Vec<ToolOffer> {
+    pub async fn offered_tools(&self, role: Role) -> Vec<ToolOffer> {
         let calls = &self.agent.calls;
-        if !roles::triggers(role) || calls.manifest.identity.autonomy == AutonomyLevel::Observer {
+        if !roles::may_trigger(role) || calls.manifest.identity.autonomy == AutonomyLevel::Observer {
             return Vec::new();
         }
         let mut offers = Vec::new();
         for declared in calls.catalog.iter() {
-            let found = match calls.catalog.offered(declared, &*calls.runner).await {
+            let found = match calls.catalog.offered_entries(declared, &*calls.runner).await {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::warn!(%error, tool = %declared.name, "a tool is not offered");
@@ -33,8 +33,8 @@ impl Kernel {
                 }
             };
             for entry in found {
-                if !calls.carp.hides(&entry.name) {
-                    offers.extend(self.offer(&entry).await);
+                if !calls.carp.hides_tool(&entry.name) {
+                    offers.extend(self.tool_offer(&entry).await);
                 }
             }
         }
@@ -42,9 +42,9 @@ impl Kernel {
     }
 
     /// Returns the tool's offer; `None` if the rules deny it for all arguments.
-    async fn offer(&self, entry: &CatalogEntry) -> Option<ToolOffer> {
+    async fn tool_offer(&self, entry: &CatalogEntry) -> Option<ToolOffer> {
         let calls = &self.agent.calls;
-        let described = match calls.described(entry).await {
+        let described = match calls.describe_tool(entry).await {
             Ok(described) => described,
             Err(error) => {
                 tracing::warn!(%error, tool = %entry.name, "a tool is not offered");
@@ -59,14 +59,14 @@ impl Kernel {
             arguments: &arguments,
             schema: Some(&described.input_schema),
             workdir: &calls.workdir,
-            usage: calls.usage(),
+            usage: calls.usage_view(),
             places: None,
             taint: Some(&[]),
             values: None,
         };
         let denied = calls.engine.decide(&subject).effect == Effect::Deny;
         let never = denied && !calls.engine.arguments_matter(&subject);
-        (!never).then(|| entry.offer(&described))
+        (!never).then(|| entry.tool_offer(&described))
     }
 
     /// Cancels the running turn of this session. Returns `false` if the session is not open.
@@ -79,12 +79,12 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn standing(
+    pub async fn message_status(
         &self,
         message: MessageId,
         client: &str,
     ) -> Result<Option<MessageStatus>, KernelError> {
-        talk::standing(&self.agent.sessions, message, client).await
+        talk::message_status(&self.agent.sessions, message, client).await
     }
 
     /// Waits for the answer to a message that `client` sent at its own entry point, in this run or an earlier one; `None`: the
@@ -92,13 +92,13 @@ impl Kernel {
     ///
     /// # Errors
     /// The agent ends before the turn, or the journal can't be read.
-    pub async fn rejoin(
+    pub async fn rejoin_message(
         &self,
         (message, begun): (MessageId, bool),
         client: &str,
         tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
     ) -> Result<Option<TurnResult>, KernelError> {
-        talk::rejoin(&self.agent.sessions, (message, begun), client, tell).await
+        talk::rejoin_message(&self.agent.sessions, (message, begun), client, tell).await
     }
 
     /// Records durably that a push notification was given up.
@@ -107,7 +107,7 @@ impl Kernel {
     /// The journal can't be written.
     pub async fn record_push(&self, dead: &PushGivenUp) -> Result<(), KernelError> {
         let scribe = &self.agent.scribe;
-        let draft = scribe.entry(&self.agent.life.root, dead);
+        let draft = scribe.draft_event(&self.agent.life.root, dead);
         Ok(scribe.write(vec![draft]).await?)
     }
 }

@@ -3,7 +3,7 @@ use clawk_proto::method::ToolCallResult;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{ResultExcerpt, told};
+use super::{ResultExcerpt, excerpt_result};
 
 fn result(text: &str, is_error: bool, facts: Value) -> ToolCallResult {
     ToolCallResult {
@@ -17,7 +17,7 @@ fn result(text: &str, is_error: bool, facts: Value) -> ToolCallResult {
 fn a_failure_begins_with_its_reason_and_keeps_the_end() {
     let text = format!("begin\n{}\nerror: no such table `rows`\n", "x".repeat(200_000));
     let facts = json!({"exit_code": 2, "signal": null});
-    let told = told(&result(&text, true, facts), ResultExcerpt::default());
+    let told = excerpt_result(&result(&text, true, facts), ResultExcerpt::default());
     assert!(
         told.text.starts_with("[it failed: exit code 2]\n"),
         "{}",
@@ -32,9 +32,9 @@ fn a_failure_begins_with_its_reason_and_keeps_the_end() {
 
 #[test]
 fn records_that_do_not_say_were_cut_at_their_head() {
-    let told = told(
+    let told = excerpt_result(
         &result(&"x".repeat(200_000), false, json!({})),
-        ResultExcerpt::before(),
+        ResultExcerpt::legacy_default(),
     );
     assert!(told.text.ends_with("[cut: 131072 of 200000 bytes shown]"));
     assert_eq!(told.cut, None);
@@ -49,7 +49,7 @@ proptest! {
         is_error: bool,
         limit in proptest::option::of("\\PC{0,900}"),
     ) {
-        let told = told(&result(&text, is_error, json!({"exit_code": 3, "limit": limit})), ResultExcerpt::Ends(bytes));
+        let told = excerpt_result(&result(&text, is_error, json!({"exit_code": 3, "limit": limit})), ResultExcerpt::Ends(bytes));
         prop_assert!(told.text.len() <= bytes);
         prop_assert_eq!(told.cut.is_some(), text.len() > bytes);
         if told.cut.is_none() {

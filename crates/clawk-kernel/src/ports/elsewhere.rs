@@ -42,14 +42,14 @@ pub struct RemoteTask {
     pub limits: TaskLimits,
     /// The token that a report of the task must show.
     pub report_token: String,
-    /// This host's signature of [`RemoteTask::params`].
+    /// This host's signature of [`RemoteTask::delegate_params`].
     pub proof: Option<HostSignature>,
 }
 
 impl RemoteTask {
     /// Returns the params of `claw.swarm.delegate`.
     #[must_use]
-    pub fn params(&self) -> DelegateParams {
+    pub fn delegate_params(&self) -> DelegateParams {
         DelegateParams {
             task_id: self.id.clone(),
             task: DelegateTask {
@@ -112,13 +112,13 @@ pub enum ReportedTryState {
 /// Receives reports from a connection or a bus.
 pub trait ReportReceiver: fmt::Debug + Send + Sync {
     /// Returns what is known of the attempt that a report with this token names.
-    fn knows(&self, task: &RequestId, token: Option<&str>) -> ReportedTryState;
+    fn try_state(&self, task: &RequestId, token: Option<&str>) -> ReportedTryState;
 
     /// Receives a report. `bound`: the member that owns the connection; `None`: only the token counts.
     ///
     /// # Errors
     /// The report is malformed, or can't be recorded.
-    fn report<'a>(
+    fn accept_report<'a>(
         &'a self,
         bound: Option<&'a str>,
         params: ReportParams,
@@ -128,7 +128,7 @@ pub trait ReportReceiver: fmt::Debug + Send + Sync {
 /// The workers outside this process.
 pub trait RemoteWorkers: fmt::Debug + Send + Sync {
     /// Returns how the identity is reached; `None`: it is in this process.
-    fn place(&self, identity: &str) -> Option<MemberRoute>;
+    fn member_route(&self, identity: &str) -> Option<MemberRoute>;
 
     /// Returns whether the last attempt to reach it failed.
     fn is_gone(&self, identity: &str) -> bool;
@@ -140,13 +140,13 @@ pub trait RemoteWorkers: fmt::Debug + Send + Sync {
     fn timeout_ms(&self, identity: &str) -> Option<u64>;
 
     /// Returns its allowed tools, if they are limited.
-    fn tools(&self, identity: &str) -> Option<Vec<String>>;
+    fn allowed_tools(&self, identity: &str) -> Option<Vec<String>>;
 
     /// Returns the key that must sign the reports of this identity. `None`: no key is bound, and signatures are not checked.
-    fn key(&self, identity: &str) -> Option<PublicKey>;
+    fn report_key(&self, identity: &str) -> Option<PublicKey>;
 
     /// Works on an attempt. Reports go to `reports`; the first valid one ends the attempt, and this future is dropped.
-    fn work<'a>(
+    fn perform_task<'a>(
         &'a self,
         errand: RemoteTask,
         reports: Arc<dyn ReportReceiver>,

@@ -1,4 +1,7 @@
-use super::{ContextFiles, MAX_CONTEXT_FILE_BYTES, context_file, result_text, share_of_each, system, texts};
+use super::{
+    ContextFiles, MAX_CONTEXT_FILE_BYTES, context_file, context_texts, result_text, share_of_each,
+    system_prompt,
+};
 use crate::error::CallError;
 use crate::output::ResultExcerpt;
 
@@ -40,15 +43,15 @@ fn context_files_take_a_quarter_of_the_window_and_what_is_cut_says_so() {
             .insert(name.to_owned(), name.to_owned());
     }
     let files = ContextFiles {
-        texts: texts(&manifest, &manifest.identity),
+        texts: context_texts(&manifest, &manifest.identity),
         ..ContextFiles::default()
     };
     // 4,000 tokens are 16,000 bytes: 100 for the small file, and 1,950 for each of the others.
-    let text = system(&manifest, None, &[], &files, 4_000);
+    let text = system_prompt(&manifest, None, &[], &files, 4_000);
     assert!(text.len() < 4_000 + 500, "{}", text.len());
     assert!(text.contains("[cut: 1950 of 30000 bytes shown]"), "{text}");
     assert!(text.contains("[cut: 1950 of 20000 bytes shown]"), "{text}");
-    let text = system(&manifest, None, &[], &files, 100_000);
+    let text = system_prompt(&manifest, None, &[], &files, 100_000);
     assert!(text.len() > 50_000 && !text.contains("[cut:"));
     assert_eq!(share_of_each(&mut [], 10), usize::MAX);
 }

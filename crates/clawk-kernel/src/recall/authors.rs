@@ -4,7 +4,7 @@ use clawk_events::payload::MessageAccepted;
 use clawk_proto::SessionId;
 use clawk_recall::entry::{EntryProvenance, EntrySearchResult};
 
-use super::foreign;
+use super::foreign_origins;
 use crate::author::TextAuthor;
 use crate::call::CallGovernor;
 use crate::door::Origin;
@@ -13,7 +13,7 @@ use crate::ports::JournalScan;
 use crate::taint;
 
 /// Decides for each entry whether the requester may take it as trusted. `place`: the requester's own conversation, as marks name it.
-pub(crate) async fn judge(
+pub(crate) async fn judge_entries(
     calls: &CallGovernor,
     found: &mut EntrySearchResult,
     (requester, place): (&TextAuthor, &str),
@@ -27,15 +27,17 @@ pub(crate) async fn judge(
             hit.mark.untrusted = true;
             hit.mark.made_from.push(origin);
         }
-        settle(&mut hit.mark, requester);
+        settle_trust(&mut hit.mark, requester);
     }
 }
 
 /// An entry that is made from nothing but the requester's own words is trusted.
-fn settle(mark: &mut EntryProvenance, requester: &TextAuthor) {
+fn settle_trust(mark: &mut EntryProvenance, requester: &TextAuthor) {
     // A summary is made from memory: what that was made from is listed.
-    let origins: Vec<&str> = foreign(mark).filter(|origin| *origin != "memory").collect();
-    let own = !origins.is_empty() && origins.iter().all(|origin| requester.wrote(origin));
+    let origins: Vec<&str> = foreign_origins(mark)
+        .filter(|origin| *origin != "memory")
+        .collect();
+    let own = !origins.is_empty() && origins.iter().all(|origin| requester.is_own_origin(origin));
     mark.untrusted &= !own;
 }
 
@@ -58,7 +60,7 @@ async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Op
         .find_map(|source| source.strip_prefix("message "));
     let message = message.or_else(|| id.rsplit_once('-').map(|(message, _)| message));
     if let (Some(message), Ok(session)) = (message, mark.session.parse())
-        && let Some(author) = recorded(calls, SessionId(session), message).await
+        && let Some(author) = recorded_author(calls, SessionId(session), message).await
     {
         return author.own_origin();
     }
@@ -68,7 +70,7 @@ async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Op
 }
 
 /// The author of a message, by its record.
-async fn recorded(calls: &CallGovernor, session: SessionId, message: &str) -> Option<TextAuthor> {
+async fn recorded_author(calls: &CallGovernor, session: SessionId, message: &str) -> Option<TextAuthor> {
     let mut found = None;
     let scan = JournalScan {
         session: Some(session),
@@ -78,8 +80,8 @@ async fn recorded(calls: &CallGovernor, session: SessionId, message: &str) -> Op
     let looked = calls.scribe.read_each(scan, |event| {
         let accepted: MessageAccepted = event.read_as()?;
         if accepted.message_id.to_string() == message {
-            found = Some(TextAuthor::of(
-                &Origin::recorded(accepted.into()),
+            found = Some(TextAuthor::from_origin(
+                &Origin::from_record(accepted.into()),
                 &calls.manifest,
             ));
         }

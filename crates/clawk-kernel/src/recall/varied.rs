@@ -47,8 +47,8 @@ enum GroupPosition {
 impl PromptTexts {
     /// Leaves at most `top_k` hits, the best first. No text comes twice. Of entries that say nearly the same, [`ALIKE`] come in their
     /// place, or one if there are more than [`OFTEN`]; the rest of them and entries that only ask come behind all others.
-    pub(super) fn choose(&mut self, hits: Vec<EntryHit>, top_k: usize) -> Vec<EntryHit> {
-        let (placed, mut groups) = self.placed(hits, top_k);
+    pub(super) fn choose_hits(&mut self, hits: Vec<EntryHit>, top_k: usize) -> Vec<EntryHit> {
+        let (placed, mut groups) = self.place_hits(hits, top_k);
         let (mut chosen, mut behind) = (Vec::new(), Vec::new());
         for (hit, place) in placed {
             if chosen.len() == top_k {
@@ -69,12 +69,12 @@ impl PromptTexts {
         }
         let room = top_k.saturating_sub(chosen.len());
         chosen.extend(behind.into_iter().take(room));
-        self.0.extend(chosen.iter().map(text));
+        self.0.extend(chosen.iter().map(hit_text));
         chosen
     }
 
     /// Where each hit stands, and the groups. The first `top_k` groups fill the room, so that what is in none of them is left out.
-    fn placed(
+    fn place_hits(
         &self,
         hits: Vec<EntryHit>,
         top_k: usize,
@@ -82,7 +82,7 @@ impl PromptTexts {
         let (mut placed, mut groups) = (Vec::new(), Vec::<SimilarEntries>::new());
         let mut seen = HashSet::new();
         for hit in hits {
-            let text = text(&hit);
+            let text = hit_text(&hit);
             if self.0.contains(&text) {
                 continue;
             }
@@ -92,8 +92,8 @@ impl PromptTexts {
                 }
                 continue;
             }
-            let words: HashSet<String> = words::words(&text).take(MAX_WORDS).collect();
-            let number = groups.iter().position(|group| alike(&group.words, &words));
+            let words: HashSet<String> = words::folded_words(&text).take(MAX_WORDS).collect();
+            let number = groups.iter().position(|group| are_alike(&group.words, &words));
             let number = match number {
                 Some(number) => number,
                 None if groups.len() == top_k => continue,
@@ -127,7 +127,7 @@ fn only_asks(text: &str) -> bool {
     ])
 }
 
-fn text(hit: &EntryHit) -> String {
+fn hit_text(hit: &EntryHit) -> String {
     match &hit.entry.content {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -135,7 +135,7 @@ fn text(hit: &EntryHit) -> String {
 }
 
 /// Seven tenths of all words of the two are in both.
-fn alike(a: &HashSet<String>, b: &HashSet<String>) -> bool {
+fn are_alike(a: &HashSet<String>, b: &HashSet<String>) -> bool {
     let both = a.intersection(b).count();
     let all = a.len() + b.len() - both;
     both * 10 >= all * 7
@@ -181,13 +181,13 @@ mod tests {
             .into_iter()
             .chain(["My physician is called Weber."])
             .collect();
-        let chosen = PromptTexts::default().choose(hits(found.clone()), 3);
+        let chosen = PromptTexts::default().choose_hits(hits(found.clone()), 3);
         assert_eq!(
             ids(&chosen),
             [TICKETS[0], TICKETS[1], "My physician is called Weber."]
         );
         // Where there is nothing else, they come.
-        let chosen = PromptTexts::default().choose(hits(found), 10);
+        let chosen = PromptTexts::default().choose_hits(hits(found), 10);
         assert_eq!(chosen.len(), 5);
         assert_eq!(
             ids(&chosen)[2..],
@@ -204,7 +204,7 @@ mod tests {
             .iter()
             .map(String::as_str)
             .chain(["The boat is moored at pier fourteen."]);
-        let chosen = PromptTexts::default().choose(hits(found), 3);
+        let chosen = PromptTexts::default().choose_hits(hits(found), 3);
         assert_eq!(
             ids(&chosen),
             [&forms[0], "The boat is moored at pier fourteen.", &forms[1]]
@@ -220,23 +220,23 @@ mod tests {
             "The boat is moored at pier fourteen.",
         ];
         let found = hits(asked.into_iter().chain(told));
-        assert_eq!(ids(&PromptTexts::default().choose(found.clone(), 3)), told);
+        assert_eq!(ids(&PromptTexts::default().choose_hits(found.clone(), 3)), told);
         // Where there is room, it comes.
-        assert_eq!(ids(&PromptTexts::default().choose(found, 4))[3], asked[0]);
+        assert_eq!(ids(&PromptTexts::default().choose_hits(found, 4))[3], asked[0]);
     }
 
     #[test]
     fn the_same_text_comes_once() {
-        let chosen = PromptTexts::default().choose(hits(["Noted.", "Noted.", "e f", "Why?", "Why?"]), 5);
+        let chosen = PromptTexts::default().choose_hits(hits(["Noted.", "Noted.", "e f", "Why?", "Why?"]), 5);
         assert_eq!(ids(&chosen), ["Noted.", "e f", "Why?"]);
     }
 
     #[test]
     fn a_text_comes_from_one_store_only() {
         let mut shown = PromptTexts::default();
-        assert_eq!(shown.choose(hits(["a b", "c d"]), 2).len(), 2);
-        assert_eq!(ids(&shown.choose(hits(["c d", "e f"]), 2)), ["e f"]);
-        assert_eq!(shown.choose(hits(["g h"]), 0).len(), 0);
+        assert_eq!(shown.choose_hits(hits(["a b", "c d"]), 2).len(), 2);
+        assert_eq!(ids(&shown.choose_hits(hits(["c d", "e f"]), 2)), ["e f"]);
+        assert_eq!(shown.choose_hits(hits(["g h"]), 0).len(), 0);
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             "My favourite colour is green",
             "My favourite colour is red",
         ];
-        assert_eq!(PromptTexts::default().choose(hits(texts), 3).len(), 3);
+        assert_eq!(PromptTexts::default().choose_hits(hits(texts), 3).len(), 3);
         assert_eq!(looked_at(5), 200);
         assert_eq!(looked_at(50), 400);
     }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::unclean_since;
 use crate::catalog::ToolCatalog;
-use crate::dedup::{DedupMethod, key};
+use crate::dedup::{DedupMethod, answer_key};
 use crate::error::CallError;
 use crate::event::{ChainText, Draft, JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::{EffectChange, JournalError, JournalScan, OpenEffect, SpentAmount};
@@ -26,7 +26,7 @@ pub(crate) enum LossSearchScope {
 }
 
 impl LossSearchScope {
-    fn scan(self, kinds: &'static [&'static str]) -> JournalScan {
+    fn journal_scan(self, kinds: &'static [&'static str]) -> JournalScan {
         let (after_row, session) = match self {
             Self::Behind(row) => (row, None),
             Self::Session(session) => (0, Some(session)),
@@ -55,7 +55,7 @@ pub(crate) async fn settle_lost(
     ];
     let mut open: BTreeMap<Uuid, (SessionId, ProviderRequested)> = BTreeMap::new();
     scribe
-        .read_each(within.scan(kinds), |event| {
+        .read_each(within.journal_scan(kinds), |event| {
             match event.kind.as_str() {
                 kind::PROVIDER_REQUESTED => {
                     let asked: ProviderRequested = event.read_as()?;
@@ -85,7 +85,9 @@ pub(crate) async fn settle_lost(
             kind: LOST.to_owned(),
             output_tokens: asked.output_tokens,
             provider: asked.provider.clone(),
-            reason: ChainText::code("the runtime stopped before the answer; settled at what was set aside"),
+            reason: ChainText::from_code(
+                "the runtime stopped before the answer; settled at what was set aside",
+            ),
             retry_after_ms: None,
             status: None,
             told: None,
@@ -95,7 +97,7 @@ pub(crate) async fn settle_lost(
         };
         let thread = Thread {
             session: *session,
-            span: scribe.clock().uuid(),
+            span: scribe.clock().new_uuid(),
             parent: Some(session.0),
         };
         let amount = BudgetAmount {
@@ -104,7 +106,7 @@ pub(crate) async fn settle_lost(
             bytes_out: asked.bytes_out,
             ..BudgetAmount::default()
         };
-        drafts.push(scribe.entry(&thread, &payload));
+        drafts.push(scribe.draft_event(&thread, &payload));
         spent.extend(asked.purses.iter().map(|purse| SpentAmount {
             hour: hour_of(scribe.now()),
             purse: purse.as_str().into(),
@@ -113,7 +115,10 @@ pub(crate) async fn settle_lost(
     }
     let count = drafts.len();
     if count > 0 {
-        scribe.account(drafts, spent, Vec::new())?.durable().await?;
+        scribe
+            .submit_spending(drafts, spent, Vec::new())?
+            .wait_until_durable()
+            .await?;
     }
     Ok(count)
 }
@@ -131,12 +136,12 @@ pub(crate) async fn report_unknown(
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
     let mut open: BTreeMap<(SessionId, String), (ActionApproved, Uuid)> = BTreeMap::new();
     scribe
-        .read_each(within.scan(kinds), |event| {
+        .read_each(within.journal_scan(kinds), |event| {
             match event.kind.as_str() {
                 kind::ACTION_APPROVED => {
                     let approved: ActionApproved = event.read_as()?;
                     let at = (event.session, approved.request_id.clone());
-                    open.insert(at, (approved, scribe.clock().uuid()));
+                    open.insert(at, (approved, scribe.clock().new_uuid()));
                 }
                 kind::ACTION_EXECUTED => {
                     open.remove(&(event.session, event.read_as::<ActionExecuted>()?.request_id));
@@ -170,8 +175,8 @@ pub(crate) async fn report_unknown(
             span: *span,
             parent: Some(session.0),
         };
-        let draft = unknown(scribe, &thread, found);
-        drafts.push(draft.answers(id.as_ref().map(|id| key(DedupMethod::Call, id))));
+        let draft = unknown_draft(scribe, &thread, found);
+        drafts.push(draft.with_answer_key(id.as_ref().map(|id| answer_key(DedupMethod::Call, id))));
         if let Some(request_id) = id.filter(|_| found.side_effects) {
             effects.push(EffectChange::Unknown(OpenEffect {
                 request_id,
@@ -185,7 +190,10 @@ pub(crate) async fn report_unknown(
     }
     let count = drafts.len();
     if count > 0 {
-        scribe.account(drafts, spent, effects)?.durable().await?;
+        scribe
+            .submit_spending(drafts, spent, effects)?
+            .wait_until_durable()
+            .await?;
     }
     Ok((count, interrupted))
 }
@@ -206,7 +214,7 @@ pub(crate) async fn report_owed(
 }
 
 /// The event of a call whose outcome is unknown.
-fn unknown(scribe: &JournalWriter, thread: &Thread, approved: &ActionApproved) -> Draft {
+fn unknown_draft(scribe: &JournalWriter, thread: &Thread, approved: &ActionApproved) -> Draft {
     let tool = approved.action_id.as_str();
     let error = CallError::Unknown {
         tool: tool.to_owned(),
@@ -218,7 +226,7 @@ fn unknown(scribe: &JournalWriter, thread: &Thread, approved: &ActionApproved) -
         action_id: tool.to_owned(),
         duration_ms: 0,
         error_code: "unknown".to_owned(),
-        error_message: ChainText::code("unknown"),
+        error_message: ChainText::from_code("unknown"),
         request_hash: approved.request_hash,
         request_id: approved.request_id.clone(),
         result_hash,
@@ -226,8 +234,8 @@ fn unknown(scribe: &JournalWriter, thread: &Thread, approved: &ActionApproved) -
         took: Vec::new(),
         turn: approved.turn,
     };
-    let draft = scribe.entry(thread, &payload);
-    draft.content(result_hash, bytes)
+    let draft = scribe.draft_event(thread, &payload);
+    draft.with_content(result_hash, bytes)
 }
 
 /// Returns the amounts of a call with an unknown outcome: it counts as having used its whole time.

@@ -43,7 +43,7 @@ impl SessionSpending {
     ///
     /// # Errors
     /// It can't be read: what it says was spent is in no sum, so there is no sum.
-    pub(crate) fn see(&mut self, recorded: &RecordedEvent) -> Result<(), JournalError> {
+    pub(crate) fn apply_event(&mut self, recorded: &RecordedEvent) -> Result<(), JournalError> {
         let event = recorded.read_whole()?;
         match &event {
             Event::ProviderRequested(requested) => {
@@ -54,11 +54,11 @@ impl SessionSpending {
             Event::ProviderFailed(failed) => drop(self.under_way.remove(&failed.inference_id)),
             _ => {}
         }
-        self.add(recorded.session, spent_by(&event));
+        self.add_amount(recorded.session, spent_by(&event));
         Ok(())
     }
 
-    fn add(&mut self, session: SessionId, amount: BudgetAmount) {
+    fn add_amount(&mut self, session: SessionId, amount: BudgetAmount) {
         let sum = self.by.entry(session).or_default();
         *sum = sum.plus(amount);
     }
@@ -74,14 +74,16 @@ impl SessionSpending {
             ..JournalScan::default()
         };
         let mut spending = Self::default();
-        scribe.read_each(scan, |event| spending.see(event)).await?;
-        Ok(spending.end().remove(&session).unwrap_or_default()) // silent-ok: it has spent nothing
+        scribe
+            .read_each(scan, |event| spending.apply_event(event))
+            .await?;
+        Ok(spending.into_totals().remove(&session).unwrap_or_default()) // silent-ok: it has spent nothing
     }
 
     /// Returns the spending of each session.
-    pub(crate) fn end(mut self) -> HashMap<SessionId, BudgetAmount> {
+    pub(crate) fn into_totals(mut self) -> HashMap<SessionId, BudgetAmount> {
         for (session, aside) in std::mem::take(&mut self.under_way).into_values() {
-            self.add(session, aside);
+            self.add_amount(session, aside);
         }
         self.by
     }

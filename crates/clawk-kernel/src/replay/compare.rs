@@ -139,7 +139,7 @@ impl<'a> ComparedSide<'a> {
         let mut side = Self::default();
         let lost = lost(events);
         for event in events {
-            let mut payload = Value::Object(super::read::payload(event));
+            let mut payload = Value::Object(super::read::parse_payload(event));
             place.look(event, &payload);
             let skipped = place.again
                 || inference(event, &payload).is_some_and(|id| lost.contains(id))
@@ -222,7 +222,7 @@ fn inference<'a>(event: &RecordedEvent, payload: &'a Value) -> Option<&'a str> {
 /// Inferences that a crash cut short: what was asked then is asked again by the turn that was taken up.
 fn lost(events: &[RecordedEvent]) -> BTreeSet<String> {
     let failed = events.iter().filter(|event| event.kind == kind::PROVIDER_FAILED);
-    let payloads = failed.map(|event| (event, Value::Object(super::read::payload(event))));
+    let payloads = failed.map(|event| (event, Value::Object(super::read::parse_payload(event))));
     let lost = payloads.filter(|(_, payload)| payload.get("kind").is_some_and(|kind| kind == recover::LOST));
     lost.filter_map(|(event, payload)| inference(event, &payload).map(str::to_owned))
         .collect()

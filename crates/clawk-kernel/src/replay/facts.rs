@@ -43,18 +43,18 @@ pub struct AgentFacts {
     /// What held where the manifest's sandbox is silent.
     pub sandbox: clawk_plan::PlanDefaults,
     /// How much of a result a model read.
-    #[serde(default = "ResultExcerpt::before")]
+    #[serde(default = "ResultExcerpt::legacy_default")]
     pub shown: ResultExcerpt,
     /// Where relative paths began.
     pub workdir: PathBuf,
 }
 
 impl AgentFacts {
-    pub(crate) fn of(manifest: &Manifest, options: &Options, atlases: &AtlasSettings) -> Self {
+    pub(crate) fn from_manifest(manifest: &Manifest, options: &Options, atlases: &AtlasSettings) -> Self {
         Self {
-            carp: CarpFacts::of(atlases),
+            carp: CarpFacts::from_settings(atlases),
             claims: options.claims.clone(),
-            context_files: prompt::texts(manifest, &manifest.identity),
+            context_files: prompt::context_texts(manifest, &manifest.identity),
             models: manifest
                 .providers
                 .iter()
@@ -66,7 +66,7 @@ impl AgentFacts {
                 })
                 .collect(),
             manifest: manifest.clone(),
-            own: own(manifest, options),
+            own: writable_own_files(manifest, options),
             planning: options.planning.filter(|_| !manifest.world_models.is_empty()),
             sandbox: options.sandbox,
             shown: options.shown,
@@ -76,12 +76,12 @@ impl AgentFacts {
 }
 
 /// The agent's own files that any of its sandboxes shows writable.
-fn own(manifest: &Manifest, options: &Options) -> Vec<PathBuf> {
+fn writable_own_files(manifest: &Manifest, options: &Options) -> Vec<PathBuf> {
     let undeclared = manifest.sandbox.is_none().then_some(None);
     let sandboxes = manifest.sandboxes().map(Some).chain(undeclared);
     let plans = sandboxes.map(|sandbox| {
         let plan = Plan::compile(sandbox, &options.sandbox);
-        plan.keeping(&options.own, &options.workdir)
+        plan.with_runtime_files(&options.own, &options.workdir)
     });
     let mut all = Vec::new();
     for path in plans.flat_map(|plan| plan.filesystem().own.clone()) {
@@ -118,7 +118,7 @@ pub struct ToolFacts {
 }
 
 impl ToolFacts {
-    pub(crate) fn of(described: &DescribedTool, from: Option<&str>) -> Self {
+    pub(crate) fn from_described(described: &DescribedTool, from: Option<&str>) -> Self {
         Self {
             from: from.map(str::to_owned),
             annotations: described.annotations.clone(),

@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 pub use crate::carp::{AtlasRef, CarpFacts, atlas_of};
 pub use facts::{AgentFacts, ToolFacts};
 pub use shadow::{
-    ComparedDecision, DecisionDifference, SessionShadowReport, ShadowAgent, StaticCheck, shadow,
+    ComparedDecision, DecisionDifference, SessionShadowReport, ShadowAgent, StaticCheck, replay_shadow,
 };
 pub use tape::{ReplayTape, TapeError};
 
@@ -96,14 +96,14 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// See [`ReplayError`]; a divergence is no error here but the answer.
-pub async fn replay(tape: ReplayTape, context_dir: &Path) -> Result<ReplayResult, ReplayError> {
+pub async fn replay_tape(tape: ReplayTape, context_dir: &Path) -> Result<ReplayResult, ReplayError> {
     let PlayedTape {
         session,
         events,
         again,
         inputs,
         ..
-    } = played(tape, context_dir).await?;
+    } = play_tape(tape, context_dir).await?;
     let (compared, skipped, divergence) = compare::compare(&events, &again);
     Ok(ReplayResult {
         session_id: session,
@@ -119,8 +119,8 @@ pub async fn replay(tape: ReplayTape, context_dir: &Path) -> Result<ReplayResult
 ///
 /// # Errors
 /// See [`ReplayError`].
-pub async fn prompts(tape: ReplayTape, context_dir: &Path) -> Result<Vec<Prompt>, ReplayError> {
-    let asked = played(tape, context_dir).await?.asked;
+pub async fn rebuild_prompts(tape: ReplayTape, context_dir: &Path) -> Result<Vec<Prompt>, ReplayError> {
+    let asked = play_tape(tape, context_dir).await?.asked;
     let prompt = |request: InferRequest| {
         let request = InferRequest {
             max_output_tokens: 0,
@@ -158,7 +158,7 @@ struct PlayedTape {
     asked: Vec<InferRequest>,
 }
 
-async fn played(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, ReplayError> {
+async fn play_tape(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, ReplayError> {
     context_at_start(&tape, context_dir)?;
     let tapes = Arc::new(TapePlayer::new(&tape)?);
     let journal = Arc::new(MemJournal::default());
@@ -172,15 +172,15 @@ async fn played(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, Repl
             (spec.name.clone(), Arc::new(model) as Arc<dyn ModelProvider>)
         })
         .collect();
-    let parts = parts(&tape, &tapes, &journal, manifest, providers);
+    let parts = replay_dependencies(&tape, &tapes, &journal, manifest, providers);
     let began = tape.events.first().map_or(Timestamp(0), |event| event.at);
     let (before, beside): (Vec<_>, Vec<_>) = tape.past.iter().partition(|event| event.at < began);
-    past(&journal, &before).map_err(|e| ReplayError::Start(e.to_string()))?;
+    restore_past(&journal, &before).map_err(|e| ReplayError::Start(e.to_string()))?;
     let kernel = Kernel::start(parts)
         .await
         .map_err(|e| ReplayError::Start(e.to_string()))?;
-    let session = open(&kernel, &tape).await?;
-    let people = answering(kernel.clone(), Arc::clone(&tapes));
+    let session = open_session(&kernel, &tape).await?;
+    let people = answer_questions(kernel.clone(), Arc::clone(&tapes));
     tokio::pin!(people);
     let inputs = async {
         let mut count = 0;
@@ -188,7 +188,7 @@ async fn played(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, Repl
         for given in &tape.inputs {
             while let Some(event) = beside.next_if(|event| event.at <= given.at) {
                 tapes.turn_to(event.at);
-                kernel.repeat(event, tape.session).await;
+                kernel.repeat_event(event, tape.session).await;
             }
             tapes.turn_to(given.at);
             context_of(&tape, context_dir, &given.turn)?;
@@ -223,22 +223,22 @@ async fn played(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, Repl
 
 /// Lays the context files as the agent had them when it started: an earlier run of the same tape changed them.
 fn context_at_start(tape: &ReplayTape, dir: &Path) -> Result<(), ReplayError> {
-    for change in tape.changes() {
+    for change in tape.context_changes() {
         let text = tape.facts.context_files.get(&change.file);
-        lay(dir, &change.file, text.map(String::as_bytes))?;
+        write_context_file(dir, &change.file, text.map(String::as_bytes))?;
     }
     Ok(())
 }
 
 /// Lays the context files as this turn found them.
 fn context_of(tape: &ReplayTape, dir: &Path, turn: &str) -> Result<(), ReplayError> {
-    for change in tape.changes().filter(|change| change.turn == turn) {
-        lay(dir, &change.file, change.text.as_deref())?;
+    for change in tape.context_changes().filter(|change| change.turn == turn) {
+        write_context_file(dir, &change.file, change.text.as_deref())?;
     }
     Ok(())
 }
 
-fn lay(dir: &Path, file: &str, text: Option<&[u8]>) -> Result<(), ReplayError> {
+fn write_context_file(dir: &Path, file: &str, text: Option<&[u8]>) -> Result<(), ReplayError> {
     let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     if !Path::new(file).components().all(plain) {
         return Ok(()); // no prompt holds such a file
@@ -258,7 +258,7 @@ fn lay(dir: &Path, file: &str, text: Option<&[u8]>) -> Result<(), ReplayError> {
 }
 
 /// The agent again, with ports that play the tape.
-fn parts(
+fn replay_dependencies(
     tape: &ReplayTape,
     tapes: &Arc<TapePlayer>,
     journal: &Arc<MemJournal>,
@@ -273,7 +273,7 @@ fn parts(
         journal: Arc::clone(journal) as _,
         memory: Some(Arc::new(TapedMemory::new(Arc::clone(tapes)))),
         clock: Arc::new(TapedClock::new(Arc::clone(tapes))),
-        atlases: facts.map_or_else(Default::default, |carp| carp.config(tape.atlases.clone())),
+        atlases: facts.map_or_else(Default::default, |carp| carp.to_settings(tape.atlases.clone())),
         options: Options {
             workdir: tape.facts.workdir.clone(),
             origin: String::new(),
@@ -290,7 +290,7 @@ fn parts(
             judge: JudgeSettings::default(),
             claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,
-            models: models(tape),
+            models: model_options(tape),
             reach_providers: false,
             inbox: Default::default(),
             outbox: Default::default(),
@@ -308,7 +308,7 @@ fn parts(
 }
 
 /// How long each provider is asked again: as then.
-fn models(tape: &ReplayTape) -> BTreeMap<String, ModelOptions> {
+fn model_options(tape: &ReplayTape) -> BTreeMap<String, ModelOptions> {
     let providers = tape.facts.manifest.providers.iter();
     providers
         .map(|spec| {
@@ -325,7 +325,7 @@ fn models(tape: &ReplayTape) -> BTreeMap<String, ModelOptions> {
 }
 
 /// What the agent knew from before: who may do what without being asked, what was spent that day.
-fn past(journal: &MemJournal, events: &[&RecordedEvent]) -> Result<(), JournalError> {
+fn restore_past(journal: &MemJournal, events: &[&RecordedEvent]) -> Result<(), JournalError> {
     let kinds = ReplayTape::BEFORE.into_iter().chain(ReplayTape::BESIDE);
     for event in events {
         let Some(kind) = kinds.clone().find(|kind| *kind == event.kind) else {
@@ -346,7 +346,7 @@ fn past(journal: &MemJournal, events: &[&RecordedEvent]) -> Result<(), JournalEr
             content: event.content.clone(),
             answers: None,
         };
-        let _ticket = journal.submit(Batch {
+        let _ticket = journal.submit_batch(Batch {
             entries: vec![entry],
             ..Batch::default()
         })?;
@@ -354,7 +354,7 @@ fn past(journal: &MemJournal, events: &[&RecordedEvent]) -> Result<(), JournalEr
     Ok(())
 }
 
-async fn open(kernel: &Kernel, tape: &ReplayTape) -> Result<SessionHandle, ReplayError> {
+async fn open_session(kernel: &Kernel, tape: &ReplayTape) -> Result<SessionHandle, ReplayError> {
     // Calls of a door have the rights of who opened the session; messages have their own.
     let door = if tape.door == "rpc" || tape.role != Role::Admin {
         EntryPoint::Rpc {
@@ -364,13 +364,13 @@ async fn open(kernel: &Kernel, tape: &ReplayTape) -> Result<SessionHandle, Repla
     } else {
         EntryPoint::Cli
     };
-    let opened = kernel.open(door).await;
+    let opened = kernel.open_session(door).await;
     opened.map_err(|e| ReplayError::Start(e.to_string()))
 }
 
 /// Answers every question as it was answered then; a question that lapsed then is left alone.
-async fn answering(kernel: Kernel, tapes: Arc<TapePlayer>) {
-    let mut questions = kernel.questions();
+async fn answer_questions(kernel: Kernel, tapes: Arc<TapePlayer>) {
+    let mut questions = kernel.subscribe_questions();
     let mut seen = HashSet::new();
     while let Ok(question) = questions.recv().await {
         // A plan's question is told with the plan, and again when its call comes before its answer.
@@ -378,7 +378,7 @@ async fn answering(kernel: Kernel, tapes: Arc<TapePlayer>) {
             continue;
         }
         // Of a question that the record leaves open, nothing is known.
-        let Some(answered) = tapes.answered(&question) else {
+        let Some(answered) = tapes.next_reply(&question) else {
             if tapes.is_shadow() {
                 tapes.leave_alone(&question.request_id);
             }
@@ -402,14 +402,14 @@ async fn answering(kernel: Kernel, tapes: Arc<TapePlayer>) {
             reason,
             seen: PreviewReceipt::Sent,
         };
-        kernel.reply(&question.request_id, reply).await;
+        kernel.reply_to_question(&question.request_id, reply).await;
     }
 }
 
 async fn hand_in(kernel: &Kernel, session: &SessionHandle, input: &TapedInput) -> Result<(), ReplayError> {
     match input {
         TapedInput::Message { said, origin } => {
-            if session.say(origin.clone(), said.clone()).await.is_err() {
+            if session.send_as(origin.clone(), said.clone()).await.is_err() {
                 // It was taken then; that it is not now shows in the comparison.
                 return Ok(());
             }

@@ -31,7 +31,7 @@ use crate::sheet::ExecutorPreview;
 use crate::time::{Clock, Timestamp};
 use crate::witness::{GrantPrecondition, RECORDED};
 
-fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+fn ready_future<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
@@ -55,8 +55,8 @@ impl ModelProvider for TapedModel {
         _on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
-        self.tapes.ask(request.clone());
-        ready(match self.tapes.said(&self.name) {
+        self.tapes.record_request(request.clone());
+        ready_future(match self.tapes.next_answer(&self.name) {
             Some(TapedModelAnswer::Completion(completion)) => Ok(*completion),
             Some(TapedModelAnswer::Fault {
                 kind,
@@ -113,7 +113,7 @@ impl TapedTools {
     }
 
     /// The static checks, where the sandbox is not the recorded one; `None`: it ends as it ended.
-    fn checked(
+    fn check_sandbox(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
@@ -126,8 +126,8 @@ impl TapedTools {
 }
 
 impl ToolRunner for TapedTools {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
-        ready(match self.facts.get(tool) {
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+        ready_future(match self.facts.get(tool) {
             None => Err(RunError::Unavailable(
                 "the record does not describe it".to_owned(),
             )),
@@ -153,36 +153,36 @@ impl ToolRunner for TapedTools {
 
     fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         if self.facts.contains_key(tool) {
-            return ready(Ok(None));
+            return ready_future(Ok(None));
         }
         let taken = self
             .facts
             .iter()
             .filter(|(_, facts)| facts.from.as_deref() == Some(tool));
-        ready(Ok(Some(taken.map(|(name, _)| name.clone()).collect())))
+        ready_future(Ok(Some(taken.map(|(name, _)| name.clone()).collect())))
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        let refusal = self.tapes.refusal(tool, digest(&canonical(arguments)));
-        let checked = self.checked(tool, arguments, plan, workdir);
+        let refusal = self.tapes.next_refusal(tool, digest(&canonical(arguments)));
+        let checked = self.check_sandbox(tool, arguments, plan, workdir);
         checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
     }
 
-    fn foresee(
+    fn preflight_later(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        let refusal = self.tapes.foreseen(tool, digest(&canonical(arguments)));
-        let checked = self.checked(tool, arguments, plan, workdir);
+        let refusal = self.tapes.peek_refusal(tool, digest(&canonical(arguments)));
+        let checked = self.check_sandbox(tool, arguments, plan, workdir);
         checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
     }
 
@@ -191,56 +191,65 @@ impl ToolRunner for TapedTools {
         permit: Permit,
         _cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
-        ready(match self.tapes.ended(permit.tool(), permit.digest()) {
+        ready_future(match self.tapes.next_call_end(permit.tool(), permit.digest()) {
             None => Err(RunError::Unavailable(format!(
                 "the record has no such call of `{}`",
                 permit.tool()
             ))),
             Some(ended) => {
-                permit.sources().tell(ended.read.clone());
-                outcome(ended)
+                permit.sources().add_files(ended.read.clone());
+                run_outcome(ended)
             }
         })
     }
 
-    fn preview<'a>(&'a self, _look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
-        ready(ExecutorPreview::default())
+    fn preview_call<'a>(&'a self, _look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+        ready_future(ExecutorPreview::default())
     }
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
-        let changed = self.tapes.changed(look.tool, digest(&canonical(look.arguments)));
+        let changed = self
+            .tapes
+            .changed_since_asked(look.tool, digest(&canonical(look.arguments)));
         let facts = changed.map(|words| GrantPrecondition::new(words, RECORDED));
-        ready(facts.into_iter().collect())
+        ready_future(facts.into_iter().collect())
     }
 
     fn was_asked(&self, look: InspectedCall<'_>) -> Option<bool> {
-        Some(self.tapes.asked(look.tool, digest(&canonical(look.arguments))))
+        Some(
+            self.tapes
+                .was_asked(look.tool, digest(&canonical(look.arguments))),
+        )
     }
 
     /// What was found was recorded with its mark; context files are marked as they were then.
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
-        let mut marked = self.tapes.marked();
+    fn marked_origins<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+        let mut marked = self.tapes.marked_files();
         marked.retain(|file, _| {
             contents.iter().any(|content| match content {
                 MarkedContent::File(path) => path.ends_with(file),
                 MarkedContent::Text { .. } => false,
             })
         });
-        ready(marked)
+        ready_future(marked)
     }
 
     /// The files are not those of then: words alone are judged.
-    fn places<'a>(&'a self, _look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
-        ready(search.unfollowed())
+    fn locate_paths<'a>(
+        &'a self,
+        _look: InspectedCall<'a>,
+        search: PathSearch,
+    ) -> BoxFuture<'a, RealLocations> {
+        ready_future(search.without_lookup())
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        ready(())
+        ready_future(())
     }
 }
 
-fn outcome(ended: TapedCallEnd) -> Result<RunOutcome, RunError> {
-    let obtained = obtained(&ended.payload);
+fn run_outcome(ended: TapedCallEnd) -> Result<RunOutcome, RunError> {
+    let obtained = obtained_enforcement(&ended.payload);
     match ended.outcome {
         Ok(result) => Ok(RunOutcome {
             content: result.content,
@@ -259,7 +268,7 @@ fn outcome(ended: TapedCallEnd) -> Result<RunOutcome, RunError> {
 }
 
 /// As the payload tells it: the level's word, or where no level applies.
-fn obtained(payload: &Map<String, Value>) -> ObtainedEnforcement {
+fn obtained_enforcement(payload: &Map<String, Value>) -> ObtainedEnforcement {
     let list = |key: &str| {
         let found = payload.get(key).cloned().unwrap_or_default();
         serde_json::from_value(found).unwrap_or_default() // silent-ok: shows in the comparison
@@ -299,13 +308,13 @@ impl Clock for TapedClock {
         u64::try_from(self.tapes.now().0).unwrap_or(0)
     }
 
-    fn uuid(&self) -> Uuid {
+    fn new_uuid(&self) -> Uuid {
         let now = u64::try_from(self.now().as_millis()).unwrap_or(0);
         let [.., a, b, c, d, e, f, g, h] = self.tapes.id().to_be_bytes();
         uuid::Builder::from_unix_timestamp_millis(now, &[0, 0, a, b, c, d, e, f, g, h]).into_uuid()
     }
 
-    fn random(&self) -> u64 {
+    fn random_u64(&self) -> u64 {
         0
     }
 
@@ -315,7 +324,7 @@ impl Clock for TapedClock {
     }
 
     /// But for an answer that is about to come.
-    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
+    fn wait_unanswered<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
         let longest = Duration::from_millis(ms);
         Box::pin(async move {
             let _ = tokio::time::timeout(longest, self.tapes.left_alone(question)).await; // silent-ok: either is silence
@@ -335,30 +344,30 @@ impl TapedMemory {
     }
 }
 
-fn nothing<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, MemoryError>> {
-    ready(Err(MemoryError::Backend("a replay has no memory".to_owned())))
+fn no_memory<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, MemoryError>> {
+    ready_future(Err(MemoryError::Backend("a replay has no memory".to_owned())))
 }
 
 impl Memory for TapedMemory {
-    fn check(&self, _store: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, _store: &Store) -> Result<(), MemoryError> {
         Ok(())
     }
 
     /// What the same question found in this store then.
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         _place: &'a Scope,
         ask: MemorySearch,
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         let StoreQuery::Text(text) = &ask.query else {
-            return nothing();
+            return no_memory();
         };
-        let found = self.tapes.recalled(&store.name, digest(text.as_bytes()));
-        ready(Ok(found.unwrap_or_default()))
+        let found = self.tapes.next_recall(&store.name, digest(text.as_bytes()));
+        ready_future(Ok(found.unwrap_or_default()))
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
@@ -366,29 +375,33 @@ impl Memory for TapedMemory {
         _at: Timestamp,
         _record: Batch,
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
-        ready(Ok(entries.into_iter().map(|new| new.id).collect()))
+        ready_future(Ok(entries.into_iter().map(|new| new.id).collect()))
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
-        ready(Ok(Vec::new()))
+        ready_future(Ok(Vec::new()))
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
         _at: Timestamp,
         _summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
-        nothing()
+        no_memory()
     }
 
-    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
-        ready(Ok(0))
+    fn apply_retention<'a>(
+        &'a self,
+        _store: &'a Store,
+        _at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
+        ready_future(Ok(0))
     }
 
     fn remove<'a>(
@@ -398,20 +411,24 @@ impl Memory for TapedMemory {
         _whose: ConversationFilter,
         _id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
-        nothing()
+        no_memory()
     }
 
-    fn count<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
-        ready(Ok(0))
+    fn count_entries<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
+        ready_future(Ok(0))
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         _store: &'a Store,
         _model: &'a str,
         _limit: usize,
     ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
-        ready(Ok(Vec::new()))
+        ready_future(Ok(Vec::new()))
     }
 
     fn add_vectors<'a>(
@@ -420,6 +437,6 @@ impl Memory for TapedMemory {
         _model: &'a str,
         _vectors: Vec<(String, Vec<f32>)>,
     ) -> BoxFuture<'a, Result<(), MemoryError>> {
-        ready(Ok(()))
+        ready_future(Ok(()))
     }
 }

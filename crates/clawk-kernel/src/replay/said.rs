@@ -3,7 +3,7 @@
 use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value};
 
-use super::read::{number, text};
+use super::read::{number_field, text_field};
 use crate::error::CallError;
 use crate::notice::ApprovalAnswer;
 use crate::ports::{FaultKind, ModelCompletion, RefusalCause, TaintedFiles, TokenReport};
@@ -28,15 +28,15 @@ pub(super) enum TapedModelAnswer {
 }
 
 /// A failure, from its event.
-pub(super) fn fault(facts: &Map<String, Value>) -> TapedModelAnswer {
-    let own = |key: &str| text(facts, key).unwrap_or_default();
+pub(super) fn fault_from_facts(facts: &Map<String, Value>) -> TapedModelAnswer {
+    let own = |key: &str| text_field(facts, key).unwrap_or_default();
     TapedModelAnswer::Fault {
         kind: serde_json::from_value(Value::String(own("kind"))).unwrap_or(FaultKind::Rejected), // silent-ok: shows in the comparison
         reason: own("reason"),
-        status: number(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
-        retry_after_ms: number(facts, "retry_after_ms"),
-        input_tokens: number(facts, "input_tokens").unwrap_or(0),
-        output_tokens: number(facts, "output_tokens").unwrap_or(0),
+        status: number_field(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
+        retry_after_ms: number_field(facts, "retry_after_ms"),
+        input_tokens: number_field(facts, "input_tokens").unwrap_or(0),
+        output_tokens: number_field(facts, "output_tokens").unwrap_or(0),
         estimated: facts.get("estimated") == Some(&Value::Bool(true)),
         told: facts
             .get("told")
@@ -60,7 +60,7 @@ pub(super) struct TapedReply {
 
 impl TapedReply {
     /// Nobody has answered yet.
-    pub(super) const fn nobody(at: Timestamp) -> Self {
+    pub(super) const fn unanswered_at(at: Timestamp) -> Self {
         Self {
             answer: None,
             folder: false,

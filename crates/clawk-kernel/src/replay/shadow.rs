@@ -12,8 +12,8 @@ use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::read::{payload, text};
-use super::{PlayedTape, ReplayError, ReplayTape, ToolFacts, played};
+use super::read::{parse_payload, text_field};
+use super::{PlayedTape, ReplayError, ReplayTape, ToolFacts, play_tape};
 use crate::SAMPLING;
 use crate::event::kind;
 use crate::ports::RecordedEvent;
@@ -118,30 +118,30 @@ impl DecisionDifference {
 ///
 /// # Errors
 /// See [`ReplayError`]; a difference is the answer, not an error.
-pub async fn shadow(
+pub async fn replay_shadow(
     mut tape: ReplayTape,
     context_dir: &Path,
     shadow: ShadowAgent,
 ) -> Result<SessionShadowReport, ReplayError> {
     if let Some(manifest) = &shadow.manifest {
-        undeclare(&mut tape);
+        drop_declarations(&mut tape);
         tape.facts.manifest = (**manifest).clone();
     }
     tape.tools.extend(shadow.tools.clone());
     tape.shadow = Some(shadow);
     let session = tape.session;
-    let PlayedTape { again, events, .. } = played(tape, context_dir).await?;
-    let (then, now) = (decisions(&events), decisions(&again));
+    let PlayedTape { again, events, .. } = play_tape(tape, context_dir).await?;
+    let (then, now) = (collect_decisions(&events), collect_decisions(&again));
     Ok(SessionShadowReport {
         session_id: session,
         decisions: then.len(),
         prompts_differ: prompts_differ(&events, &again),
-        differences: differences(session, then, now),
+        differences: find_differences(session, then, now),
     })
 }
 
 /// What the old manifest said of a tool stands in its description, too: it is the new manifest's turn to say it.
-fn undeclare(tape: &mut ReplayTape) {
+fn drop_declarations(tape: &mut ReplayTape) {
     for old in &tape.facts.manifest.tools {
         let Some(facts) = tape.tools.get_mut(&old.name) else {
             continue;
@@ -169,20 +169,20 @@ struct Decision {
 
 impl Decision {
     /// What the decision of the other side is found by.
-    fn key(&self) -> (&'static str, Option<usize>, Option<&str>, Option<Digest>) {
+    fn match_key(&self) -> (&'static str, Option<usize>, Option<&str>, Option<Digest>) {
         (self.what, self.message, self.tool.as_deref(), self.arguments)
     }
 }
 
 /// Every decision of a session, in order. A call that ended before it was decided is none.
 #[expect(clippy::too_many_lines, reason = "one arm for each type of event")]
-fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
+fn collect_decisions(events: &[RecordedEvent]) -> Vec<Decision> {
     let mut found: Vec<Decision> = Vec::new();
     let mut messages: HashMap<String, usize> = HashMap::new();
     let mut calls: HashMap<String, usize> = HashMap::new();
     for event in events {
-        let facts = payload(event);
-        let own = |key: &str| text(&facts, key).unwrap_or_default();
+        let facts = parse_payload(event);
+        let own = |key: &str| text_field(&facts, key).unwrap_or_default();
         let blank = |what, message| Decision {
             what,
             message,
@@ -195,10 +195,10 @@ fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
         };
         let judged = |verdict: &str| ComparedDecision {
             verdict: verdict.to_owned(),
-            by: text(&facts, "by"),
-            policy: text(&facts, "policy_id"),
-            rule: text(&facts, "rule_id"),
-            reason: text(&facts, "reason"),
+            by: text_field(&facts, "by"),
+            policy: text_field(&facts, "policy_id"),
+            rule: text_field(&facts, "rule_id"),
+            reason: text_field(&facts, "reason"),
         };
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
@@ -207,12 +207,12 @@ fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
                 found.push(blank("message", Some(ordinal)));
             }
             kind::ACTION_REQUESTED if own("action_id") != SAMPLING => {
-                let message = text(&facts, "turn").and_then(|turn| messages.get(&turn).copied());
+                let message = text_field(&facts, "turn").and_then(|turn| messages.get(&turn).copied());
                 calls.insert(own("request_id"), found.len());
                 found.push(Decision {
-                    request_id: text(&facts, "request_id"),
-                    tool: text(&facts, "action_id"),
-                    arguments: text(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex)),
+                    request_id: text_field(&facts, "request_id"),
+                    tool: text_field(&facts, "action_id"),
+                    arguments: text_field(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex)),
                     ..blank("call", message)
                 });
             }
@@ -230,11 +230,11 @@ fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
             }
             kind::TURN_STOPPED => {
                 let ordinal = messages.get(&own("turn")).copied();
-                end(
+                end_message(
                     &mut found,
                     ordinal,
                     ComparedDecision {
-                        by: text(&facts, "guard"),
+                        by: text_field(&facts, "guard"),
                         ..judged("stopped")
                     },
                 );
@@ -246,14 +246,14 @@ fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
                 } else {
                     own("end")
                 };
-                end(
+                end_message(
                     &mut found,
                     messages.get(&own("message_id")).copied(),
                     judged(&word),
                 );
             }
             kind::MESSAGE_DEAD => {
-                end(
+                end_message(
                     &mut found,
                     messages.get(&own("message_id")).copied(),
                     judged("failed"),
@@ -275,7 +275,7 @@ fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
 }
 
 /// The end of a message; what stopped its turn stays the end.
-fn end(found: &mut [Decision], ordinal: Option<usize>, judged: ComparedDecision) {
+fn end_message(found: &mut [Decision], ordinal: Option<usize>, judged: ComparedDecision) {
     let message = found
         .iter_mut()
         .find(|one| one.what == "message" && one.message == ordinal && ordinal.is_some());
@@ -285,10 +285,13 @@ fn end(found: &mut [Decision], ordinal: Option<usize>, judged: ComparedDecision)
 }
 
 /// Pairs the decisions of both sides, in order among those about the same thing.
-fn differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> Vec<DecisionDifference> {
+fn find_differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> Vec<DecisionDifference> {
     let mut waiting: BTreeMap<_, VecDeque<&Decision>> = BTreeMap::new();
     for decision in &now {
-        waiting.entry(decision.key()).or_default().push_back(decision);
+        waiting
+            .entry(decision.match_key())
+            .or_default()
+            .push_back(decision);
     }
     let mut found = Vec::new();
     let mut take = |was: Option<&Decision>, is: Option<&Decision>| {
@@ -315,7 +318,7 @@ fn differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> V
         });
     };
     for was in &then {
-        let is = waiting.get_mut(&was.key()).and_then(VecDeque::pop_front);
+        let is = waiting.get_mut(&was.match_key()).and_then(VecDeque::pop_front);
         take(Some(was), is);
     }
     for is in waiting.into_values().flatten() {
@@ -330,7 +333,9 @@ fn prompts_differ(then: &[RecordedEvent], now: &[RecordedEvent]) -> usize {
         let asked = events
             .iter()
             .filter(|event| event.kind == kind::PROVIDER_REQUESTED);
-        asked.map(|event| text(&payload(event), "request_hash")).collect()
+        asked
+            .map(|event| text_field(&parse_payload(event), "request_hash"))
+            .collect()
     };
     let (then, now) = (asked(then), asked(now));
     then.iter().zip(&now).filter(|(was, is)| was != is).count()

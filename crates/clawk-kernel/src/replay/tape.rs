@@ -14,8 +14,8 @@ use clawk_recall::entry::EntrySearchResult;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use super::read::{content, lacking, payload, read, strings, text};
-use super::said::{TapedCallEnd, TapedModelAnswer, TapedReply, fault};
+use super::read::{event_content, missing_content, parse_payload, read, strings_field, text_field};
+use super::said::{TapedCallEnd, TapedModelAnswer, TapedReply, fault_from_facts};
 use super::{AgentFacts, ShadowAgent, ToolFacts, answer_of};
 use crate::attach::{AttachedPicture, FrameSource, IncomingMessage};
 use crate::carp;
@@ -124,7 +124,7 @@ pub(super) enum TapedInput {
 /// The place of the first message whose kind of author is recorded; earlier versions recorded none.
 pub(super) fn first_judged(events: &[RecordedEvent]) -> Option<u64> {
     let judged = |event: &&RecordedEvent| {
-        event.kind == kind::MESSAGE_ACCEPTED && text(&payload(event), "author_kind").is_some()
+        event.kind == kind::MESSAGE_ACCEPTED && text_field(&parse_payload(event), "author_kind").is_some()
     };
     events.iter().find(judged).map(|event| event.sequence)
 }
@@ -160,9 +160,9 @@ impl ReplayTape {
         tools: BTreeMap<String, ToolFacts>,
     ) -> Result<Self, TapeError> {
         let first = events.first().ok_or(TapeError::Session)?;
-        let door = text(&payload(first), "door").unwrap_or_default();
+        let door = text_field(&parse_payload(first), "door").unwrap_or_default();
         // A version that recorded no role of a session gave it an admin's.
-        let role = text(&payload(first), "role")
+        let role = text_field(&parse_payload(first), "role")
             .map_or(Role::Admin, |role| Role::parse(&role).unwrap_or(Role::Viewer));
         let judged = first_judged(&events).is_some();
         let mut inputs: Vec<TimedInput> = Vec::new();
@@ -173,40 +173,42 @@ impl ReplayTape {
         let mut forms = Vec::new();
         for event in &events {
             event.read()?;
-            let facts = payload(event);
+            let facts = parse_payload(event);
             let given = |input| TimedInput {
                 sequence: event.sequence,
-                turn: text(&facts, "message_id").unwrap_or_default(),
+                turn: text_field(&facts, "message_id").unwrap_or_default(),
                 at: event.at,
                 input,
             };
             match event.kind.as_str() {
                 kind::CONTEXT_READ => {
-                    let told = text(&facts, "text_hash").map(|_| content(event)).transpose()?;
+                    let told = text_field(&facts, "text_hash")
+                        .map(|_| event_content(event))
+                        .transpose()?;
                     context.push(ContextChange {
-                        turn: text(&facts, "turn").unwrap_or_default(),
-                        file: text(&facts, "file").unwrap_or_default(),
+                        turn: text_field(&facts, "turn").unwrap_or_default(),
+                        file: text_field(&facts, "file").unwrap_or_default(),
                         text: told.map(<[u8]>::to_vec),
                     });
                 }
                 kind::PROVIDER_ADAPTED => forms.extend(LearntForm::known_before(event)?),
                 kind::MESSAGE_ATTACHED => attached.push(AttachedPicture {
-                    mime_type: text(&facts, "mime_type").unwrap_or_default(),
-                    name: text(&facts, "name"),
-                    data: content(event)?.to_vec(),
+                    mime_type: text_field(&facts, "mime_type").unwrap_or_default(),
+                    name: text_field(&facts, "name"),
+                    data: event_content(event)?.to_vec(),
                 }),
                 kind::MESSAGE_FRAMED => {
-                    let text = String::from_utf8(content(event)?.to_vec());
+                    let text = String::from_utf8(event_content(event)?.to_vec());
                     frame = MessageFrame {
-                        text: text.map_err(|_| lacking(event))?, // silent-ok: no text, no content
-                        untrusted: strings(&facts, "untrusted"),
+                        text: text.map_err(|_| missing_content(event))?, // silent-ok: no text, no content
+                        untrusted: strings_field(&facts, "untrusted"),
                     };
                 }
                 kind::MESSAGE_ACCEPTED => {
-                    let bytes = content(event)?;
-                    let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
+                    let bytes = event_content(event)?;
+                    let said = String::from_utf8(bytes.to_vec()).map_err(|_| missing_content(event))?; // silent-ok: no text, no content
                     let accepted: MessageAccepted = event.read_as()?;
-                    let origin = Origin::replayed(accepted.into(), judged);
+                    let origin = Origin::from_replayed_record(accepted.into(), judged);
                     let said = IncomingMessage {
                         text: said,
                         images: std::mem::take(&mut attached),
@@ -224,22 +226,22 @@ impl ReplayTape {
                 }
                 // Messages that came while another was answered wait for their turn.
                 kind::CARP_REQUEST => {
-                    let goal = text(&facts, "goal").unwrap_or_default();
+                    let goal = text_field(&facts, "goal").unwrap_or_default();
                     let mut waiting = inputs.iter_mut().enumerate().skip(turns);
-                    if let Some((at, given)) = waiting.find(|(_, given)| given.means(&goal)) {
+                    if let Some((at, given)) = waiting.find(|(_, given)| given.is_goal(&goal)) {
                         given.at = event.at;
                         turns = at + 1;
                     }
                 }
                 // A call that a model asked for comes again by itself.
-                kind::ACTION_REQUESTED if text(&facts, "turn").is_none() => {
+                kind::ACTION_REQUESTED if text_field(&facts, "turn").is_none() => {
                     let call = TapedInput::Call {
-                        tool: text(&facts, "action_id").unwrap_or_default(),
+                        tool: text_field(&facts, "action_id").unwrap_or_default(),
                         arguments: read(event)?,
-                        request_id: text(&facts, "request_id").unwrap_or_default(),
-                        identity: text(&facts, "identity").unwrap_or_default(),
-                        policy: text(&facts, "policy"),
-                        sandbox: text(&facts, "sandbox"),
+                        request_id: text_field(&facts, "request_id").unwrap_or_default(),
+                        identity: text_field(&facts, "identity").unwrap_or_default(),
+                        policy: text_field(&facts, "policy"),
+                        sandbox: text_field(&facts, "sandbox"),
                     };
                     inputs.push(given(call));
                 }
@@ -264,13 +266,13 @@ impl ReplayTape {
     }
 
     /// Context files that changed before a turn. A shadow's own files stay as they are.
-    pub(super) fn changes(&self) -> impl Iterator<Item = &ContextChange> {
+    pub(super) fn context_changes(&self) -> impl Iterator<Item = &ContextChange> {
         let own = self.shadow.is_none();
         self.context.iter().filter(move |_| own)
     }
 
     /// The tool that runs each action: what is recorded under the one is asked for under the other.
-    fn runners(&self) -> HashMap<String, String> {
+    fn action_runners(&self) -> HashMap<String, String> {
         let uploaded = self.past.iter().filter(|event| event.kind == kind::ATLAS_LOADED);
         let uploaded = uploaded
             .filter_map(|event| carp::atlas_of(&event.content.as_ref()?.bytes).ok()) // silent-ok: what is none had no actions
@@ -295,7 +297,7 @@ impl ReplayTape {
 
 impl TimedInput {
     /// It is the message that a resolution was made for.
-    fn means(&self, goal: &str) -> bool {
+    fn is_goal(&self, goal: &str) -> bool {
         match &self.input {
             TapedInput::Message { said, .. } => carp::goal_of(&said.text) == goal,
             TapedInput::Call { .. } => false,
@@ -362,9 +364,9 @@ impl TapePlayer {
             ids: 1,
         };
         let mut asked: HashMap<String, TapeKey> = HashMap::new();
-        let runners = tape.runners();
+        let runners = tape.action_runners();
         for event in &tape.events {
-            inner.take(event, &mut asked, &runners)?;
+            inner.load_event(event, &mut asked, &runners)?;
         }
         Ok(Self {
             inner: Mutex::new(inner),
@@ -376,7 +378,7 @@ impl TapePlayer {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn ask(&self, request: InferRequest) {
+    pub(super) fn record_request(&self, request: InferRequest) {
         self.lock().asked.push(request);
     }
 
@@ -385,12 +387,12 @@ impl TapePlayer {
     }
 
     /// What the next such question found.
-    pub(super) fn recalled(&self, store: &str, question: Digest) -> Option<EntrySearchResult> {
+    pub(super) fn next_recall(&self, store: &str, question: Digest) -> Option<EntrySearchResult> {
         let mut inner = self.lock();
         inner.recalled.get_mut(&(store.to_owned(), question))?.pop_front()
     }
 
-    pub(super) fn said(&self, provider: &str) -> Option<TapedModelAnswer> {
+    pub(super) fn next_answer(&self, provider: &str) -> Option<TapedModelAnswer> {
         let mut inner = self.lock();
         let provider = if inner.shadow { "" } else { provider };
         let (at, said) = inner.models.get_mut(provider)?.pop_front()?;
@@ -399,12 +401,12 @@ impl TapePlayer {
     }
 
     /// The session's context files with untrusted text, as recorded.
-    pub(super) fn marked(&self) -> TaintedFiles {
+    pub(super) fn marked_files(&self) -> TaintedFiles {
         self.lock().marked.clone()
     }
 
     /// What the next such call that ran came to.
-    pub(super) fn ended(&self, tool: &str, arguments: Digest) -> Option<TapedCallEnd> {
+    pub(super) fn next_call_end(&self, tool: &str, arguments: Digest) -> Option<TapedCallEnd> {
         let mut inner = self.lock();
         let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
         while queue.front()?.1.refused {
@@ -416,7 +418,7 @@ impl TapePlayer {
     }
 
     /// The sandbox's refusal before anybody was asked, if the next such call met one.
-    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
+    pub(super) fn next_refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
         let mut inner = self.lock();
         let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
         // Refusals of other layers come from those layers again.
@@ -431,7 +433,7 @@ impl TapePlayer {
     }
 
     /// The same for who only looks ahead: nothing is used up.
-    pub(super) fn foreseen(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
+    pub(super) fn peek_refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
         let inner = self.lock();
         let queue = inner.calls.get(&(tool.to_owned(), arguments))?;
         let mut refused = queue.iter().take_while(|(_, ended)| ended.refused);
@@ -442,7 +444,7 @@ impl TapePlayer {
     }
 
     /// Whether a person was asked about the next such call.
-    pub(super) fn asked(&self, tool: &str, arguments: Digest) -> bool {
+    pub(super) fn was_asked(&self, tool: &str, arguments: Digest) -> bool {
         let inner = self.lock();
         let queue = inner.calls.get(&(tool.to_owned(), arguments));
         queue
@@ -451,7 +453,7 @@ impl TapePlayer {
     }
 
     /// What has changed since such a call was asked about, in the record's words.
-    pub(super) fn changed(&self, tool: &str, arguments: Digest) -> Option<String> {
+    pub(super) fn changed_since_asked(&self, tool: &str, arguments: Digest) -> Option<String> {
         self.lock().changed.get(&(tool.to_owned(), arguments)).cloned()
     }
 
@@ -460,7 +462,7 @@ impl TapePlayer {
     }
 
     /// What a person said to the next question; in a shadow run, to this one.
-    pub(super) fn answered(&self, question: &ApprovalQuestion) -> Option<TapedReply> {
+    pub(super) fn next_reply(&self, question: &ApprovalQuestion) -> Option<TapedReply> {
         let mut inner = self.lock();
         if inner.shadow {
             return inner.answer_to(question);
@@ -526,7 +528,7 @@ impl TapePlayerState {
     }
 
     /// The latest answer about this call.
-    fn reply(&mut self, request_id: &str) -> Option<&mut TapedReply> {
+    fn latest_reply(&mut self, request_id: &str) -> Option<&mut TapedReply> {
         let found = self.replies.iter_mut().rev().find(|(id, _)| id == request_id);
         found.map(|(_, reply)| reply)
     }
@@ -535,21 +537,21 @@ impl TapePlayerState {
         clippy::too_many_lines,
         reason = "one arm for each kind of event, all of them short"
     )]
-    fn take(
+    fn load_event(
         &mut self,
         event: &RecordedEvent,
         asked: &mut HashMap<String, TapeKey>,
         runners: &HashMap<String, String>,
     ) -> Result<(), TapeError> {
-        let facts = payload(event);
-        let own = |key: &str| text(&facts, key).unwrap_or_default();
+        let facts = parse_payload(event);
+        let own = |key: &str| text_field(&facts, key).unwrap_or_default();
         match event.kind.as_str() {
             kind::PROVIDER_COMPLETED => {
                 let said = TapedModelAnswer::Completion(Box::new(read(event)?));
                 self.models_of(own("provider")).push_back((event.at, said));
             }
             kind::MEMORY_RECALLED => {
-                let question = text(&facts, "query_hash").and_then(|hex| Digest::from_hex(&hex));
+                let question = text_field(&facts, "query_hash").and_then(|hex| Digest::from_hex(&hex));
                 let searches: Vec<recall::RecallSearch> = read(event)?;
                 for search in searches {
                     let Some(question) = question else { continue };
@@ -571,10 +573,10 @@ impl TapePlayerState {
             kind::PROVIDER_FAILED if own("kind") == recover::LOST => {}
             kind::PROVIDER_FAILED => {
                 self.models_of(own("provider"))
-                    .push_back((event.at, fault(&facts)));
+                    .push_back((event.at, fault_from_facts(&facts)));
             }
             kind::ACTION_REQUESTED => {
-                let arguments = text(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex));
+                let arguments = text_field(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex));
                 if let Some(arguments) = arguments {
                     let name = own("action_id");
                     if self.shadow {
@@ -593,7 +595,7 @@ impl TapePlayerState {
                 let request_id = own("request_id");
                 if let Some(key) = asked.remove(&request_id) {
                     let ended = TapedCallEnd {
-                        asked: self.reply(&request_id).is_some(),
+                        asked: self.latest_reply(&request_id).is_some(),
                         outcome,
                         payload: facts,
                         refused: event.kind == kind::ACTION_DENIED,
@@ -604,14 +606,14 @@ impl TapePlayerState {
             }
             // Steps of a plan are asked about together and may be answered in any order.
             kind::APPROVAL_REQUESTED => {
-                let asked = (own("request_id"), TapedReply::nobody(event.at));
+                let asked = (own("request_id"), TapedReply::unanswered_at(event.at));
                 self.replies.push_back(asked);
             }
             kind::APPROVAL_ANSWERED => {
-                if let Some(reply) = self.reply(&own("request_id")) {
+                if let Some(reply) = self.latest_reply(&own("request_id")) {
                     reply.answer = answer_of(&own("answer"));
                     reply.by = own("by");
-                    reply.reason = text(&facts, "reason");
+                    reply.reason = text_field(&facts, "reason");
                     reply.at = event.at;
                 }
             }
@@ -622,8 +624,8 @@ impl TapePlayerState {
                 }
             }
             kind::APPROVAL_GRANTED => {
-                if let Some(reply) = self.reply(&own("request_id")) {
-                    reply.folder = text(&facts, "folder").is_some();
+                if let Some(reply) = self.latest_reply(&own("request_id")) {
+                    reply.folder = text_field(&facts, "folder").is_some();
                 }
             }
             _ => {}

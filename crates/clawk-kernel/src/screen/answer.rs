@@ -7,7 +7,7 @@ use clawk_manifest::model::ScanAction;
 use clawk_policy::leak::{LeakRedactingStream, LeakTally, Scanner};
 use serde_json::Value;
 
-use super::{AgentScreening, ScreenedTextKind, ScreeningPass, holds, word};
+use super::{AgentScreening, ScreenedTextKind, ScreeningPass, action_name, secret_refusal};
 use crate::event::{Draft, Thread};
 use crate::ports::{InferRequest, ModelCompletion, ModelMessage, ProviderError, ProviderState, StatePart};
 use crate::turn::WITHHELD;
@@ -36,7 +36,7 @@ struct Buffer {
 
 impl StreamScreen {
     pub(crate) fn new(screens: &AgentScreening) -> Self {
-        let (scanner, action) = screens.outbound();
+        let (scanner, action) = screens.outbound_scan();
         let scanner = match action {
             ScanAction::Redact | ScanAction::Block => scanner,
             // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
@@ -56,7 +56,7 @@ impl StreamScreen {
     }
 
     /// Takes a piece; gives what may be shown now. The rest comes with the whole answer.
-    pub(crate) fn piece(&self, text: &str) -> String {
+    pub(crate) fn push_piece(&self, text: &str) -> String {
         let Some(held) = &self.held else {
             return text.to_owned();
         };
@@ -68,7 +68,7 @@ impl StreamScreen {
         let waiting = std::mem::take(&mut held.waiting);
         let out = held.stream.push(waiting.as_bytes());
         // An answer that will be withheld is shown no further.
-        if self.blocks && !held.stream.found().is_empty() {
+        if self.blocks && !held.stream.leaks_found().is_empty() {
             return String::new();
         }
         held.part.extend(out);
@@ -91,7 +91,7 @@ pub(crate) struct ThoughtScreen {
 
 impl ThoughtScreen {
     pub(crate) fn new(screens: &AgentScreening) -> Self {
-        let (scanner, action) = screens.outbound();
+        let (scanner, action) = screens.outbound_scan();
         Self {
             scanner: match action {
                 ScanAction::Redact | ScanAction::Block => scanner,
@@ -125,7 +125,7 @@ impl ThoughtScreen {
 }
 
 /// The answer as it may be kept and told; what is to be recorded of it.
-pub(crate) async fn completion(
+pub(crate) async fn screen_completion(
     screens: &AgentScreening,
     thread: Thread,
     provider: &str,
@@ -133,14 +133,14 @@ pub(crate) async fn completion(
     completion: &mut ModelCompletion,
 ) -> Vec<Draft> {
     let mut look = ScreeningPass::new(screens, thread, ScreenedTextKind::Answer, provider, notices);
-    let (scanner, action) = screens.outbound();
+    let (scanner, action) = screens.outbound_scan();
     if let Some((clean, tally)) = scanner.redact(&completion.text) {
-        look.secrets(&tally, word(action)).await;
+        look.record_secrets(&tally, action_name(action)).await;
         completion.text = match action {
             ScanAction::Redact => clean,
             ScanAction::Block => format!(
                 "[withheld: what the model said was not let through: {}]",
-                holds(&tally).detail
+                secret_refusal(&tally).detail
             ),
             ScanAction::Warn => {
                 let known = scanner.without_shapes().redact(&completion.text);
@@ -155,14 +155,14 @@ pub(crate) async fn completion(
         };
         let tally = clean_state(&scanner, state);
         if !tally.is_empty() {
-            look.secrets(&tally, word(action)).await;
+            look.record_secrets(&tally, action_name(action)).await;
         }
     }
     screens.without_known(&mut completion.model);
-    let (tally, action) = arguments(screens, completion);
+    let (tally, action) = screen_arguments(screens, completion);
     let mut given = ScreeningPass::new(screens, thread, ScreenedTextKind::Arguments, provider, notices);
     if !tally.is_empty() {
-        given.secrets(&tally, word(action)).await;
+        given.record_secrets(&tally, action_name(action)).await;
     }
     look.drafts.append(&mut given.drafts);
     look.drafts
@@ -230,9 +230,9 @@ fn each_thought(value: &mut Value, take: &mut dyn FnMut(&mut String)) {
 /// The calls that the model asks for, by what policies want of input: the conversation and the record keep them as the call gets
 /// them. Where such a call is blocked, there are no arguments to call with. A warning is the call's own to give; known values are
 /// taken out all the same.
-fn arguments(screens: &AgentScreening, completion: &mut ModelCompletion) -> (LeakTally, ScanAction) {
+fn screen_arguments(screens: &AgentScreening, completion: &mut ModelCompletion) -> (LeakTally, ScanAction) {
     let mut all = LeakTally::default();
-    let (scanner, action) = screens.entering();
+    let (scanner, action) = screens.inbound_scan();
     let (scanner, action) = match action {
         ScanAction::Redact | ScanAction::Block => (scanner, action),
         ScanAction::Warn => (scanner.without_shapes(), ScanAction::Redact),
@@ -258,7 +258,7 @@ fn arguments(screens: &AgentScreening, completion: &mut ModelCompletion) -> (Lea
                 if !tally.is_empty() {
                     all.join(&tally);
                     if action == ScanAction::Block {
-                        call.arguments = Err(format!("{WITHHELD} {}]", holds(&tally).detail));
+                        call.arguments = Err(format!("{WITHHELD} {}]", secret_refusal(&tally).detail));
                     }
                 }
             }
@@ -274,15 +274,15 @@ fn arguments(screens: &AgentScreening, completion: &mut ModelCompletion) -> (Lea
 }
 
 /// A provider's own words for a failure, without secrets.
-pub(crate) fn failure(screens: &AgentScreening, error: &mut ProviderError) {
-    if let Some((clean, _)) = screens.outbound().0.redact(&error.message) {
+pub(crate) fn screen_failure(screens: &AgentScreening, error: &mut ProviderError) {
+    if let Some((clean, _)) = screens.outbound_scan().0.redact(&error.message) {
         error.message = clean;
     }
 }
 
 /// What a model is about to be told, without the values that are known here: context files join a prompt unread, and a
 /// conversation may be older than what is known.
-pub(crate) fn prompt(screens: &AgentScreening, request: &mut InferRequest) {
+pub(crate) fn screen_prompt(screens: &AgentScreening, request: &mut InferRequest) {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;

@@ -132,7 +132,7 @@ fn as_text_if<S: serde::Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::
 
 impl TurnRecord {
     /// Of a turn that did nothing yet.
-    pub(crate) const fn open(message: MessageId) -> Self {
+    pub(crate) const fn for_message(message: MessageId) -> Self {
         Self {
             message,
             sender: None,
@@ -145,7 +145,7 @@ impl TurnRecord {
 
     /// What the line is made of.
     #[must_use]
-    pub fn shown(&self) -> TurnCallSummary {
+    pub fn call_summary(&self) -> TurnCallSummary {
         let mut shown = TurnCallSummary {
             could_act: self.could_act,
             judged: self.judged.clone(),
@@ -188,7 +188,7 @@ struct FoldedCall {
 }
 
 impl FoldedCall {
-    fn told(self) -> RecordedCall {
+    fn into_recorded(self) -> RecordedCall {
         let outcome = match (self.fate, self.pure) {
             (CallFate::Denied, _) => CallOutcome::Denied,
             (CallFate::Done, true) => CallOutcome::Read,
@@ -215,7 +215,7 @@ impl TurnRecordFold {
     ///
     /// # Errors
     /// The event can't be read: what was done in the turn is not known.
-    pub fn see(&mut self, event: &RecordedEvent) -> Result<Option<TurnRecord>, JournalError> {
+    pub fn apply_event(&mut self, event: &RecordedEvent) -> Result<Option<TurnRecord>, JournalError> {
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 let accepted: MessageAccepted = event.read_as()?;
@@ -249,7 +249,7 @@ impl TurnRecordFold {
     }
 
     fn ended(&mut self, event: &RecordedEvent, message: Uuid, could_act: bool) -> TurnRecord {
-        let record = self.open(MessageId(message));
+        let record = self.open_record(MessageId(message));
         self.calls.clear();
         self.senders.remove(&message);
         self.judged = None;
@@ -261,13 +261,13 @@ impl TurnRecordFold {
     }
 
     /// The record of the turn that has not ended, as far as it is known.
-    pub fn open(&mut self, message: MessageId) -> TurnRecord {
+    pub fn open_record(&mut self, message: MessageId) -> TurnRecord {
         let judged = self.judged.take().filter(|(of, _)| *of == message.0);
         TurnRecord {
             sender: self.senders.get(&message.0).cloned(),
-            calls: self.calls.drain(..).map(FoldedCall::told).collect(),
+            calls: self.calls.drain(..).map(FoldedCall::into_recorded).collect(),
             judged: judged.map(|(_, judged)| judged),
-            ..TurnRecord::open(message)
+            ..TurnRecord::for_message(message)
         }
     }
 
@@ -295,7 +295,7 @@ impl TurnRecordFold {
             kind::ACTION_EXECUTED => {
                 let executed: ActionExecuted = event.read_as()?;
                 if let Some(seen) = self.known(&executed.request_id) {
-                    seen.call.result = content.and_then(said);
+                    seen.call.result = content.and_then(tool_text);
                     seen.fate = match executed.is_error {
                         true => CallFate::Failed,
                         false => CallFate::Done,
@@ -337,7 +337,7 @@ impl TurnRecordFold {
                 outcome: CallOutcome::Unknown,
                 reason: None,
                 rule_id: None,
-                arguments: content.map(|bytes| excerpt(&String::from_utf8_lossy(bytes))),
+                arguments: content.map(|bytes| excerpt_text(&String::from_utf8_lossy(bytes))),
                 result: None,
             },
             pure: false,
@@ -353,12 +353,12 @@ impl TurnRecordFold {
 }
 
 /// What a tool said, in words.
-fn said(content: &[u8]) -> Option<String> {
+fn tool_text(content: &[u8]) -> Option<String> {
     let result: ToolCallResult = serde_json::from_slice(content).ok()?; // silent-ok: erased or foreign content says nothing
     let texts: Vec<String> = result.content.iter().map(ContentBlock::as_model_text).collect();
-    Some(excerpt(&texts.join("\n")))
+    Some(excerpt_text(&texts.join("\n")))
 }
 
-fn excerpt(text: &str) -> String {
-    crate::compaction::clipped(text, EXCERPT_BYTES)
+fn excerpt_text(text: &str) -> String {
+    crate::compaction::clip_text(text, EXCERPT_BYTES)
 }

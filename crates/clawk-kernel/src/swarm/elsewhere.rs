@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::tries::RunningTry;
-use super::{SwarmServices, lock, slices, thread};
+use super::{SwarmServices, lock, session_thread, slices};
 use crate::error::{CallError, KernelError};
 use crate::event::{Draft, Thread};
 use crate::judge;
@@ -86,7 +86,7 @@ pub(super) struct SentTries {
 }
 
 impl SentTries {
-    fn put(&mut self, id: RequestId, sent: SentTry) {
+    fn add_try(&mut self, id: RequestId, sent: SentTry) {
         if self.by_id.insert(id.clone(), sent).is_none() {
             self.order.push_back(id);
         }
@@ -98,12 +98,16 @@ impl SentTries {
     }
 
     /// Returns the attempt of this report, and whether its sender may report it.
-    pub(super) fn of(&self, params: &ReportParams, bound: Option<&str>) -> Option<(SentTry, bool)> {
+    pub(super) fn find_reported(
+        &self,
+        params: &ReportParams,
+        bound: Option<&str>,
+    ) -> Option<(SentTry, bool)> {
         let sent = self.by_id.get(&params.task_id)?;
         let shown = params
             .report_token
             .as_ref()
-            .is_some_and(|shown| same(shown, &sent.token));
+            .is_some_and(|shown| constant_time_eq(shown, &sent.token));
         // A sender with a wrong token is not the member, whichever connection it uses.
         let wrong = params.report_token.is_some() && !shown;
         let own = shown || (bound == Some(sent.member.as_str()) && !wrong);
@@ -113,13 +117,13 @@ impl SentTries {
 
 impl SentTry {
     /// Returns the use that a report claims, at most the reservation. Without a claim it is the whole reservation.
-    pub(super) fn said(&self, params: &ReportParams) -> TryUsage {
-        within(self.share, (params.token_usage, params.cost_microusd))
+    pub(super) fn reported_usage(&self, params: &ReportParams) -> TryUsage {
+        bounded_usage(self.share, (params.token_usage, params.cost_microusd))
     }
 
     /// Marks the report as counted, which ends the attempt.
-    pub(super) fn take(&self, params: &ReportParams) {
-        *lock(&self.used) = Some(self.said(params));
+    pub(super) fn end_try(&self, params: &ReportParams) {
+        *lock(&self.used) = Some(self.reported_usage(params));
         self.taken.cancel();
     }
 
@@ -134,7 +138,7 @@ impl SentTry {
     }
 }
 
-fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option<u64>)) -> TryUsage {
+fn bounded_usage((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option<u64>)) -> TryUsage {
     let of = |said: Option<u64>, most: Option<u64>| match (said, most) {
         (Some(said), Some(most)) => said.min(most),
         (said, most) => said.or(most).unwrap_or(0).min(MOST_SAID),
@@ -146,7 +150,7 @@ fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option
 }
 
 /// Converts another party's reason to a safe word, because it appears in the record and on terminals.
-fn word(reason: &str) -> String {
+fn sanitize_reason(reason: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let word: String = reason.chars().filter(plain).take(64).collect();
     if word.is_empty() {
@@ -157,26 +161,26 @@ fn word(reason: &str) -> String {
 }
 
 /// Compares in constant time.
-fn same(a: &str, b: &str) -> bool {
+fn constant_time_eq(a: &str, b: &str) -> bool {
     let differ = a.bytes().zip(b.bytes()).fold(0_u8, |sum, (a, b)| sum | (a ^ b));
     a.len() == b.len() && differ == 0
 }
 
 /// Returns where an attempt's member is, if it is not in this process.
-pub(super) fn of<'a>(
+pub(super) fn remote_member<'a>(
     peers: &'a SwarmServices,
     start: &TryStart,
     origin: Origin,
 ) -> Option<(&'a Arc<dyn RemoteWorkers>, String, MemberRoute)> {
     let there = peers.elsewhere.as_ref()?;
     let team = peers.calls.team.as_ref()?;
-    let identity = team.look(|coord| {
+    let identity = team.with_coordinator(|coord| {
         coord
             .plan()
             .seat(start.who)
             .map(|seat| identity_name(&seat.identity))
     })?;
-    let place = there.place(&identity)?;
+    let place = there.member_route(&identity)?;
     // A member that delegates, asks or judges works where its run is. A task that arrived over a bus is worked on here.
     let plain = start.kind == Kind::Work && start.below.is_empty() && start.askable.is_empty();
     let crosses = match place {
@@ -187,7 +191,7 @@ pub(super) fn of<'a>(
 }
 
 /// Returns the token of an attempt, which only a holder of the key can make; `None`: this host does not coordinate the swarm.
-fn token(peers: &SwarmServices, id: &RequestId) -> Option<String> {
+fn try_token(peers: &SwarmServices, id: &RequestId) -> Option<String> {
     let mut hash = Sha256::new();
     hash.update(b"clawk report token\0");
     hash.update(peers.token_key.get()?.0);
@@ -196,7 +200,7 @@ fn token(peers: &SwarmServices, id: &RequestId) -> Option<String> {
     Some(bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn lost(why: RetryReason, message: impl Into<String>) -> TryEnd {
+fn lost_end(why: RetryReason, message: impl Into<String>) -> TryEnd {
     TryEnd::Lost {
         why,
         message: message.into(),
@@ -208,7 +212,7 @@ const fn is_unanswered(result: &RemoteResult) -> bool {
 }
 
 /// Runs an attempt by sending it to its member; `None`: it was cancelled, or the agent ended first.
-pub(super) async fn attempt(
+pub(super) async fn attempt_remotely(
     peers: &Arc<SwarmServices>,
     (start, running): (&TryStart, &RunningTry),
     origin: Origin,
@@ -216,14 +220,14 @@ pub(super) async fn attempt(
 ) -> Option<(TryEnd, TryUsage)> {
     if origin.from_afar && place == MemberRoute::Peer {
         let message = "a task that came from another host is not passed on to a third one";
-        return Some((lost(RetryReason::Unreached, message), TryUsage::default()));
+        return Some((lost_end(RetryReason::Unreached, message), TryUsage::default()));
     }
     if place == MemberRoute::Peer
         && there.lives_here(&identity)
         && lock(&peers.moved).contains(&running.session)
     {
         // Only the member's own record knows its effects, and that is with the lost host.
-        let fault = SwarmFault::failed(
+        let fault = SwarmFault::task_failed(
             "effects_unknown",
             "another host coordinated the swarm when this member began the task; what it did there is not known here",
         );
@@ -233,8 +237,8 @@ pub(super) async fn attempt(
         .calls
         .team
         .as_ref()
-        .is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
-    let settled = lock(&peers.slices).settled(&start.task, start.attempt);
+        .is_some_and(|team| team.with_coordinator(|coord| coord.has_word(&start.task)));
+    let settled = lock(&peers.slices).take_settled_usage(&start.task, start.attempt);
     if start.resumed && spoken {
         // Its report was counted before this start.
         let used = match settled {
@@ -243,16 +247,20 @@ pub(super) async fn attempt(
         };
         return Some((TryEnd::Said { text: String::new() }, used));
     }
-    let purse = slices::purse(peers, start, origin);
+    let purse = slices::task_account(peers, start, origin);
     let now = peers.scribe.now();
-    let share = match peers.calls.purses.afar(&purse, wanted(peers, start), now) {
+    let share = match peers
+        .calls
+        .purses
+        .reserve_remote_share(&purse, wanted_share(peers, start), now)
+    {
         Ok(share) => share,
         Err(error) => return Some((no_room(&error), TryUsage::default())),
     };
-    let (errand, sent) = prepared(peers, start, origin, (there, identity), &share)?;
-    lock(&peers.sent).put(errand.id.clone(), sent.clone());
+    let (errand, sent) = prepare_task(peers, start, origin, (there, identity), &share)?;
+    lock(&peers.sent).add_try(errand.id.clone(), sent.clone());
     if let Some(team) = &peers.calls.team {
-        let Ok(_durable) = team.act(None, |coord, now_ms| {
+        let Ok(_durable) = team.queue_decision(None, |coord, now_ms| {
             Ok::<_, std::convert::Infallible>(coord.crosses(&start.task, now_ms))
         });
     }
@@ -262,12 +270,12 @@ pub(super) async fn attempt(
         () = sent.taken.cancelled() => None,
         () = running.cancel.cancelled() => {
             // The use so far is unknown; a report may tell it.
-            let assumed = settle(peers, (start, origin, ASSUMED), (share, settled), (None, None));
+            let assumed = settle_usage(peers, (start, origin, ASSUMED), (share, settled), (None, None));
             *lock(&sent.assumed) = Some(assumed);
             return None;
         }
         () = peers.life.stop.cancelled() => return None,
-        worked = there.work(errand, reports) => Some(worked),
+        worked = there.perform_task(errand, reports) => Some(worked),
     };
     // An earlier process may have sent it already.
     let unused = |tokens: Option<u64>| tokens.filter(|tokens| *tokens > 0 || !start.resumed);
@@ -279,41 +287,39 @@ pub(super) async fn attempt(
             (tokens, tokens.filter(|tokens| *tokens == 0))
         }
     };
-    let counted = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
+    let counted = settle_usage(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
     let used = counted.used;
     if tokens.is_none() && worked.as_ref().is_some_and(is_unanswered) {
         *lock(&sent.assumed) = Some(counted);
     }
-    Some((ended(peers, origin, worked).await, used))
+    Some((remote_end(peers, origin, worked).await, used))
 }
 
 /// Returns how the attempt ended; `None`: by its report.
-async fn ended(peers: &SwarmServices, origin: Origin, worked: Option<RemoteResult>) -> TryEnd {
+async fn remote_end(peers: &SwarmServices, origin: Origin, worked: Option<RemoteResult>) -> TryEnd {
     match worked {
         // The report is the task's result, so its text is taken from there.
         None => TryEnd::Said { text: String::new() },
-        Some(RemoteResult::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
+        Some(RemoteResult::Answered { text, .. }) if text.len() > MAX_TEXT => lost_end(
             RetryReason::Garbage,
             format!("its answer has more than {MAX_TEXT} bytes"),
         ),
         Some(RemoteResult::Answered { text, .. }) => TryEnd::Said {
-            text: screened(peers, origin, text).await,
+            text: screen_text(peers, origin, text).await,
         },
-        Some(RemoteResult::Lost { why, message, .. }) => lost(why, message),
+        Some(RemoteResult::Lost { why, message, .. }) => lost_end(why, message),
         Some(RemoteResult::Refused { reason, message, .. }) => TryEnd::Over {
-            fault: SwarmFault::failed(&word(&reason), message),
+            fault: SwarmFault::task_failed(&sanitize_reason(&reason), message),
             run: false,
         },
     }
 }
 
 /// Returns the amounts to reserve of a limited budget: the task's own wish, else its part.
-fn wanted(peers: &SwarmServices, start: &TryStart) -> (Option<u64>, Option<u64>, u64) {
-    let parallel = peers
-        .calls
-        .team
-        .as_ref()
-        .map_or(1, |team| team.look(|coord| coord.plan().limits.max_parallel));
+fn wanted_share(peers: &SwarmServices, start: &TryStart) -> (Option<u64>, Option<u64>, u64) {
+    let parallel = peers.calls.team.as_ref().map_or(1, |team| {
+        team.with_coordinator(|coord| coord.plan().limits.max_parallel)
+    });
     let parts = u64::try_from(parallel).unwrap_or(u64::MAX).max(1);
     (start.wish.tokens, start.wish.cost_microusd, parts)
 }
@@ -329,12 +335,12 @@ fn no_room(error: &CallError) -> TryEnd {
         _ => ("quota", false),
     };
     TryEnd::Over {
-        fault: SwarmFault::spent(reason, error.to_string()),
+        fault: SwarmFault::limit_spent(reason, error.to_string()),
         run,
     }
 }
 
-fn prepared(
+fn prepare_task(
     peers: &SwarmServices,
     start: &TryStart,
     origin: Origin,
@@ -342,12 +348,12 @@ fn prepared(
     share: &BudgetShare,
 ) -> Option<(RemoteTask, SentTry)> {
     let id = derived(&start.task, &format!("try/{}", start.attempt));
-    let token = token(peers, &id)?;
+    let token = try_token(peers, &id)?;
     let swarm = peers
         .calls
         .team
         .as_ref()
-        .map(|team| team.look(|coord| coord.plan().swarm.clone()))
+        .map(|team| team.with_coordinator(|coord| coord.plan().swarm.clone()))
         .unwrap_or_default();
     let mut errand = RemoteTask {
         swarm,
@@ -357,7 +363,7 @@ fn prepared(
         limits: TaskLimits {
             role: Some(origin.role.0.as_str().to_owned()),
             autonomy: Some(peers.calls.manifest.identity.autonomy.as_str().to_owned()),
-            tools: tools(start, there.tools(&identity)),
+            tools: narrow_tools(start, there.allowed_tools(&identity)),
             tokens: share.tokens,
             cost_microusd: share.cost_microusd,
             timeout_ms: start.wish.timeout_ms.or_else(|| there.timeout_ms(&identity)),
@@ -370,7 +376,7 @@ fn prepared(
     let signer = peers.signer.as_ref();
     errand.proof = signer.and_then(|signer| {
         let at_ms = peers.scribe.now().as_millis();
-        proof::sign_task(&errand.params(), &errand.identity, at_ms, signer)
+        proof::sign_task(&errand.delegate_params(), &errand.identity, at_ms, signer)
     });
     let sent = SentTry {
         task: start.task.clone(),
@@ -390,7 +396,7 @@ fn prepared(
 }
 
 /// Returns the narrower of the asker's tools and those that this host allows the peer. A judge gets none.
-fn tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
+fn narrow_tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
     if matches!(start.kind, Kind::Judge { .. }) {
         return Some(Vec::new());
     }
@@ -402,31 +408,31 @@ fn tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
 
 /// Counts the use that the other side reports, at most the reservation, or the whole reservation without a report. `before` was
 /// counted already. Returns the total.
-fn settle(
+fn settle_usage(
     peers: &SwarmServices,
     (start, origin, state): (&TryStart, Origin, &'static str),
     (share, before): (BudgetShare, Option<TryUsage>),
     said: (Option<u64>, Option<u64>),
 ) -> AssumedUsage {
-    let used = within((share.tokens, share.cost_microusd), said);
+    let used = bounded_usage((share.tokens, share.cost_microusd), said);
     let before = before.unwrap_or_default(); // silent-ok: nothing was counted yet
     let all = TryUsage {
         tokens: used.tokens.max(before.tokens),
         cost_microusd: used.cost_microusd.max(before.cost_microusd),
     };
-    let kept = count(peers, (start, origin, state), share.reservation, (before, all));
+    let kept = count_usage(peers, (start, origin, state), share.reservation, (before, all));
     AssumedUsage { used: all, kept }
 }
 
 /// Counts the use in a report that arrived before a restart and was not counted yet.
 fn settle_said(peers: &SwarmServices, start: &TryStart, origin: Origin) -> TryUsage {
     let team = peers.calls.team.as_ref();
-    let said = team.and_then(|team| team.look(|coord| coord.word_used(&start.task)));
+    let said = team.and_then(|team| team.with_coordinator(|coord| coord.word_used(&start.task)));
     let used = said.unwrap_or_default(); // silent-ok: a report of an earlier version does not say
-    let purse = slices::purse(peers, start, origin);
+    let purse = slices::task_account(peers, start, origin);
     let aside = peers.calls.purses.nothing_aside(&purse, peers.scribe.now());
     match aside {
-        Ok(aside) => drop(count(
+        Ok(aside) => drop(count_usage(
             peers,
             (start, origin, SETTLED),
             aside,
@@ -439,28 +445,31 @@ fn settle_said(peers: &SwarmServices, start: &TryStart, origin: Origin) -> TryUs
 
 /// Adds to the budgets the difference between `all` and `before`, and records it. Returns what the agent's daily and monthly
 /// budgets have counted.
-fn count(
+fn count_usage(
     peers: &SwarmServices,
     (start, origin, state): (&TryStart, Origin, &'static str),
     aside: BudgetReservation,
     (before, all): (TryUsage, TryUsage),
 ) -> Vec<SpentAmount> {
-    let took = amount(all).minus(amount(before));
+    let took = usage_amount(all).minus(usage_amount(before));
     let settled = aside.settle(took, peers.scribe.now());
     if settled.spent.is_empty() {
         return Vec::new();
     }
     let about = (&start.run, &start.task, start.attempt, start.member.as_str());
-    let draft = entry(peers, peers.chain_of(origin.session), about, (state, all));
+    let draft = usage_draft(peers, peers.chain_of(origin.session), about, (state, all));
     let kept = settled.spent.clone();
-    if let Err(error) = peers.scribe.account(vec![draft], settled.spent, Vec::new()) {
+    if let Err(error) = peers
+        .scribe
+        .submit_spending(vec![draft], settled.spent, Vec::new())
+    {
         tracing::error!(%error, "what a peer used can't be recorded");
         return Vec::new();
     }
     kept
 }
 
-pub(super) fn amount(used: TryUsage) -> BudgetAmount {
+pub(super) fn usage_amount(used: TryUsage) -> BudgetAmount {
     BudgetAmount {
         tokens: used.tokens,
         cost_microusd: used.cost_microusd,
@@ -469,7 +478,7 @@ pub(super) fn amount(used: TryUsage) -> BudgetAmount {
 }
 
 /// Returns the event of the amount counted for an attempt.
-fn entry(
+fn usage_draft(
     peers: &SwarmServices,
     session: SessionId,
     (run, task, attempt, member): (&TaskId, &TaskId, u32, &str),
@@ -490,13 +499,13 @@ fn entry(
         token_usage: Some(used.tokens),
         ..SwarmProgress::default()
     };
-    let thread = Thread::of(session).child(peers.scribe.clock().uuid());
-    peers.scribe.entry(&thread, &payload.as_try())
+    let thread = Thread::for_session(session).child(peers.scribe.clock().new_uuid());
+    peers.scribe.draft_event(&thread, &payload.as_try())
 }
 
 /// Handles the late report of an attempt that was given up: replaces the counted amount by the reported one and returns the
 /// difference to the run and the agent.
-pub(super) async fn learn(
+pub(super) async fn apply_late_report(
     peers: &SwarmServices,
     sent: &SentTry,
     params: &ReportParams,
@@ -504,23 +513,23 @@ pub(super) async fn learn(
     let Some(assumed) = lock(&sent.assumed).take() else {
         return Ok(());
     };
-    let used = sent.said(params);
-    let less = amount(assumed.used).minus(amount(used));
+    let used = sent.reported_usage(params);
+    let less = usage_amount(assumed.used).minus(usage_amount(used));
     if less.is_zero() {
         return Ok(());
     }
     let about = (&sent.run, &sent.task, sent.attempt, sent.member.as_str());
-    let draft = entry(peers, sent.session, about, (LEARNED, used));
+    let draft = usage_draft(peers, sent.session, about, (LEARNED, used));
     // At most the amount counted then; a part may have been counted before a restart.
     let unspent = assumed.kept.into_iter().map(|row| SpentAmount {
-        amount: row.amount.least(less),
+        amount: row.amount.unitwise_min(less),
         ..row
     });
     let unspent: Vec<SpentAmount> = unspent.collect();
     peers
         .scribe
         .take_back(vec![draft], unspent.clone())?
-        .durable()
+        .wait_until_durable()
         .await?;
     peers.calls.purses.take_back(&unspent, peers.scribe.now());
     slices::give_back(peers, &sent.run, &sent.task, less);
@@ -528,10 +537,10 @@ pub(super) async fn learn(
 }
 
 /// Removes secrets from a peer's text, by the policies for incoming text.
-async fn screened(peers: &SwarmServices, origin: Origin, text: String) -> String {
+async fn screen_text(peers: &SwarmServices, origin: Origin, text: String) -> String {
     let mut look = ScreeningPass::new(
         &peers.calls.screens,
-        thread(peers, peers.chain_of(origin.session)),
+        session_thread(peers, peers.chain_of(origin.session)),
         ScreenedTextKind::Peer,
         "report",
         &NoticeSender::default(),
@@ -554,7 +563,7 @@ async fn screened(peers: &SwarmServices, origin: Origin, text: String) -> String
 struct SwarmReportReceiver(Weak<SwarmServices>);
 
 impl ReportReceiver for SwarmReportReceiver {
-    fn knows(&self, task: &RequestId, shown: Option<&str>) -> ReportedTryState {
+    fn try_state(&self, task: &RequestId, shown: Option<&str>) -> ReportedTryState {
         let Some(peers) = self.0.upgrade() else {
             return ReportedTryState::Given; // nobody is here any more who could say
         };
@@ -562,14 +571,14 @@ impl ReportReceiver for SwarmReportReceiver {
             return ReportedTryState::Sent;
         }
         match shown {
-            Some(shown) if token(&peers, task).is_some_and(|own| same(shown, &own)) => {
+            Some(shown) if try_token(&peers, task).is_some_and(|own| constant_time_eq(shown, &own)) => {
                 ReportedTryState::Given
             }
             Some(_) | None => ReportedTryState::Foreign,
         }
     }
 
-    fn report<'a>(
+    fn accept_report<'a>(
         &'a self,
         bound: Option<&'a str>,
         params: ReportParams,
@@ -584,7 +593,7 @@ impl ReportReceiver for SwarmReportReceiver {
 }
 
 /// Returns the receiver for reports that do not arrive over an attempt's own connection.
-pub(crate) fn desk(peers: &Arc<SwarmServices>) -> Arc<dyn ReportReceiver> {
+pub(crate) fn report_receiver(peers: &Arc<SwarmServices>) -> Arc<dyn ReportReceiver> {
     Arc::new(SwarmReportReceiver(Arc::downgrade(peers)))
 }
 
@@ -596,13 +605,13 @@ pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
 }
 
 /// Parses the autonomy level; an unknown word means the strictest.
-pub(super) fn autonomy(limits: &TaskLimits) -> Option<AutonomyLevel> {
+pub(super) fn parse_autonomy(limits: &TaskLimits) -> Option<AutonomyLevel> {
     let word = limits.autonomy.as_deref()?;
     Some(AutonomyLevel::parse(word).unwrap_or(AutonomyLevel::Observer))
 }
 
 /// Returns the rest of the task's own limits.
-pub(super) fn wish(limits: &TaskLimits) -> TaskConstraints {
+pub(super) fn task_constraints(limits: &TaskLimits) -> TaskConstraints {
     TaskConstraints {
         tools: limits.tools.clone(),
         timeout_ms: limits.timeout_ms,

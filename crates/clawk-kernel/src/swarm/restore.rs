@@ -9,7 +9,7 @@ use clawk_proto::SessionId;
 use clawk_swarm::coord::{SwarmTask, SwarmTaskPhase, TaskId, TryUsage};
 use clawk_swarm::{SwarmCoordinator, SwarmFact};
 
-use super::elsewhere::{LEARNED, SETTLED, amount};
+use super::elsewhere::{LEARNED, SETTLED, usage_amount};
 use super::slices::EarlierRunSpending;
 use super::{SwarmServices, lock, work_off};
 use crate::error::StartError;
@@ -23,7 +23,7 @@ use crate::team::{Origin, SWARM_KINDS, SwarmTeam, fact_of, session_of};
 const MAX_DEPTH: usize = 64;
 
 /// Folds the record. Returns the sessions that go on with their tasks, and whose turns nobody else may take up.
-pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, JournalError> {
+pub(crate) async fn restore_swarm(peers: &SwarmServices) -> Result<Vec<SessionId>, JournalError> {
     let scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
@@ -39,20 +39,20 @@ pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, Jou
         .scribe
         .read_each(scan, |event| {
             if event.kind == kind::SWARM_BROADCAST {
-                return heard(peers, event);
+                return apply_broadcast(peers, event);
             }
             match fact_of(event) {
                 Some(fact) => {
                     if let SwarmFact::Began { task, who, .. } = &fact {
-                        let member = team.look(|coord| coord.plan().member(*who).to_owned());
-                        let told = team.inbox(&member);
+                        let member = team.with_coordinator(|coord| coord.plan().member(*who).to_owned());
+                        let told = team.take_inbox(&member);
                         if !told.is_empty() {
                             lock(&peers.told).insert(task.clone(), told);
                         }
                     }
-                    told.see(&fact, event.row);
-                    began.see(&fact);
-                    team.restore(&fact);
+                    told.apply_fact(&fact, event.row);
+                    began.apply_fact(&fact);
+                    team.restore_fact(&fact);
                 }
                 None => match event.read_whole()? {
                     Event::SwarmLed(led) => began.host = led.host.map(Into::into),
@@ -81,10 +81,10 @@ pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, Jou
     for (task, session) in old {
         give_up(peers, &task, session).await?;
     }
-    recall(peers, team, &told).await?;
-    let running = team.look(running);
+    recount_spending(peers, team, &told).await?;
+    let running = team.with_coordinator(running_tasks);
     if let Some(hosts) = &peers.calls.hosts {
-        let own = hosts.shared.host();
+        let own = hosts.shared.host_name();
         let moved = running.iter().filter(|(task, _)| began.is_anothers(task, own));
         lock(&peers.moved).extend(moved.map(|(_, session)| *session));
     }
@@ -100,7 +100,7 @@ struct TryCoordinators {
 }
 
 impl TryCoordinators {
-    fn see(&mut self, fact: &SwarmFact) {
+    fn apply_fact(&mut self, fact: &SwarmFact) {
         match fact {
             SwarmFact::Began { task, .. } => {
                 self.by.insert(task.clone(), self.host.clone());
@@ -152,7 +152,7 @@ impl SwarmSpending {
         *known = (used, known.1 || assumed);
     }
 
-    fn see(&mut self, fact: &SwarmFact, row: u64) {
+    fn apply_fact(&mut self, fact: &SwarmFact, row: u64) {
         match fact {
             SwarmFact::Run { run, origin, .. } => {
                 self.since.insert(run.clone(), row);
@@ -162,7 +162,7 @@ impl SwarmSpending {
                 task, attempt, used, ..
             } => {
                 let sum = self.used.entry((task.clone(), *attempt)).or_default();
-                *sum = sum.plus(amount(*used));
+                *sum = sum.plus(usage_amount(*used));
             }
             SwarmFact::Ended { result } => {
                 self.since.remove(&result.task_id);
@@ -174,7 +174,11 @@ impl SwarmSpending {
 }
 
 /// Counts the earlier spending of the continued runs and their tasks, because their budget slices are opened again.
-async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -> Result<(), JournalError> {
+async fn recount_spending(
+    peers: &SwarmServices,
+    team: &SwarmTeam,
+    told: &SwarmSpending,
+) -> Result<(), JournalError> {
     let Some(since) = told.since.values().min() else {
         return Ok(());
     };
@@ -184,26 +188,26 @@ async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -
         after_row: *since,
         ..JournalScan::default()
     };
-    let mine = team.look(|coord| {
+    let mine = team.with_coordinator(|coord| {
         let tasks = coord
             .tasks()
             .filter(|task| told.since.contains_key(&task.new.run));
-        let sessions = tasks.flat_map(sessions).map(|(session, _)| session);
+        let sessions = tasks.flat_map(try_sessions).map(|(session, _)| session);
         sessions.collect::<HashSet<_>>()
     });
     peers
         .scribe
         .read_each(scan, |event| match mine.contains(&event.session) {
-            true => spending.see(event),
+            true => spending.apply_event(event),
             false => Ok(()),
         })
         .await?;
-    let by_session = spending.end();
+    let by_session = spending.into_totals();
     for run in told.since.keys() {
-        let found = team.look(|coord| before(coord, run, &by_session, told));
-        lock(&peers.slices).recall(run, found);
+        let found = team.with_coordinator(|coord| earlier_spending(coord, run, &by_session, told));
+        lock(&peers.slices).add_earlier_spending(run, found);
     }
-    if team.home().is_some() {
+    if team.home_session().is_some() {
         // The hosts of the giving sessions count their reservations.
         return Ok(());
     }
@@ -215,13 +219,13 @@ async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -
 }
 
 /// Returns the sessions of a task's attempts.
-fn sessions(task: &SwarmTask) -> impl Iterator<Item = (SessionId, u32)> {
+fn try_sessions(task: &SwarmTask) -> impl Iterator<Item = (SessionId, u32)> {
     (1..=task.attempts).map(|attempt| (session_of(task.id(), attempt), attempt))
 }
 
 /// Returns the earlier spending on a run, by task. For each attempt the larger of the record and the report counts, because another
 /// host's record is not available here.
-fn before(
+fn earlier_spending(
     coord: &SwarmCoordinator,
     run: &TaskId,
     by_session: &HashMap<SessionId, BudgetAmount>,
@@ -230,7 +234,7 @@ fn before(
     let mut found = EarlierRunSpending::default();
     let (mut goes_on, mut assumed) = (HashSet::new(), HashMap::<TaskId, BudgetAmount>::new());
     for task in coord.tasks_in(run) {
-        for (_, attempt) in sessions(task) {
+        for (_, attempt) in try_sessions(task) {
             // A question may have been a turn in another task's session.
             let (of, its) = match attempt == task.attempts {
                 true => coord.session_of(task),
@@ -240,13 +244,13 @@ fn before(
             let try_of = (task.id().clone(), attempt);
             let settled = told.settled.get(&try_of).copied();
             if let Some((used, true)) = settled {
-                add(&mut assumed, task.id(), amount(used));
+                add_amount(&mut assumed, task.id(), usage_amount(used));
             }
             if let Some((used, _)) = settled.filter(|_| attempt == task.attempts && !task.is_done()) {
                 found.settled.insert(try_of.clone(), used);
             }
             // The last counted amount includes a report that arrived after the attempt was given up.
-            let used = settled.map(|(used, _)| amount(used));
+            let used = settled.map(|(used, _)| usage_amount(used));
             if let Some(used) = used.or_else(|| told.used.get(&try_of).copied()) {
                 let sum = found.told.entry(session).or_default();
                 *sum = sum.plus(used);
@@ -254,10 +258,10 @@ fn before(
         }
     }
     for task in coord.tasks_in(run) {
-        let own = sessions(task).fold(BudgetAmount::default(), |sum, (session, _)| {
+        let own = try_sessions(task).fold(BudgetAmount::default(), |sum, (session, _)| {
             let of =
                 |known: &HashMap<SessionId, BudgetAmount>| known.get(&session).copied().unwrap_or_default(); // silent-ok: it has spent nothing
-            sum.plus(of(by_session).most(of(&found.told)))
+            sum.plus(of(by_session).unitwise_max(of(&found.told)))
         });
         found.whole = found.whole.plus(own);
         if !task.is_done() {
@@ -266,14 +270,14 @@ fn before(
             found.open = found.open.plus(own.minus(known));
             goes_on.insert(session_of(task.id(), task.attempts));
         }
-        add(&mut found.spent, task.id(), own);
+        add_amount(&mut found.spent, task.id(), own);
         let mut above = task.new.parent.as_ref();
         for _ in 0..MAX_DEPTH {
             let Some(asker) = above.and_then(|asker| coord.task(asker)) else {
                 break;
             };
-            add(&mut found.spent, asker.id(), own);
-            add(&mut found.below, asker.id(), own);
+            add_amount(&mut found.spent, asker.id(), own);
+            add_amount(&mut found.below, asker.id(), own);
             above = asker.new.parent.as_ref();
         }
     }
@@ -281,31 +285,36 @@ fn before(
     found
 }
 
-fn add(to: &mut HashMap<TaskId, BudgetAmount>, task: &TaskId, amount: BudgetAmount) {
+fn add_amount(to: &mut HashMap<TaskId, BudgetAmount>, task: &TaskId, amount: BudgetAmount) {
     let sum = to.entry(task.clone()).or_default();
     *sum = sum.plus(amount);
 }
 
 /// Applies a broadcast that another host recorded.
-pub(crate) fn hear(peers: &SwarmServices, event: &RecordedEvent) {
+pub(crate) fn follow_broadcast(peers: &SwarmServices, event: &RecordedEvent) {
     // A later coordinator reads it from the record.
-    if peers.calls.team.as_ref().is_some_and(|team| team.leads()) {
-        if let Err(error) = heard(peers, event) {
+    if peers
+        .calls
+        .team
+        .as_ref()
+        .is_some_and(|team| team.is_coordinator())
+    {
+        if let Err(error) = apply_broadcast(peers, event) {
             tracing::error!(%error, "a broadcast of another host could not be read");
         }
     }
 }
 
-fn heard(peers: &SwarmServices, event: &RecordedEvent) -> Result<(), JournalError> {
+fn apply_broadcast(peers: &SwarmServices, event: &RecordedEvent) -> Result<(), JournalError> {
     let found: SwarmBroadcast = event.read_as()?;
     let text = event
         .content
         .as_ref()
         .map(|content| String::from_utf8_lossy(&content.bytes).into_owned());
     if let (Some(team), Some(text)) = (&peers.calls.team, text) {
-        let own = team.look(|coord| coord.plan().swarm == found.swarm);
+        let own = team.with_coordinator(|coord| coord.plan().swarm == found.swarm);
         if own {
-            team.hear(&text, event.row);
+            team.add_broadcast(&text, event.row);
         }
     }
     Ok(())
@@ -321,16 +330,16 @@ async fn give_up(peers: &SwarmServices, task: &str, session: SessionId) -> Resul
         task_id: task.to_owned(),
         ..SwarmReported::default()
     };
-    let thread = Thread::of(session).child(peers.scribe.clock().uuid());
-    let draft = peers.scribe.entry(&thread, &payload);
+    let thread = Thread::for_session(session).child(peers.scribe.clock().new_uuid());
+    let draft = peers.scribe.draft_event(&thread, &payload);
     peers
         .scribe
-        .write(vec![draft.content(result_hash, reason.to_vec())])
+        .write(vec![draft.with_content(result_hash, reason.to_vec())])
         .await
 }
 
 /// Returns the running tasks, each with the session of its attempt.
-fn running(coord: &SwarmCoordinator) -> Vec<(TaskId, SessionId)> {
+fn running_tasks(coord: &SwarmCoordinator) -> Vec<(TaskId, SessionId)> {
     let tasks = coord.tasks();
     tasks
         .filter(|task| task.phase == SwarmTaskPhase::Running || task.phase == SwarmTaskPhase::Parked)
@@ -346,7 +355,7 @@ pub(crate) fn go_on(peers: &Arc<SwarmServices>) -> Result<(), StartError> {
     let Some(team) = &peers.calls.team else {
         return Ok(());
     };
-    let runs = team.look(|coord| {
+    let runs = team.with_coordinator(|coord| {
         let runs = coord.runs_now();
         let of = |id: &TaskId| Some((id.clone(), Origin::read(&coord.run(id)?.origin)));
         runs.iter().filter_map(|run| of(&run.task_id)).collect::<Vec<_>>()
@@ -354,16 +363,16 @@ pub(crate) fn go_on(peers: &Arc<SwarmServices>) -> Result<(), StartError> {
     for (run, origin) in runs {
         let (whole, open) = lock(&peers.slices).of_run(&run);
         let purse = peers.purse_of(&run, origin);
-        purse.recall(whole);
-        if let Some(lent) = purse.above().filter(|_| team.home().is_some()) {
-            lent.recall(whole);
+        purse.add_earlier_spending(whole);
+        if let Some(lent) = purse.parent_account().filter(|_| team.home_session().is_some()) {
+            lent.add_earlier_spending(whole);
         }
         // The chain's rebuilt budget includes only the tasks that were reported.
         if let Some(giver) = peers.sessions.table.kept_purse(origin.session) {
-            giver.recall(open);
+            giver.add_earlier_spending(open);
         }
     }
-    let Ok(_durable) = team.act(None, |coord, now_ms| {
+    let Ok(_durable) = team.queue_decision(None, |coord, now_ms| {
         Ok::<_, std::convert::Infallible>(coord.resume(now_ms))
     });
     peers.life.tracker.spawn(work_off(Arc::clone(peers)));
@@ -393,11 +402,11 @@ mod tests {
     #[test]
     fn a_try_stays_anothers_however_often_this_host_begins_to_coordinate() {
         let mut began = TryCoordinators::default();
-        began.see(&begins(0));
+        began.apply_fact(&begins(0));
         for (host, n) in [("a", Some(1)), ("b", Some(2)), ("b", None)] {
             began.host = Some(host.into());
             if let Some(n) = n {
-                began.see(&begins(n));
+                began.apply_fact(&begins(n));
             }
         }
         let anothers = |n| began.is_anothers(&task(n), "b");
@@ -405,14 +414,14 @@ mod tests {
         assert!(anothers(1));
         assert!(!anothers(2), "its own, over a restart");
         // The next attempt of the same task belongs to this host.
-        began.see(&SwarmFact::TryEnded {
+        began.apply_fact(&SwarmFact::TryEnded {
             task: task(1),
             attempt: 1,
             end: TryEnd::Said { text: String::new() },
             used: TryUsage::default(),
             again: None,
         });
-        began.see(&begins(1));
+        began.apply_fact(&begins(1));
         assert!(!began.is_anothers(&task(1), "b"));
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct EarlierRunSpending {
 
 impl TaskSlices {
     /// Counts the spending before a restart. Its slices are opened later.
-    pub(super) fn recall(&mut self, run: &TaskId, before: EarlierRunSpending) {
+    pub(super) fn add_earlier_spending(&mut self, run: &TaskId, before: EarlierRunSpending) {
         self.spent.insert(run.clone(), before.spent);
         self.below.extend(before.below);
         self.told.extend(before.told);
@@ -73,7 +73,7 @@ impl TaskSlices {
     }
 
     /// Takes the amount counted before a restart for an attempt elsewhere. It is returned once.
-    pub(super) fn settled(&mut self, task: &TaskId, attempt: u32) -> Option<TryUsage> {
+    pub(super) fn take_settled_usage(&mut self, task: &TaskId, attempt: u32) -> Option<TryUsage> {
         self.settled.remove(&(task.clone(), attempt))
     }
 
@@ -83,7 +83,7 @@ impl TaskSlices {
     }
 
     /// Forgets a run that has ended.
-    pub(super) fn forget(&mut self, run: &TaskId) {
+    pub(super) fn forget_run(&mut self, run: &TaskId) {
         for task in self.spent.remove(run).into_iter().flat_map(HashMap::into_keys) {
             self.below.remove(&task);
             self.settled.retain(|(of, _), _| *of != task);
@@ -103,13 +103,17 @@ impl TaskSlices {
 
     /// Takes the amount that a session's budget must count although the session did not spend it, and the reported part of its own
     /// spending. It is returned once.
-    pub(super) fn before(&mut self, task: &TaskId, session: SessionId) -> (BudgetAmount, BudgetAmount) {
+    pub(super) fn take_earlier_spending(
+        &mut self,
+        task: &TaskId,
+        session: SessionId,
+    ) -> (BudgetAmount, BudgetAmount) {
         let below = self.below.remove(task).unwrap_or_default(); // silent-ok: nothing was spent below it
         let told = self.told.remove(&session).unwrap_or_default(); // silent-ok: nothing of it is reported
         (below, told)
     }
 
-    fn open(
+    fn open_slice(
         &mut self,
         run: &TaskId,
         task: &TaskId,
@@ -119,14 +123,14 @@ impl TaskSlices {
         let before = self.spent.get(run).and_then(|of| of.get(task)).copied();
         let slice = self.open.entry(task.clone()).or_insert_with(|| {
             let purse = make();
-            purse.recall(before.unwrap_or_default()); // silent-ok: nothing was spent before
+            purse.add_earlier_spending(before.unwrap_or_default()); // silent-ok: nothing was spent before
             TaskSlice { purse, holders: 0 }
         });
         slice.holders += holders;
         slice.purse.clone()
     }
 
-    fn release(&mut self, run: &TaskId, task: &TaskId) {
+    fn release_slice(&mut self, run: &TaskId, task: &TaskId) {
         let Some(slice) = self.open.get_mut(task) else {
             return;
         };
@@ -135,7 +139,7 @@ impl TaskSlices {
             && let Some(slice) = self.open.remove(task)
         {
             let of = self.spent.entry(run.clone()).or_default();
-            of.insert(task.clone(), slice.purse.spent());
+            of.insert(task.clone(), slice.purse.spent_amount());
         }
     }
 }
@@ -152,19 +156,19 @@ impl Drop for TaskSliceGuard {
     fn drop(&mut self) {
         let mut slices = lock(&self.peers.slices);
         for task in &self.line {
-            slices.release(&self.run, task);
+            slices.release_slice(&self.run, task);
         }
         // The run has ended meanwhile, so nobody needs it.
         if !lock(&self.peers.purses).contains_key(&self.run) {
-            slices.forget(&self.run);
+            slices.forget_run(&self.run);
         }
     }
 }
 
 /// Opens the slice of a task and holds it.
-pub(super) fn hold(peers: &Arc<SwarmServices>, start: &TryStart, origin: Origin) -> TaskSliceGuard {
-    let line = line(peers, start);
-    opened(peers, (start, &line), origin, 1);
+pub(super) fn hold_slice(peers: &Arc<SwarmServices>, start: &TryStart, origin: Origin) -> TaskSliceGuard {
+    let line = asker_chain(peers, start);
+    open_slices(peers, (start, &line), origin, 1);
     TaskSliceGuard {
         peers: Arc::clone(peers),
         run: start.run.clone(),
@@ -173,12 +177,12 @@ pub(super) fn hold(peers: &Arc<SwarmServices>, start: &TryStart, origin: Origin)
 }
 
 /// Returns the task, its asker, that one's asker, and so on.
-fn line(peers: &SwarmServices, start: &TryStart) -> Vec<(TaskId, TaskConstraints)> {
+fn asker_chain(peers: &SwarmServices, start: &TryStart) -> Vec<(TaskId, TaskConstraints)> {
     let mut line = vec![(start.task.clone(), start.wish.clone())];
     let Some(team) = &peers.calls.team else {
         return line;
     };
-    team.look(|coord| {
+    team.with_coordinator(|coord| {
         let mut next = start.asker.clone();
         while let Some(task) = next.take().and_then(|asker| coord.task(&asker)) {
             // A task can't be its own ancestor. A record that says so ends the list here.
@@ -202,12 +206,12 @@ pub(super) fn give_back(peers: &SwarmServices, run: &TaskId, task: &TaskId, amou
 }
 
 /// Returns the budget of a task: a slice of its asker's, or of the run's.
-pub(super) fn purse(peers: &SwarmServices, start: &TryStart, origin: Origin) -> BudgetAccount {
-    opened(peers, (start, &line(peers, start)), origin, 0)
+pub(super) fn task_account(peers: &SwarmServices, start: &TryStart, origin: Origin) -> BudgetAccount {
+    open_slices(peers, (start, &asker_chain(peers, start)), origin, 0)
 }
 
 /// Opens the slices from the run downwards, each with more holders.
-fn opened(
+fn open_slices(
     peers: &SwarmServices,
     (start, line): (&TryStart, &[(TaskId, TaskConstraints)]),
     origin: Origin,
@@ -217,9 +221,9 @@ fn opened(
     let mut own = above.clone();
     for (task, wish) in line.iter().rev() {
         let wish = (wish.tokens, wish.cost_microusd);
-        own = lock(&peers.slices).open(&start.run, task, holders, || {
+        own = lock(&peers.slices).open_slice(&start.run, task, holders, || {
             let now = peers.scribe.now();
-            peers.calls.purses.task(&above, task.as_str(), wish, now)
+            peers.calls.purses.task_account(&above, task.as_str(), wish, now)
         });
         let session = lock(&peers.tries).get(task).map(|running| running.session);
         let state = session.and_then(|session| peers.sessions.table.get(session));

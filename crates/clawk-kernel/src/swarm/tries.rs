@@ -58,7 +58,7 @@ pub(super) fn is_found(peers: &SwarmServices, reference: &str) -> bool {
     match peers
         .elsewhere
         .as_ref()
-        .filter(|there| there.place(&name).is_some())
+        .filter(|there| there.member_route(&name).is_some())
     {
         Some(there) => !there.is_gone(&name),
         None => is_here(peers, reference),
@@ -66,7 +66,7 @@ pub(super) fn is_found(peers: &SwarmServices, reference: &str) -> bool {
 }
 
 /// Begins an attempt, or continues it.
-pub(super) fn begin(peers: &Arc<SwarmServices>, start: TryStart) {
+pub(super) fn begin_try(peers: &Arc<SwarmServices>, start: TryStart) {
     let running = RunningTry {
         attempt: start.attempt,
         session: session_of(&start.session.0, start.session.1),
@@ -74,22 +74,25 @@ pub(super) fn begin(peers: &Arc<SwarmServices>, start: TryStart) {
         below: Arc::default(),
     };
     lock(&peers.tries).insert(start.task.clone(), running.clone());
-    peers.life.tracker.spawn(work(Arc::clone(peers), start, running));
+    peers
+        .life
+        .tracker
+        .spawn(work_on_try(Arc::clone(peers), start, running));
 }
 
 /// Cancels an attempt. Later results of it do not count.
-pub(super) fn cancel(peers: &SwarmServices, task: &TaskId) {
+pub(super) fn cancel_try(peers: &SwarmServices, task: &TaskId) {
     if let Some(running) = lock(&peers.tries).remove(task) {
         running.cancel.cancel();
     }
 }
 
-async fn work(peers: Arc<SwarmServices>, start: TryStart, running: RunningTry) {
+async fn work_on_try(peers: Arc<SwarmServices>, start: TryStart, running: RunningTry) {
     let Some(team) = peers.calls.team.clone() else {
         return;
     };
-    let ended = attempt(&peers, &start, &running).await;
-    team.unseat(&start.task);
+    let ended = attempt_here(&peers, &start, &running).await;
+    team.unseat_member(&start.task);
     let Some((end, used)) = ended else { return };
     {
         let mut tries = lock(&peers.tries);
@@ -111,10 +114,10 @@ async fn tell_end(
     (end, used): (TryEnd, TryUsage),
 ) {
     let Some(team) = &peers.calls.team else { return };
-    let Ok(_durable) = team.act(None, |coord, now_ms| {
+    let Ok(_durable) = team.queue_decision(None, |coord, now_ms| {
         Ok::<_, std::convert::Infallible>(coord.try_ended(&start.task, start.attempt, end, used, now_ms))
     });
-    let open = team.look(|coord| {
+    let open = team.with_coordinator(|coord| {
         coord
             .task(&start.task)
             .is_some_and(|task| !task.is_done() && task.attempts == start.attempt)
@@ -130,46 +133,52 @@ async fn tell_end(
 }
 
 /// Runs an attempt. Returns its end; `None`: it was cancelled, or the agent ended first and it continues after the next start.
-async fn attempt(
+async fn attempt_here(
     peers: &Arc<SwarmServices>,
     start: &TryStart,
     running: &RunningTry,
 ) -> Option<(TryEnd, TryUsage)> {
     let team = peers.calls.team.as_ref()?;
-    let origin = team.origin(&start.run)?;
-    let _held = slices::hold(peers, start, origin);
-    if let Some(place) = elsewhere::of(peers, start, origin) {
+    let origin = team.run_origin(&start.run)?;
+    let _held = slices::hold_slice(peers, start, origin);
+    if let Some(place) = elsewhere::remote_member(peers, start, origin) {
         let place = (&Arc::clone(place.0), place.1, place.2);
-        return elsewhere::attempt(peers, (start, running), origin, place).await;
+        return elsewhere::attempt_remotely(peers, (start, running), origin, place).await;
     }
-    let reference = team.look(|coord| coord.plan().seat(start.who).map(|seat| seat.identity.clone()));
+    let reference =
+        team.with_coordinator(|coord| coord.plan().seat(start.who).map(|seat| seat.identity.clone()));
     if let Some(reference) = reference.filter(|reference| !is_here(peers, reference)) {
         let message = format!(
             "the identity `{reference}` is found nowhere: `[registries]`, `[peers]` or a file in `identities` can give it"
         );
-        return Some((lost(RetryReason::Unreached, message), TryUsage::default()));
+        return Some((lost_end(RetryReason::Unreached, message), TryUsage::default()));
     }
     let member = Arc::new(member_of(peers, start));
-    team.seat(Arc::clone(&member));
-    let opened = open(peers, (start, running), origin, &member).await;
+    team.seat_member(Arc::clone(&member));
+    let opened = open_try_session(peers, (start, running), origin, &member).await;
     let (session, before, counted) = match opened {
         Ok(opened) => opened,
         Err(KernelError::NotReady(_)) => {
             end_turn(peers, running).await;
             return None; // silent-ok: it goes on after the next start, unless it was cancelled
         }
-        Err(error) => return Some((lost(RetryReason::Crashed, error.to_string()), TryUsage::default())),
+        Err(error) => {
+            return Some((
+                lost_end(RetryReason::Crashed, error.to_string()),
+                TryUsage::default(),
+            ));
+        }
     };
-    let at_first = session.spent();
+    let at_first = session.spent_amount();
     leave_out(running, counted);
     let message = message_of(&start.task, start.attempt);
-    let outcome = match say(peers, &session, before, (start, message), origin).await {
+    let outcome = match give_task(peers, &session, before, (start, message), origin).await {
         Ok(Some(said)) => Some((said, 0)),
-        Ok(None) => outcome(peers, &session, message, &running.cancel).await,
+        Ok(None) => wait_for_outcome(peers, &session, message, &running.cancel).await,
         Err(KernelError::NotReady(_)) => None, // silent-ok: as above
         Err(error) => Some((Err(TurnEnd::Failed(error.to_string())), 0)),
     };
-    let spent = session.spent();
+    let spent = session.spent_amount();
     if let Some(asker) = start
         .asker
         .as_ref()
@@ -184,11 +193,14 @@ async fn attempt(
         .saturating_sub(lock(&running.below).cost_microusd);
     let end = match end {
         // Whatever its answer, its effects were blocked, because another host has the task.
-        Ok(_) if member.claim.is_some() && matches!(member.trouble(), Some(MemberFailure::Effects(_))) => {
-            failed(&member, &TurnEnd::Answered)
+        Ok(_)
+            if member.claim.is_some()
+                && matches!(member.worst_failure(), Some(MemberFailure::Effects(_))) =>
+        {
+            failed_end(&member, &TurnEnd::Answered)
         }
         Ok(text) => TryEnd::Said { text },
-        Err(end) => failed(&member, &end),
+        Err(end) => failed_end(&member, &end),
     };
     Some((
         end,
@@ -215,38 +227,38 @@ fn leave_out(running: &RunningTry, counted: BudgetAmount) {
     *below = below.plus(counted);
 }
 
-fn lost(why: RetryReason, message: String) -> TryEnd {
+fn lost_end(why: RetryReason, message: String) -> TryEnd {
     TryEnd::Lost { why, message }
 }
 
 /// Returns what a turn without an answer means for its task.
-fn failed(member: &Member, end: &TurnEnd) -> TryEnd {
+fn failed_end(member: &Member, end: &TurnEnd) -> TryEnd {
     let over = |fault: SwarmFault, run: bool| TryEnd::Over { fault, run };
     let reason = match end {
         TurnEnd::Failed(reason) => reason.clone(),
         TurnEnd::Cancelled => "it was cancelled".to_owned(),
         TurnEnd::Answered => String::new(),
     };
-    match member.trouble() {
-        Some(MemberFailure::Effects(what)) => over(SwarmFault::failed("effects_unknown", what), false),
+    match member.worst_failure() {
+        Some(MemberFailure::Effects(what)) => over(SwarmFault::task_failed("effects_unknown", what), false),
         Some(MemberFailure::Quota(limit)) if limit == SWARM_TOKENS => {
-            over(SwarmFault::spent("swarm_tokens", reason), true)
+            over(SwarmFault::limit_spent("swarm_tokens", reason), true)
         }
         Some(MemberFailure::Quota(limit)) if limit == SWARM_COST => {
-            over(SwarmFault::spent("swarm_cost", reason), true)
+            over(SwarmFault::limit_spent("swarm_cost", reason), true)
         }
-        Some(MemberFailure::Quota(_)) => over(SwarmFault::spent("quota", reason), false),
-        Some(MemberFailure::Unpriced) => over(SwarmFault::spent("price_unknown", reason), false),
-        Some(MemberFailure::NoProvider) => lost(RetryReason::NoProvider, reason),
-        None if *end == TurnEnd::Cancelled => over(SwarmFault::failed("cancelled", reason), false),
-        None => over(SwarmFault::failed("failed", reason), false),
+        Some(MemberFailure::Quota(_)) => over(SwarmFault::limit_spent("quota", reason), false),
+        Some(MemberFailure::Unpriced) => over(SwarmFault::limit_spent("price_unknown", reason), false),
+        Some(MemberFailure::NoProvider) => lost_end(RetryReason::NoProvider, reason),
+        None if *end == TurnEnd::Cancelled => over(SwarmFault::task_failed("cancelled", reason), false),
+        None => over(SwarmFault::task_failed("failed", reason), false),
     }
 }
 
 fn member_of(peers: &SwarmServices, start: &TryStart) -> Member {
     let team = peers.calls.team.as_ref();
     let of = |what: fn(&clawk_swarm::Plan, SwarmWorkerId) -> String| {
-        team.map(|team| team.look(|coord| what(coord.plan(), start.who)))
+        team.map(|team| team.with_coordinator(|coord| what(coord.plan(), start.who)))
             .unwrap_or_default()
     };
     let reference = of(|plan, who| {
@@ -266,19 +278,19 @@ fn member_of(peers: &SwarmServices, start: &TryStart) -> Member {
         askable: start.askable.clone(),
         tools: start.wish.tools.clone(),
         at_most: team
-            .and_then(|team| team.origin(&start.run))
+            .and_then(|team| team.run_origin(&start.run))
             .and_then(|origin| origin.autonomy),
         identity: (!own).then(|| peers.identities.get(&name).cloned()).flatten(),
         heard: Mutex::new(start.heard.clone()),
         trouble: Mutex::default(),
-        claim: claim(peers, start),
+        claim: bus_claim(peers, start),
     }
 }
 
 /// Returns the claim of a task from a bus. Such a task may run on another host, too, so effects begin only on the host with the
 /// claim.
-fn claim(peers: &SwarmServices, start: &TryStart) -> Option<(Arc<dyn RemoteWorkers>, TaskId)> {
-    let origin = peers.calls.team.as_ref()?.origin(&start.run)?;
+fn bus_claim(peers: &SwarmServices, start: &TryStart) -> Option<(Arc<dyn RemoteWorkers>, TaskId)> {
+    let origin = peers.calls.team.as_ref()?.run_origin(&start.run)?;
     let there = peers.elsewhere.as_ref().filter(|_| origin.by_bus)?;
     Some((Arc::clone(there), start.run.clone()))
 }
@@ -290,7 +302,7 @@ fn message_of(task: &TaskId, attempt: u32) -> MessageId {
 }
 
 /// Opens the attempt's session. Returns what its chain holds so far, and the part of its budget that the attempt does not report.
-async fn open(
+async fn open_try_session(
     peers: &Arc<SwarmServices>,
     (start, running): (&TryStart, &RunningTry),
     origin: Origin,
@@ -298,8 +310,8 @@ async fn open(
 ) -> Result<(SessionHandle, RebuiltSession, BudgetAmount), KernelError> {
     let own = start.session.0 == start.task;
     let mut rebuilt = if start.resumed || !own {
-        fetched(peers, running).await?;
-        rebuilt(peers, running).await?
+        fetch_session(peers, running).await?;
+        rebuild_session(peers, running).await?
     } else {
         RebuiltSession::default()
     };
@@ -310,7 +322,7 @@ async fn open(
         .as_ref()
         .is_some_and(|swarm| swarm.aggregation.cost_aware);
     let given = peers.calls.team.as_ref().and_then(|team| {
-        team.look(|coord| {
+        team.with_coordinator(|coord| {
             coord
                 .plan()
                 .seat(start.who)
@@ -323,10 +335,10 @@ async fn open(
             .calls
             .team
             .as_ref()
-            .map(|team| team.inbox(&start.member))
+            .map(|team| team.take_inbox(&start.member))
             .unwrap_or_default(),
     };
-    let (below, reported) = lock(&peers.slices).before(&start.task, running.session);
+    let (below, reported) = lock(&peers.slices).take_earlier_spending(&start.task, running.session);
     let spent = rebuilt.spent.plus(below);
     let opening = SessionOpening {
         id: rebuilt.exists.then_some(running.session),
@@ -343,7 +355,7 @@ async fn open(
         ),
         goal: start.text.chars().take(200).collect(),
         history: std::mem::take(&mut rebuilt.history),
-        under: Some(slices::purse(peers, start, origin)),
+        under: Some(slices::task_account(peers, start, origin)),
         spent,
         surface: true,
         peer_messages: told,
@@ -356,16 +368,16 @@ async fn open(
 }
 
 /// Takes ownership of an earlier attempt's session for this host, until the attempt is cancelled.
-async fn fetched(peers: &SwarmServices, running: &RunningTry) -> Result<(), KernelError> {
-    let fetched = hosts::fetch(&peers.sessions, running.session);
+async fn fetch_session(peers: &SwarmServices, running: &RunningTry) -> Result<(), KernelError> {
+    let fetched = hosts::fetch_session(&peers.sessions, running.session);
     unless_cancelled(peers, running, fetched).await
 }
 
 /// Reads the attempt's chain. If the state can't be reached, repeats the read until it can; the task does not fail.
-async fn rebuilt(peers: &SwarmServices, running: &RunningTry) -> Result<RebuiltSession, KernelError> {
+async fn rebuild_session(peers: &SwarmServices, running: &RunningTry) -> Result<RebuiltSession, KernelError> {
     let read = async {
         loop {
-            match recover::rebuild(&peers.calls, running.session).await {
+            match recover::rebuild_session(&peers.calls, running.session).await {
                 Err(JournalError::Away(why)) => {
                     tracing::debug!(why, session = %running.session, "a task waits for the state");
                     tokio::time::sleep(AGAIN).await;
@@ -394,7 +406,7 @@ async fn unless_cancelled<T>(
 type TryAnswer = Result<String, TurnEnd>;
 
 /// Sends the member its task, unless it has it already. Then its turn continues, or its end is reported.
-async fn say(
+async fn give_task(
     peers: &SwarmServices,
     session: &SessionHandle,
     before: RebuiltSession,
@@ -403,11 +415,11 @@ async fn say(
 ) -> Result<Option<TryAnswer>, KernelError> {
     let open = before.open.into_iter().next();
     if let Some(open) = open {
-        session::resume(&peers.sessions, session.inside().1, open)?;
+        session::queue_resumed_turn(&peers.sessions, session.services_and_state().1, open)?;
         return Ok(None);
     }
     if start.resumed
-        && let Some(said) = ended(peers, session.id, message).await?
+        && let Some(said) = recorded_end(peers, session.id, message).await?
     {
         return Ok(Some(said));
     }
@@ -419,13 +431,13 @@ async fn say(
     if let Some(team) = &peers.calls.team {
         from.repeats = team.asked_in(start);
     }
-    let (sessions, state) = session.inside();
+    let (sessions, state) = session.services_and_state();
     session::accept_as(sessions, state, message, from, start.text.clone().into()).await?;
     Ok(None)
 }
 
 /// Returns how a message's turn ended, by the record. The session's last end counts.
-async fn ended(
+async fn recorded_end(
     peers: &SwarmServices,
     session: SessionId,
     _message: MessageId,
@@ -444,7 +456,7 @@ async fn ended(
                 let dead: MessageDead = event.read_with_words()?;
                 Err(TurnEnd::Failed(dead.reason.into()))
             } else if event.read_as::<MessageAnswered>()?.end == "answered" {
-                Ok(recover::text(event))
+                Ok(recover::event_text(event))
             } else {
                 Err(TurnEnd::Cancelled)
             });
@@ -455,7 +467,7 @@ async fn ended(
 }
 
 /// Waits for the end of the turn: its text and its tokens. `None`: it was cancelled here, or the agent ended first.
-async fn outcome(
+async fn wait_for_outcome(
     peers: &SwarmServices,
     session: &SessionHandle,
     message: MessageId,
@@ -467,10 +479,10 @@ async fn outcome(
             biased;
             notice = session.next_notice() => notice?,
             () = cancel.cancelled() => {
-                stop(peers, session).await;
+                stop_try(peers, session).await;
                 return None;
             }
-            () = over(peers) => return None,
+            () = wait_until_drained(peers) => return None,
         };
         match notice {
             SessionNotice::Said(text) => said = text,
@@ -488,7 +500,7 @@ async fn outcome(
 }
 
 /// Ends the turn and the session of an attempt that no longer counts.
-async fn stop(peers: &SwarmServices, session: &SessionHandle) {
+async fn stop_try(peers: &SwarmServices, session: &SessionHandle) {
     let ended = async {
         loop {
             // The turn may not have begun yet: it is cancelled when it begins.
@@ -507,9 +519,12 @@ async fn stop(peers: &SwarmServices, session: &SessionHandle) {
 }
 
 /// Waits until the agent stops and no turn runs.
-async fn over(peers: &SwarmServices) {
+async fn wait_until_drained(peers: &SwarmServices) {
     peers.life.stop.cancelled().await;
-    peers.life.drained(Duration::from_millis(TURN_END_MS)).await;
+    peers
+        .life
+        .wait_until_drained(Duration::from_millis(TURN_END_MS))
+        .await;
 }
 
 /// Sends results of tasks that were not awaited to the member that delegated them, in another turn.
@@ -517,23 +532,25 @@ async fn over(peers: &SwarmServices) {
     clippy::too_many_lines,
     reason = "a try that is begun from what is known of its task"
 )]
-pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId], text: String) {
+pub(super) async fn deliver_text(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId], text: String) {
     let Some(team) = peers.calls.team.clone() else {
         return;
     };
-    let found = team.look(|coord| {
+    let found = team.with_coordinator(|coord| {
         let known = coord.task(task)?;
         Some((known.attempts, known.new.run.clone(), known.seat, known.new.kind))
     });
     let Some((attempt, run, seat, kind)) = found else {
         return;
     };
-    let Some(origin) = team.origin(&run) else { return };
+    let Some(origin) = team.run_origin(&run) else {
+        return;
+    };
     let of: Vec<&str> = of.iter().map(TaskId::as_str).collect();
     let id = derived(task, &format!("told/{}", of.join(",")));
     let message = MessageId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()); // silent-ok: a RequestId is a UUID
     let member = seat
-        .map(|who| team.look(|coord| coord.plan().member(who).to_owned()))
+        .map(|who| team.with_coordinator(|coord| coord.plan().member(who).to_owned()))
         .unwrap_or_default();
     let who = seat.unwrap_or(SwarmWorkerId::Claw);
     let start = TryStart {
@@ -545,11 +562,11 @@ pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId
         attempt,
         text: String::new(),
         heard: Vec::new(),
-        asker: team.look(|coord| coord.task(task).and_then(|task| task.new.parent.clone())),
-        below: team.look(|coord| names(coord, who)),
+        asker: team.with_coordinator(|coord| coord.task(task).and_then(|task| task.new.parent.clone())),
+        below: team.with_coordinator(|coord| subordinate_names(coord, who)),
         askable: Vec::new(),
         wish: team
-            .look(|coord| coord.task(task).map(|task| task.new.wish.clone()))
+            .with_coordinator(|coord| coord.task(task).map(|task| task.new.wish.clone()))
             .unwrap_or_default(),
         session: (task.clone(), attempt),
         resumed: true,
@@ -563,37 +580,37 @@ pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId
     lock(&peers.tries).insert(task.clone(), running.clone());
     let own = Arc::clone(peers);
     peers.life.tracker.spawn(async move {
-        let _held = slices::hold(&own, &start, origin);
+        let _held = slices::hold_slice(&own, &start, origin);
         let seated = Arc::new(member_of(&own, &start));
         if let Some(team) = &own.calls.team {
-            team.seat(Arc::clone(&seated));
+            team.seat_member(Arc::clone(&seated));
         }
-        let Ok((session, ..)) = open(&own, (&start, &running), origin, &seated).await else {
+        let Ok((session, ..)) = open_try_session(&own, (&start, &running), origin, &seated).await else {
             return;
         };
         // Its earlier turns are already reported.
-        leave_out(&running, session.spent());
+        leave_out(&running, session.spent_amount());
         let from = From::from(EntryPoint::Peer {
             identity: member,
             task_id: start.task.to_string(),
             role: origin.role.0,
         });
-        let (sessions, state) = session.inside();
+        let (sessions, state) = session.services_and_state();
         if let Err(error) = session::accept_as(sessions, state, message, from, text.into()).await {
-            let end = lost(RetryReason::Crashed, error.to_string());
+            let end = lost_end(RetryReason::Crashed, error.to_string());
             tell_end(&own, &start, running.session, (end, TryUsage::default())).await;
             return;
         }
-        let Some((said, tokens)) = outcome(&own, &session, message, &running.cancel).await else {
+        let Some((said, tokens)) = wait_for_outcome(&own, &session, message, &running.cancel).await else {
             return;
         };
         let spent = session
-            .spent()
+            .spent_amount()
             .cost_microusd
             .saturating_sub(lock(&running.below).cost_microusd);
         let end = match said {
             Ok(text) => TryEnd::Said { text },
-            Err(end) => failed(&seated, &end),
+            Err(end) => failed_end(&seated, &end),
         };
         let used = TryUsage {
             tokens,
@@ -604,9 +621,9 @@ pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId
     });
 }
 
-fn names(coord: &clawk_swarm::SwarmCoordinator, who: SwarmWorkerId) -> Vec<String> {
+fn subordinate_names(coord: &clawk_swarm::SwarmCoordinator, who: SwarmWorkerId) -> Vec<String> {
     let plan = coord.plan();
-    plan.below(who)
+    plan.delegable_seats(who)
         .into_iter()
         .map(|who| plan.member(who).to_owned())
         .collect()

@@ -17,7 +17,7 @@ use clawk_trace::proof::{self, ProofError, ProofSubject};
 use serde_json::{Value, json};
 
 use super::elsewhere::SentTry;
-use super::{SwarmServices, SwarmView, declared, elsewhere, lock, thread, tries};
+use super::{SwarmServices, SwarmView, declared_swarm, elsewhere, lock, session_thread, tries};
 use crate::error::KernelError;
 use crate::event::{canonical, digest};
 use crate::hosts::runs;
@@ -32,21 +32,21 @@ pub const UNPROVEN: &str = "unproven";
 
 /// `claw.swarm.report`: always recorded; a report of an unknown task is recorded as an orphan (R22). Members in this process report
 /// directly, so a connection is never accepted as the member of their tasks.
-pub(crate) async fn report(
+pub(crate) async fn report_task(
     peers: &SwarmServices,
     session: SessionId,
     params: ReportParams,
 ) -> Result<AcknowledgedResult, KernelError> {
-    match peers.calls.team.as_ref().filter(|team| !team.leads()) {
+    match peers.calls.team.as_ref().filter(|team| !team.is_coordinator()) {
         Some(team) => {
-            let acknowledged = runs::report(&peers.calls, team, params).await?;
+            let acknowledged = runs::forward_report(&peers.calls, team, params).await?;
             Ok(AcknowledgedResult { acknowledged })
         }
         None => report_as(peers, session, None, params).await,
     }
 }
 
-/// Like [`report`], from clawk's own connection to the member `bound`, or from a bus. For an attempt elsewhere, a report counts if
+/// Like [`report_task`], from clawk's own connection to the member `bound`, or from a bus. For an attempt elsewhere, a report counts if
 /// it has the attempt's token or arrives over its member's connection.
 pub(super) async fn report_as(
     peers: &SwarmServices,
@@ -54,14 +54,14 @@ pub(super) async fn report_as(
     bound: Option<&str>,
     mut params: ReportParams,
 ) -> Result<AcknowledgedResult, KernelError> {
-    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
-    let sent = lock(&peers.sent).of(&params, bound);
+    let _working = peers.life.begin_work().map_err(KernelError::NotReady)?;
+    let sent = lock(&peers.sent).find_reported(&params, bound);
     // Before screening, because the signature covers the unscreened text.
     let unproven = sent
         .as_ref()
-        .and_then(|(sent, own)| doubt(peers, sent, *own, &params));
+        .and_then(|(sent, own)| find_proof_error(peers, sent, *own, &params));
     if let Some((sent, own)) = &sent
-        && !counts(peers, (sent, *own && unproven.is_none()))
+        && !is_effective(peers, (sent, *own && unproven.is_none()))
         && !sent.is_recorded()
     {
         return Ok(AcknowledgedResult {
@@ -70,7 +70,7 @@ pub(super) async fn report_as(
     }
     let mut look = ScreeningPass::new(
         &peers.calls.screens,
-        thread(peers, session),
+        session_thread(peers, session),
         ScreenedTextKind::Peer,
         "report",
         &NoticeSender::default(),
@@ -79,8 +79,8 @@ pub(super) async fn report_as(
     let drafts = look.drafts;
     let mut met = ReportReception::Unknown;
     if let Some(team) = &peers.calls.team {
-        let Ok(kept) = team.act(None, |coord, _| {
-            let (reception, effects) = received(coord, (sent.as_ref(), unproven.as_ref()), &params);
+        let Ok(kept) = team.queue_decision(None, |coord, _| {
+            let (reception, effects) = apply_report(coord, (sent.as_ref(), unproven.as_ref()), &params);
             met = reception;
             Ok::<_, std::convert::Infallible>(effects)
         });
@@ -91,12 +91,14 @@ pub(super) async fn report_as(
         peers.scribe.write(drafts).await?;
     }
     match (&sent, met) {
-        (Some((sent, _)), ReportReception::Taken) => sent.take(&params),
-        (Some((sent, true)), ReportReception::Late) => elsewhere::learn(peers, sent, &params).await?,
+        (Some((sent, _)), ReportReception::Taken) => sent.end_try(&params),
+        (Some((sent, true)), ReportReception::Late) => {
+            elsewhere::apply_late_report(peers, sent, &params).await?
+        }
         _ => {}
     }
     match met {
-        ReportReception::Unknown => orphan(peers, session, &params).await,
+        ReportReception::Unknown => record_orphan(peers, session, &params).await,
         ReportReception::Garbage => Err(KernelError::BadParameter {
             member: "result",
             reason: "an object or a text of at most 1 MiB is wanted".to_owned(),
@@ -115,9 +117,9 @@ pub(super) async fn report_as(
 
 /// Returns whether a member's report of this attempt can still have an effect: it is the first one, or tells what a lost attempt
 /// used.
-fn counts(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
+fn is_effective(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
     let waits = |team: &Arc<SwarmTeam>| {
-        team.look(|coord| {
+        team.with_coordinator(|coord| {
             let task = coord
                 .task(&sent.task)
                 .filter(|task| task.attempts == sent.attempt);
@@ -128,13 +130,13 @@ fn counts(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
 }
 
 /// Passes a report to the coordinator. Returns its reception.
-fn received(
+fn apply_report(
     coord: &mut SwarmCoordinator,
     (sent, unproven): (Option<&(SentTry, bool)>, Option<&ProofError>),
     params: &ReportParams,
 ) -> (ReportReception, Vec<Effect>) {
     let Some((sent, own)) = sent else {
-        return coord.report(&params.task_id, None, params.status, &params.result);
+        return coord.accept_report(&params.task_id, None, params.status, &params.result);
     };
     let refused = |coord: &mut SwarmCoordinator, reception: ReportReception| {
         let effects = coord.refuse_report(&sent.task, &sent.member, reception);
@@ -154,7 +156,12 @@ fn received(
     match coord.task(&sent.task) {
         Some(task) if task.attempts == sent.attempt => {
             let said = (params.status, &params.result);
-            coord.report_from_afar(&sent.task, Some(&sent.member), said, Some(sent.said(params)))
+            coord.report_from_afar(
+                &sent.task,
+                Some(&sent.member),
+                said,
+                Some(sent.reported_usage(params)),
+            )
         }
         // Another attempt works on it, or its run has ended.
         Some(_) | None => refused(coord, ReportReception::Late),
@@ -162,8 +169,17 @@ fn received(
 }
 
 /// Returns why the report is not proven to be its member's; `None`: no doubt.
-fn doubt(peers: &SwarmServices, sent: &SentTry, own: bool, params: &ReportParams) -> Option<ProofError> {
-    let key = peers.elsewhere.as_ref()?.key(&sent.identity).filter(|_| own)?;
+fn find_proof_error(
+    peers: &SwarmServices,
+    sent: &SentTry,
+    own: bool,
+    params: &ReportParams,
+) -> Option<ProofError> {
+    let key = peers
+        .elsewhere
+        .as_ref()?
+        .report_key(&sent.identity)
+        .filter(|_| own)?;
     let said = ReportParams {
         proof: None,
         ..params.clone()
@@ -197,7 +213,7 @@ fn not_believed(
 }
 
 /// Returns the params of a report, signed by this host's key if it has one.
-pub(crate) fn proven(peers: &SwarmServices, params: Value) -> Value {
+pub(crate) fn sign_report(peers: &SwarmServices, params: Value) -> Value {
     let Some(signer) = &peers.signer else {
         return params;
     };
@@ -212,7 +228,7 @@ pub(crate) fn proven(peers: &SwarmServices, params: Value) -> Value {
     params
 }
 
-async fn orphan(
+async fn record_orphan(
     peers: &SwarmServices,
     session: SessionId,
     params: &ReportParams,
@@ -233,26 +249,28 @@ async fn orphan(
         token_usage: params.token_usage.unwrap_or(0),
         ..SwarmReported::default()
     };
-    let draft = peers.scribe.entry(&thread(peers, session), &payload);
+    let draft = peers
+        .scribe
+        .draft_event(&session_thread(peers, session), &payload);
     peers
         .scribe
-        .write(vec![draft.content(result_hash, bytes)])
+        .write(vec![draft.with_content(result_hash, bytes)])
         .await?;
     Ok(AcknowledgedResult { acknowledged: true })
 }
 
 /// `claw.swarm.broadcast`: puts a message into every member's bounded inbox. Each member reads it with its next task, marked as
 /// data.
-pub(crate) async fn broadcast(
+pub(crate) async fn broadcast_message(
     peers: &SwarmServices,
     session: SessionId,
     params: BroadcastParams,
 ) -> Result<(), KernelError> {
-    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
-    let (swarm, team) = declared(peers, &params.swarm)?;
+    let _working = peers.life.begin_work().map_err(KernelError::NotReady)?;
+    let (swarm, team) = declared_swarm(peers, &params.swarm)?;
     let mut look = ScreeningPass::new(
         &peers.calls.screens,
-        thread(peers, session),
+        session_thread(peers, session),
         ScreenedTextKind::Peer,
         &swarm.name,
         &NoticeSender::default(),
@@ -277,15 +295,17 @@ pub(crate) async fn broadcast(
         }
     };
     let message_hash = digest(text.as_bytes());
-    let told = team.broadcast(&text);
+    let told = team.broadcast_text(&text);
     let bytes = text.into_bytes();
     let payload = SwarmBroadcast {
         message_hash,
         peers: count_of(told),
         swarm: swarm.name.to_string(),
     };
-    let draft = peers.scribe.entry(&thread(peers, session), &payload);
-    drafts.push(draft.content(message_hash, bytes));
+    let draft = peers
+        .scribe
+        .draft_event(&session_thread(peers, session), &payload);
+    drafts.push(draft.with_content(message_hash, bytes));
     peers.scribe.write(drafts).await?;
     Ok(())
 }
@@ -299,18 +319,18 @@ fn canonical_uri(identity: &str) -> String {
 }
 
 /// `claw.swarm.discover`: returns one peer per seat; none for an unknown swarm.
-pub(crate) async fn discover(
+pub(crate) async fn discover_peers(
     peers: &SwarmServices,
     params: &DiscoverParams,
 ) -> Result<DiscoverResult, KernelError> {
-    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let _working = peers.life.begin_work().map_err(KernelError::NotReady)?;
     let team = peers.calls.team.as_ref();
     let named = |team: &&Arc<SwarmTeam>| {
-        let own = team.look(|coord| coord.plan().swarm.clone());
+        let own = team.with_coordinator(|coord| coord.plan().swarm.clone());
         params.swarm.as_ref().is_none_or(|name| *name == own)
     };
     let members = match team.filter(named) {
-        Some(_) => view(peers).await?.map(|view| view.members),
+        Some(_) => swarm_view(peers).await?.map(|view| view.members),
         None => None,
     };
     let found = members.unwrap_or_default().into_iter().map(|seat| Peer {
@@ -330,9 +350,9 @@ pub(crate) async fn discover(
 }
 
 /// Returns the swarm's state as its coordinator sees it. `None`: the manifest has no Swarm.
-pub(crate) async fn view(peers: &SwarmServices) -> Result<Option<SwarmView>, KernelError> {
-    match peers.calls.team.as_ref().filter(|team| !team.leads()) {
-        Some(team) => runs::view(&peers.calls, team).await,
+pub(crate) async fn swarm_view(peers: &SwarmServices) -> Result<Option<SwarmView>, KernelError> {
+    match peers.calls.team.as_ref().filter(|team| !team.is_coordinator()) {
+        Some(team) => runs::fetch_view(&peers.calls, team).await,
         None => Ok(view_here(peers)),
     }
 }
@@ -340,14 +360,14 @@ pub(crate) async fn view(peers: &SwarmServices) -> Result<Option<SwarmView>, Ker
 /// Returns the swarm's state on the host that coordinates it.
 pub(crate) fn view_here(peers: &SwarmServices) -> Option<SwarmView> {
     let team = peers.calls.team.as_ref()?;
-    let mut view = team.look(SwarmView::of);
+    let mut view = team.with_coordinator(SwarmView::from_coordinator);
     for member in &mut view.members {
         if !tries::is_found(peers, &member.identity) {
             let elsewhere = !tries::is_here(peers, &member.identity)
                 && peers
                     .elsewhere
                     .as_ref()
-                    .is_some_and(|there| there.place(&identity_name(&member.identity)).is_some());
+                    .is_some_and(|there| there.member_route(&identity_name(&member.identity)).is_some());
             member.status = "unavailable".to_owned();
             let reason = if elsewhere {
                 "unreachable"

@@ -67,7 +67,7 @@ pub fn fact_of(event: &RecordedEvent) -> Option<SwarmFact> {
     serde_json::from_slice(&content.bytes).ok() // silent-ok: an event of before there were facts
 }
 
-const fn word(status: TaskStatus) -> &'static str {
+const fn status_name(status: TaskStatus) -> &'static str {
     match status {
         TaskStatus::Completed => "completed",
         TaskStatus::Failed => "failed",
@@ -75,13 +75,13 @@ const fn word(status: TaskStatus) -> &'static str {
     }
 }
 
-fn reason(outcome: &TaskOutcome) -> Option<&str> {
+fn outcome_reason(outcome: &TaskOutcome) -> Option<&str> {
     outcome.fault.as_ref().map(|fault| &*fault.reason)
 }
 
 impl SwarmRecordBook {
     /// Learns from a fact what later events of its run and task say.
-    pub(super) fn see(&mut self, plan: &Plan, fact: &SwarmFact) {
+    pub(super) fn apply_fact(&mut self, plan: &Plan, fact: &SwarmFact) {
         match fact {
             SwarmFact::Run { run, origin, .. } => {
                 self.runs.insert(run.clone(), Origin::read(origin));
@@ -118,7 +118,7 @@ impl SwarmRecordBook {
         }
     }
 
-    fn forget(&mut self, fact: &SwarmFact) {
+    fn forget_fact(&mut self, fact: &SwarmFact) {
         if let SwarmFact::Ended { result } = fact {
             self.runs.remove(&result.task_id);
             self.tasks
@@ -127,24 +127,24 @@ impl SwarmRecordBook {
     }
 
     /// The event of a fact.
-    pub(super) fn draft(
+    pub(super) fn event_draft(
         &mut self,
         plan: &Plan,
         (scribe, chains): (&JournalWriter, &SwarmChains),
         fact: &SwarmFact,
         asked: Option<&DelegationRequest>,
     ) -> Draft {
-        self.see(plan, fact);
+        self.apply_fact(plan, fact);
         let bytes = canonical(fact);
         let hash = digest(&bytes);
-        let (task, run) = self.place(fact);
+        let (task, run) = self.event_subject(fact);
         let known = task
             .and_then(|task| self.tasks.get(task))
             .cloned()
             .unwrap_or_default();
         let origin = run.as_ref().and_then(|run| self.runs.get(run)).copied();
         let session = chains.home.or(origin.map(|origin| origin.session));
-        let thread = session.map_or(chains.root, Thread::of);
+        let thread = session.map_or(chains.root, Thread::for_session);
         let session = task
             .filter(|_| known.attempts > 0)
             .map(|task| session_of(task, known.attempts).0);
@@ -160,7 +160,7 @@ impl SwarmRecordBook {
             task_id: task.or(run.as_ref()).map(|task| task.as_str().to_owned()),
             ..SwarmProgress::default()
         };
-        fill(&mut payload, fact, &known);
+        fill_payload(&mut payload, fact, &known);
         if let SwarmFact::Began { who, .. } = fact {
             payload.provider = plan.seat(*who).and_then(|seat| seat.asks.clone());
         }
@@ -169,14 +169,16 @@ impl SwarmRecordBook {
             payload.request_hash = Some(asked.request_hash);
             payload.request_id = Some(asked.request_id.as_str().to_owned());
         }
-        let draft = drafted(scribe, &thread.child(scribe.clock().uuid()), fact, payload);
-        let draft = draft.content(hash, bytes).answers(answers.map(|asked| asked.key));
-        self.forget(fact);
+        let draft = drafted(scribe, &thread.child(scribe.clock().new_uuid()), fact, payload);
+        let draft = draft
+            .with_content(hash, bytes)
+            .with_answer_key(answers.map(|asked| asked.key));
+        self.forget_fact(fact);
         draft
     }
 
     /// The task and the run that a fact is about.
-    fn place<'f>(&self, fact: &'f SwarmFact) -> (Option<&'f TaskId>, Option<TaskId>) {
+    fn event_subject<'f>(&self, fact: &'f SwarmFact) -> (Option<&'f TaskId>, Option<TaskId>) {
         let of_task = |task: &'f TaskId| {
             let run = self.tasks.get(task).and_then(|known| known.run.clone());
             (Some(task), run)
@@ -202,19 +204,19 @@ impl SwarmRecordBook {
 /// The event of a fact's type.
 fn drafted(scribe: &JournalWriter, thread: &Thread, fact: &SwarmFact, payload: SwarmProgress) -> Draft {
     match fact {
-        SwarmFact::Run { .. } => scribe.entry(thread, &payload.as_run()),
-        SwarmFact::Delegated { .. } => scribe.entry(thread, &delegated(payload)),
+        SwarmFact::Run { .. } => scribe.draft_event(thread, &payload.as_run()),
+        SwarmFact::Delegated { .. } => scribe.draft_event(thread, &delegated(payload)),
         SwarmFact::Began { .. }
         | SwarmFact::TryEnded { .. }
         | SwarmFact::Word { .. }
         | SwarmFact::Shared { .. }
-        | SwarmFact::Told { .. } => scribe.entry(thread, &payload.as_try()),
-        SwarmFact::Reported { .. } => scribe.entry(thread, &reported(payload)),
-        SwarmFact::DeadLettered { .. } => scribe.entry(thread, &payload.as_dead_lettered()),
-        SwarmFact::Refused { .. } => scribe.entry(thread, &payload.as_refused()),
-        SwarmFact::Circuit { .. } => scribe.entry(thread, &payload.as_circuit()),
-        SwarmFact::Aggregated { .. } => scribe.entry(thread, &payload.as_aggregated()),
-        SwarmFact::Ended { .. } => scribe.entry(thread, &payload.as_ended()),
+        | SwarmFact::Told { .. } => scribe.draft_event(thread, &payload.as_try()),
+        SwarmFact::Reported { .. } => scribe.draft_event(thread, &reported(payload)),
+        SwarmFact::DeadLettered { .. } => scribe.draft_event(thread, &payload.as_dead_lettered()),
+        SwarmFact::Refused { .. } => scribe.draft_event(thread, &payload.as_refused()),
+        SwarmFact::Circuit { .. } => scribe.draft_event(thread, &payload.as_circuit()),
+        SwarmFact::Aggregated { .. } => scribe.draft_event(thread, &payload.as_aggregated()),
+        SwarmFact::Ended { .. } => scribe.draft_event(thread, &payload.as_ended()),
     }
 }
 
@@ -255,13 +257,13 @@ fn reported(said: SwarmProgress) -> SwarmReported {
 }
 
 /// What this fact says.
-fn fill(payload: &mut SwarmProgress, fact: &SwarmFact, known: &RecordedTask) {
+fn fill_payload(payload: &mut SwarmProgress, fact: &SwarmFact, known: &RecordedTask) {
     match fact {
         SwarmFact::Run { .. } | SwarmFact::Delegated { .. } => {}
         SwarmFact::Began { .. } => payload.state = Some("began".to_owned()),
         SwarmFact::Word { status, .. } => {
             payload.state = Some("reported".to_owned());
-            payload.status = Some(word(*status).to_owned());
+            payload.status = Some(status_name(*status).to_owned());
         }
         SwarmFact::Told { .. } => payload.state = Some("told".to_owned()),
         SwarmFact::Shared { .. } => payload.state = Some("shared".to_owned()),
@@ -279,8 +281,8 @@ fn fill(payload: &mut SwarmProgress, fact: &SwarmFact, known: &RecordedTask) {
         SwarmFact::Reported {
             outcome, duration_ms, ..
         } => {
-            payload.status = Some(word(outcome.status).to_owned());
-            payload.reason = reason(outcome).map(str::to_owned);
+            payload.status = Some(status_name(outcome.status).to_owned());
+            payload.reason = outcome_reason(outcome).map(str::to_owned);
             payload.duration_ms = Some(*duration_ms);
             payload.token_usage = Some(known.tokens);
             payload.cost_microusd = Some(known.cost_microusd);
@@ -299,11 +301,11 @@ fn fill(payload: &mut SwarmProgress, fact: &SwarmFact, known: &RecordedTask) {
             payload.state = Some(state.to_owned());
         }
         SwarmFact::Aggregated { outcome, .. } => {
-            payload.status = Some(word(outcome.status).to_owned());
-            payload.reason = reason(outcome).map(str::to_owned);
+            payload.status = Some(status_name(outcome.status).to_owned());
+            payload.reason = outcome_reason(outcome).map(str::to_owned);
         }
         SwarmFact::Ended { result } => {
-            payload.status = Some(word(result.status).to_owned());
+            payload.status = Some(status_name(result.status).to_owned());
             payload.reason = result.error.as_ref().map(|fault| fault.reason.to_string());
             payload.duration_ms = Some(result.duration_ms);
             // The tasks' own reports have counted them.

@@ -16,15 +16,15 @@ pub(crate) type SharedStoreReply = Result<(String, Value), (String, Option<Value
 
 impl SwarmTeam {
     /// The member's run shares a store.
-    pub(crate) fn shares(&self, member: &Member) -> bool {
-        self.look(|coord| coord.shared(&member.task).is_some())
+    pub(crate) fn shares_store(&self, member: &Member) -> bool {
+        self.with_coordinator(|coord| coord.shared_values(&member.task).is_some())
     }
 
     /// Puts a value into it; durable when this returns.
     ///
     /// # Errors
     /// It can't be recorded.
-    pub(crate) async fn share(
+    pub(crate) async fn put_shared_value(
         &self,
         member: &Member,
         (key, value, version): (Option<String>, Value, Option<u64>),
@@ -33,8 +33,8 @@ impl SwarmTeam {
             return Ok(Err(("the store `swarm` needs a `key`".to_owned(), None)));
         };
         let mut own = 0;
-        let kept = self.act(None, |coord, _| {
-            let (version, effects) = coord.share(&member.task, &key, value, version)?;
+        let kept = self.queue_decision(None, |coord, _| {
+            let (version, effects) = coord.share_value(&member.task, &key, value, version)?;
             own = version;
             Ok::<_, NotShared>(effects)
         });
@@ -62,8 +62,8 @@ impl SwarmTeam {
 
     /// Reads one key, or all of them where there is none of that name.
     pub(crate) fn read_shared(&self, member: &Member, key: &str) -> SharedStoreReply {
-        self.look(|coord| {
-            let Some(shared) = coord.shared(&member.task) else {
+        self.with_coordinator(|coord| {
+            let Some(shared) = coord.shared_values(&member.task) else {
                 return Err(("your run shares no store".to_owned(), None));
             };
             let one = shared.get_key_value(key);
@@ -83,7 +83,7 @@ impl SwarmTeam {
                     Value::String(text) => text.clone(),
                     other => other.to_string(),
                 };
-                words::marked(&of.member, &format!("{key} (version {}): {value}", of.version))
+                words::mark_text(&of.member, &format!("{key} (version {}): {value}", of.version))
             });
             Ok((texts.collect::<Vec<_>>().join("\n"), json!({"hits": hits})))
         })

@@ -82,7 +82,7 @@ struct ReportArgs {
 }
 
 /// The tools as the catalog has them.
-pub(crate) fn specs() -> [Tool; 3] {
+pub(crate) fn tool_declarations() -> [Tool; 3] {
     let text = |about: &str| json!({"type": "string", "minLength": 1, "description": about});
     let delegate = json!({"type": "object", "required": ["task"], "additionalProperties": false, "properties": {
         "task": text("What is to be done, in words."),
@@ -104,19 +104,19 @@ pub(crate) fn specs() -> [Tool; 3] {
     let acts = json!({"readOnlyHint": false, "destructiveHint": false, "idempotentHint": true, "openWorldHint": true});
     let reads = json!({"readOnlyHint": true, "destructiveHint": false, "idempotentHint": true, "openWorldHint": true});
     [
-        tool(
+        declare_tool(
             DELEGATE,
             "Gives a task to a member of your swarm and returns its result.",
             delegate,
             &acts,
         ),
-        tool(
+        declare_tool(
             ASK,
             "Asks another member of your swarm and returns its answer.",
             ask,
             &reads,
         ),
-        tool(
+        declare_tool(
             REPORT,
             "Ends your own task with this result, once.",
             report,
@@ -125,7 +125,7 @@ pub(crate) fn specs() -> [Tool; 3] {
     ]
 }
 
-fn tool(name: &str, about: &str, schema: Value, hints: &Value) -> Tool {
+fn declare_tool(name: &str, about: &str, schema: Value, hints: &Value) -> Tool {
     Tool {
         name: name.to_owned(),
         version: None,
@@ -144,7 +144,7 @@ fn tool(name: &str, about: &str, schema: Value, hints: &Value) -> Tool {
     }
 }
 
-fn reply(text: String, structured: Value, is_error: bool) -> RunOutcome {
+fn structured_outcome(text: String, structured: Value, is_error: bool) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,
@@ -153,22 +153,22 @@ fn reply(text: String, structured: Value, is_error: bool) -> RunOutcome {
     }
 }
 
-fn refused(refusal: &SwarmTaskRefusal) -> RunOutcome {
+fn refused_outcome(refusal: &SwarmTaskRefusal) -> RunOutcome {
     not_taken(refusal.code, refusal.reason, &refusal.message)
 }
 
 fn not_taken(code: i64, reason: &str, message: &str) -> RunOutcome {
     let error = json!({"error": {"code": code, "reason": reason}, "status": "failed"});
-    reply(format!("not taken ({reason}): {message}"), error, true)
+    structured_outcome(format!("not taken ({reason}): {message}"), error, true)
 }
 
-fn bad(error: &serde_json::Error) -> RunOutcome {
+fn bad_arguments(error: &serde_json::Error) -> RunOutcome {
     let structured = json!({"error": {"code": -32602, "reason": "bad_arguments"}, "status": "failed"});
-    reply(format!("bad arguments: {error}"), structured, true)
+    structured_outcome(format!("bad arguments: {error}"), structured, true)
 }
 
 /// A task's result as its asker reads it.
-fn told(result: &TaskResult) -> RunOutcome {
+fn task_outcome(result: &TaskResult) -> RunOutcome {
     let is_error = result.status == TaskStatus::Failed;
     let mut facts = json!({
         "task_id": result.task_id, "member": result.member, "status": result.status,
@@ -178,7 +178,7 @@ fn told(result: &TaskResult) -> RunOutcome {
     if let (Some(data), Some(Value::Object(inner))) = (&result.data, facts.get_mut("result")) {
         inner.insert("data".to_owned(), data.clone());
     }
-    let mut text = words::marked(&result.member, &result.text);
+    let mut text = words::mark_text(&result.member, &result.text);
     if let Some(fault) = &result.error {
         if let Value::Object(facts) = &mut facts {
             facts.insert(
@@ -188,7 +188,7 @@ fn told(result: &TaskResult) -> RunOutcome {
         }
         text = format!("the task failed ({}): {}", fault.reason, fault.message);
     }
-    reply(text, facts, is_error)
+    structured_outcome(text, facts, is_error)
 }
 
 /// A run's result as the Claw reads it.
@@ -196,9 +196,9 @@ fn run_told(result: &RunResult) -> RunOutcome {
     let is_error = result.status == TaskStatus::Failed;
     let text = match &result.error {
         Some(fault) if is_error => format!("the swarm failed ({}): {}", fault.reason, fault.message),
-        _ => words::marked(&result.swarm, &result.text),
+        _ => words::mark_text(&result.swarm, &result.text),
     };
-    reply(text, json!(result), is_error)
+    structured_outcome(text, json!(result), is_error)
 }
 
 /// The tools of the asker that the task may use: its own wish within what the asker has.
@@ -211,13 +211,13 @@ fn tools_of(member: Option<&Member>, wished: Option<Vec<String>>) -> Option<Vec<
 }
 
 /// Millionths of a dollar; what can't be counted is no money.
-fn microusd(usd: f64) -> u64 {
+fn usd_to_microusd(usd: f64) -> u64 {
     clawk_policy::micro_usd(usd).unwrap_or(0)
 }
 
 impl SwarmTeam {
     /// The names of these tools that a turn is offered.
-    pub(crate) fn offers(member: Option<&Member>) -> Vec<&'static str> {
+    pub(crate) fn offered_names(member: Option<&Member>) -> Vec<&'static str> {
         let Some(member) = member else {
             return vec![DELEGATE];
         };
@@ -246,22 +246,22 @@ impl SwarmTeam {
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let arguments = Value::Object(arguments.clone());
-        calling.rank.turn(cancel).await?;
+        calling.rank.wait_for_turn(cancel).await?;
         let run = || derived(calling.request_id, "run");
         let asker = calling.member.map_or_else(run, |member| member.task.clone());
         self.note_asker(&asker, calling.made_from);
         match tool {
             DELEGATE => match serde_json::from_value::<DelegateArgs>(arguments) {
                 Ok(wanted) => self.call_delegate(calling, wanted, cancel).await,
-                Err(error) => Ok(bad(&error)),
+                Err(error) => Ok(bad_arguments(&error)),
             },
             ASK => match serde_json::from_value::<AskPeerArgs>(arguments) {
                 Ok(asked) => self.call_ask(calling, asked, cancel).await,
-                Err(error) => Ok(bad(&error)),
+                Err(error) => Ok(bad_arguments(&error)),
             },
             _ => match serde_json::from_value::<ReportArgs>(arguments) {
                 Ok(report) => self.call_report(calling, &report).await,
-                Err(error) => Ok(bad(&error)),
+                Err(error) => Ok(bad_arguments(&error)),
             },
         }
     }
@@ -281,7 +281,10 @@ impl SwarmTeam {
             tools: tools_of(calling.member, wanted.tools),
             timeout_ms: wanted.timeout_ms,
             tokens: wanted.budget.as_ref().and_then(|budget| budget.tokens),
-            cost_microusd: wanted.budget.and_then(|budget| budget.cost_usd).map(microusd),
+            cost_microusd: wanted
+                .budget
+                .and_then(|budget| budget.cost_usd)
+                .map(usd_to_microusd),
         };
         let Some(member) = calling.member else {
             return self
@@ -296,19 +299,21 @@ impl SwarmTeam {
             wish,
             wait,
         };
-        let given = self.delegate(&member.task, wanted);
-        calling.rank.done();
+        let given = self.delegate_task(&member.task, wanted);
+        calling.rank.mark_done();
         match given {
-            Err(refusal) => Ok(refused(&refusal)),
+            Err(refusal) => Ok(refused_outcome(&refusal)),
             Ok(_later) if !wait => {
                 let facts = json!({"task_id": task, "status": "submitted"});
-                Ok(reply(
+                Ok(structured_outcome(
                     "submitted; its report comes as a message".to_owned(),
                     facts,
                     false,
                 ))
             }
-            Ok(result) => awaited(result, cancel).await.map(|result| told(&result)),
+            Ok(result) => await_result(result, cancel)
+                .await
+                .map(|result| task_outcome(&result)),
         }
     }
 
@@ -327,14 +332,14 @@ impl SwarmTeam {
                 reason: "not_for_a_run",
                 message: "`tools`, `timeout_ms`, `budget` and `wait: false` are for tasks of members; a run has the limits of the Swarm".to_owned(),
             };
-            return Ok(refused(&refusal));
+            return Ok(refused_outcome(&refusal));
         }
         let run: TaskId = derived(calling.request_id, "run");
-        let mut origin = Origin::own(calling.session, calling.role);
-        let lent = match runs::lend(calling.calls, self, &run, &mut origin) {
+        let mut origin = Origin::from_session(calling.session, calling.role);
+        let lent = match runs::reserve_run(calling.calls, self, &run, &mut origin) {
             Ok(lent) => lent,
             Err(error) => {
-                calling.rank.done();
+                calling.rank.mark_done();
                 return Ok(not_taken(
                     ErrorCode::QuotaExceeded.code(),
                     "quota",
@@ -350,10 +355,10 @@ impl SwarmTeam {
             origin,
             asked: None,
         };
-        let taken = runs::give(calling.calls, self, given).await;
-        calling.rank.done();
+        let taken = runs::give_run(calling.calls, self, given).await;
+        calling.rank.mark_done();
         let result = match taken {
-            Ok(AssignmentOutcome::Open(ended)) => awaited(ended, cancel).await,
+            Ok(AssignmentOutcome::Open(ended)) => await_result(ended, cancel).await,
             Ok(AssignmentOutcome::Ended(result)) => {
                 if let Some(lent) = lent {
                     let settled = lent.settle_once(calling.calls, self, &result).await;
@@ -396,20 +401,20 @@ impl SwarmTeam {
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let Some(member) = calling.member else {
-            return Ok(reply(
+            return Ok(structured_outcome(
                 "only a member of a swarm has peers".to_owned(),
                 json!({}),
                 true,
             ));
         };
         let task = derived(calling.request_id, "task");
-        let given = self.ask(&member.task, task, &asked.to, asked.question);
-        calling.rank.done();
+        let given = self.ask_peer(&member.task, task, &asked.to, asked.question);
+        calling.rank.mark_done();
         match given {
-            Err(refusal) => Ok(refused(&refusal)),
+            Err(refusal) => Ok(refused_outcome(&refusal)),
             Ok(result) => {
-                let result = awaited(result, cancel).await?;
-                let outcome = told(&result);
+                let result = await_result(result, cancel).await?;
+                let outcome = task_outcome(&result);
                 Ok(RunOutcome {
                     structured: Some(json!({"member": result.member, "text": result.text})),
                     ..outcome
@@ -424,16 +429,16 @@ impl SwarmTeam {
         report: &ReportArgs,
     ) -> Result<RunOutcome, RunError> {
         let Some(member) = calling.member else {
-            return Ok(reply(
+            return Ok(structured_outcome(
                 "you work on no task that could be reported".to_owned(),
                 json!({}),
                 true,
             ));
         };
         let mut met = ReportReception::Unknown;
-        let kept = self.act(None, |coord, _| {
+        let kept = self.queue_decision(None, |coord, _| {
             let (reception, effects) =
-                coord.report(&member.task, Some(&member.name), report.status, &report.result);
+                coord.accept_report(&member.task, Some(&member.name), report.status, &report.result);
             met = reception;
             Ok::<_, std::convert::Infallible>(effects)
         });
@@ -443,7 +448,7 @@ impl SwarmTeam {
         }
         let reason = match met {
             ReportReception::Taken => {
-                return Ok(reply(
+                return Ok(structured_outcome(
                     "reported; your task ends with this turn".to_owned(),
                     json!({"acknowledged": true}),
                     false,
@@ -452,7 +457,7 @@ impl SwarmTeam {
             ReportReception::Duplicate => "already_reported",
             other => other.reason().unwrap_or("unknown_task"),
         };
-        Ok(reply(
+        Ok(structured_outcome(
             format!("not taken: {reason}"),
             json!({"acknowledged": false, "reason": reason}),
             true,
@@ -461,7 +466,7 @@ impl SwarmTeam {
 }
 
 /// Waits for a result, as long as the call may.
-async fn awaited<T>(result: oneshot::Receiver<T>, cancel: &CancellationToken) -> Result<T, RunError> {
+async fn await_result<T>(result: oneshot::Receiver<T>, cancel: &CancellationToken) -> Result<T, RunError> {
     tokio::select! {
         biased;
         result = result => result.map_err(|_| RunError::Cancelled), // silent-ok: the swarm has ended

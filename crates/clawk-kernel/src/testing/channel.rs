@@ -59,7 +59,7 @@ impl ScriptedChannel {
 }
 
 impl ChannelDelivery for ScriptedChannel {
-    fn deliver<'a>(
+    fn deliver_answer<'a>(
         &'a self,
         out: &'a OutgoingAnswer,
         cancel: &'a CancellationToken,

@@ -389,9 +389,9 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 }
 
 impl Journal for MemJournal {
-    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
+    fn submit_batch(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
         let (sender, ticket) = JournalTicket::new();
-        if let Some(fault) = batch.fault() {
+        if let Some(fault) = batch.find_fault() {
             return Err(fault);
         }
         if let Some(waiting) = &mut self.lock().waiting {
@@ -407,11 +407,11 @@ impl Journal for MemJournal {
         Ok(ticket)
     }
 
-    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+    fn watch_commits(&self) -> tokio::sync::watch::Receiver<u64> {
         self.1.subscribe()
     }
 
-    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
+    fn scan_events(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         let limit = if scan.limit == 0 { 1000 } else { scan.limit };
         let mut inner = self.lock();
         if let (Some(session), 0) = (scan.session, scan.after_row) {
@@ -454,7 +454,7 @@ impl Journal for MemJournal {
         })))
     }
 
-    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn read_content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         let inner = self.lock();
         let contents = inner.events.iter().filter_map(|event| event.content.as_ref());
         let found = contents
@@ -475,13 +475,13 @@ impl Journal for MemJournal {
         ready(Ok(open))
     }
 
-    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn message_session(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let inner = self.lock();
         let found = inner.inbox.iter().find(|(open, _)| open.message == id);
         ready(Ok(found.map(|(open, _)| open.session)))
     }
 
-    fn arrived(
+    fn find_arrival(
         &self,
         channel: &str,
         platform_id: &str,
@@ -494,11 +494,18 @@ impl Journal for MemJournal {
             .map(|(known, _)| known)))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation_session(
+        &self,
+        key: &ConversationKey,
+    ) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         ready(Ok(self.lock().boxes.conversations.get(key).copied()))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed_answers(
+        &self,
+        channel: &str,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let mut heads: Vec<OutboxRow> = Vec::new();
         for row in &self.lock().boxes.outbox {
             let known = heads
@@ -513,12 +520,12 @@ impl Journal for MemJournal {
         ready(Ok(heads))
     }
 
-    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn read_outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let rows = self.lock().boxes.outbox.iter().take(limit).cloned().collect();
         ready(Ok(rows))
     }
 
-    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn list_sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         let inner = self.lock();
         let mut rows: Vec<SessionRow> = inner
             .chains

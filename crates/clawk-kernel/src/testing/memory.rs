@@ -39,11 +39,11 @@ fn meets(content: &str, text: &str) -> bool {
 }
 
 impl Memory for MemMemory {
-    fn check(&self, _: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, _: &Store) -> Result<(), MemoryError> {
         Ok(())
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         _: &'a Scope,
@@ -56,7 +56,7 @@ impl Memory for MemMemory {
             StoreQuery::Key(key) => hit.entry.key.as_ref().unwrap_or(&hit.entry.id) == key,
             StoreQuery::Between(from, to) => from <= at && at <= to,
         });
-        let mine = found.filter(|(_, hit)| ask.whose.holds(&hit.mark.whose));
+        let mine = found.filter(|(_, hit)| ask.whose.includes_owner(&hit.mark.whose));
         let hits = mine.take(ask.limit).map(|(_, hit)| hit.clone()).collect();
         let used = matches!(ask.query, StoreQuery::Text(_)).then_some(SearchMethod::FullText);
         ready(Ok(EntrySearchResult {
@@ -66,7 +66,7 @@ impl Memory for MemMemory {
         }))
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         _: &'a Scope,
@@ -103,11 +103,15 @@ impl Memory for MemMemory {
         ready(Ok(ids))
     }
 
-    fn old<'a>(&'a self, _: &'a Store, _: &'a Scope) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
+    fn compaction_candidates<'a>(
+        &'a self,
+        _: &'a Store,
+        _: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         ready(Ok(Vec::new()))
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         _: &'a Scope,
@@ -129,7 +133,7 @@ impl Memory for MemMemory {
         ready(Ok((before, after)))
     }
 
-    fn retain<'a>(&'a self, _: &'a Store, _: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(&'a self, _: &'a Store, _: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         ready(Ok(0))
     }
 
@@ -144,17 +148,21 @@ impl Memory for MemMemory {
         let entries = stores.entry(store.name.clone()).or_default();
         let found = entries
             .iter()
-            .position(|(_, hit)| hit.entry.id == id && whose.holds(&hit.mark.whose));
+            .position(|(_, hit)| hit.entry.id == id && whose.includes_owner(&hit.mark.whose));
         ready(Ok(found.map(|at| entries.remove(at).1)))
     }
 
-    fn count<'a>(&'a self, store: &'a Store, _: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        _: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let stores = self.0.lock().unwrap();
         let count = stores.get(&store.name).map_or(0, Vec::len);
         ready(Ok(u64::try_from(count).unwrap()))
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         _: &'a Store,
         _: &'a str,

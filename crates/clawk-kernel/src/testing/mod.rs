@@ -87,7 +87,7 @@ impl Clock for TestClock {
         u64::try_from(self.now_us.load(Ordering::SeqCst)).unwrap_or(0)
     }
 
-    fn uuid(&self) -> Uuid {
+    fn new_uuid(&self) -> Uuid {
         let id = self.ids.fetch_add(1, Ordering::SeqCst);
         uuid::Builder::from_unix_timestamp_millis(1_767_323_045_000, &{
             let mut bytes = [0u8; 10];
@@ -99,7 +99,7 @@ impl Clock for TestClock {
         .into_uuid()
     }
 
-    fn random(&self) -> u64 {
+    fn random_u64(&self) -> u64 {
         0
     }
 
@@ -210,7 +210,7 @@ impl Rig {
                 workdir: self.workdir.clone(),
                 origin: self.origin.clone(),
                 sandbox: clawk_plan::PlanDefaults::default(),
-                own: clawk_plan::RuntimeFiles::nothing(),
+                own: clawk_plan::RuntimeFiles::empty(),
                 suggestions: None,
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),

@@ -136,7 +136,7 @@ impl ScriptedModel {
 }
 
 impl ModelProvider for ScriptedModel {
-    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn check_reachable(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         let down = self.down.load(Ordering::SeqCst);
         let fault = || Err(Self::fault(FaultKind::Unreachable, "connection refused"));
         Box::pin(std::future::ready(if down { fault() } else { Ok(()) }))

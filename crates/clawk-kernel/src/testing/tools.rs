@@ -184,7 +184,7 @@ impl TestRunner {
         self.made_from.lock().unwrap().push(permit.made_from().to_vec());
         let mut behaviour = self.behaviour(permit.tool());
         while let Behaviour::Reach(reached, then) = behaviour {
-            permit.connections().tell(reached);
+            permit.connections().add_connections(reached);
             behaviour = *then;
         }
         // Counted only for who asks: a measurement makes thousands of runs.
@@ -263,7 +263,7 @@ impl ToolRunner for TestRunner {
         tool.starts_with("memory-") || tool == "context-write"
     }
 
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         let hint = self.read_only.lock().unwrap().iter().any(|name| name == tool);
         let trusted_annotations = if hint {
             json!({"readOnlyHint": true})
@@ -293,14 +293,14 @@ impl ToolRunner for TestRunner {
         Box::pin(std::future::ready(Ok(names)))
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         _: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         _: &Path,
     ) -> Result<(), SandboxRefusal> {
-        plan.available()?;
+        plan.check_available()?;
         match arguments.get("command").and_then(Value::as_str) {
             Some(command) => plan.preflight(&Request::Shell { command }),
             None => Ok(()),
@@ -322,7 +322,7 @@ impl ToolRunner for TestRunner {
         })
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         let line = format!("{} {}", look.tool, json!(look.arguments));
         Box::pin(std::future::ready(ExecutorPreview {
             lines: vec![PreviewLine::fact(&line)],
@@ -335,20 +335,20 @@ impl ToolRunner for TestRunner {
     }
 
     /// Where it is asked for: a thread would have an order of its own.
-    fn places<'a>(
+    fn locate_paths<'a>(
         &'a self,
         _: InspectedCall<'a>,
         search: PathSearch,
     ) -> BoxFuture<'a, clawk_policy::path::RealLocations> {
-        Box::pin(std::future::ready(place::find(&search)))
+        Box::pin(std::future::ready(place::resolve_paths_blocking(&search)))
     }
 
-    fn mend(&self, tool: &str) -> ReconcileMethod {
+    fn reconcile_method(&self, tool: &str) -> ReconcileMethod {
         let mends = self.mends.lock().unwrap();
         mends.get(tool).map(|(way, _)| way.clone()).unwrap_or_default()
     }
 
-    fn check<'a>(
+    fn run_check<'a>(
         &'a self,
         permit: Permit,
         _: &'a CancellationToken,

@@ -22,7 +22,7 @@ async fn nothing_runs_until_somebody_says_yes() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), 1)));
-    let question = kernel.questions().recv().await.unwrap();
+    let question = kernel.subscribe_questions().recv().await.unwrap();
     assert_eq!(
         (question.tool.as_str(), question.rule_id.as_deref()),
         ("write", Some("ask"))
@@ -32,15 +32,15 @@ async fn nothing_runs_until_somebody_says_yes() {
         rig.journal.kinds().contains(&kind::APPROVAL_REQUESTED.to_owned()),
         "the question is on record"
     );
-    assert_eq!(kernel.pending().len(), 1);
+    assert_eq!(kernel.pending_questions().len(), 1);
     assert!(
         kernel
-            .answer(&id(1), ApprovalAnswer::Approve, Some("go".to_owned()), "ann")
+            .answer_question(&id(1), ApprovalAnswer::Approve, Some("go".to_owned()), "ann")
             .await
     );
     call.await.unwrap().unwrap();
     assert_eq!(rig.runner.runs().len(), 1);
-    assert_eq!(kernel.pending().len(), 0);
+    assert_eq!(kernel.pending_questions().len(), 0);
 }
 
 #[tokio::test]
@@ -51,7 +51,9 @@ async fn r18_an_answer_right_behind_the_call_is_not_lost() {
     // The call's future has not been polled when the answer is given.
     let call = kernel.call(session, params("write", json!({}), 1));
     let (outcome, taken) = tokio::join!(call, async {
-        kernel.answer(&id(1), ApprovalAnswer::Approve, None, "ann").await
+        kernel
+            .answer_question(&id(1), ApprovalAnswer::Approve, None, "ann")
+            .await
     });
     assert!(taken);
     outcome.unwrap();
@@ -62,7 +64,11 @@ async fn r18_an_answer_to_nothing_never_approves_a_later_call() {
     let rig = rig(asking(json!({"timeout_seconds": 1})));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    assert!(!kernel.answer(&id(1), ApprovalAnswer::Approve, None, "eve").await);
+    assert!(
+        !kernel
+            .answer_question(&id(1), ApprovalAnswer::Approve, None, "eve")
+            .await
+    );
     tokio::time::pause();
     let error = kernel
         .call(session, params("write", json!({}), 1))
@@ -81,11 +87,11 @@ async fn r18_the_first_answer_counts() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(session, params("write", json!({}), 1)));
-    kernel.questions().recv().await.unwrap();
+    kernel.subscribe_questions().recv().await.unwrap();
     let asked = id(1);
     let (first, second) = tokio::join!(
-        kernel.answer(&asked, ApprovalAnswer::Deny, Some("no".to_owned()), "ann"),
-        kernel.answer(&asked, ApprovalAnswer::Approve, None, "bob"),
+        kernel.answer_question(&asked, ApprovalAnswer::Deny, Some("no".to_owned()), "ann"),
+        kernel.answer_question(&asked, ApprovalAnswer::Approve, None, "bob"),
     );
     assert_eq!((first, second), (true, false));
     let error = call.await.unwrap().unwrap_err();
@@ -145,19 +151,21 @@ async fn r13_supervised_asks_for_effects_whatever_a_rule_allows_and_a_grant_spar
         .call(session, params("echo", json!({"text": "free"}), 1))
         .await
         .unwrap();
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({}), 2)));
     soon(questions.recv()).await.unwrap();
     assert!(
         kernel
-            .answer(&id(2), ApprovalAnswer::ApproveForSession, None, "ann")
+            .answer_question(&id(2), ApprovalAnswer::ApproveForSession, None, "ann")
             .await
     );
     call.await.unwrap().unwrap();
     kernel.call(session, params("write", json!({}), 3)).await.unwrap();
     let wider = tokio::spawn(kernel.call(session, params("write", json!({"n": 2}), 5)));
     soon(questions.recv()).await.unwrap();
-    kernel.answer(&id(5), ApprovalAnswer::Deny, None, "ann").await;
+    kernel
+        .answer_question(&id(5), ApprovalAnswer::Deny, None, "ann")
+        .await;
     wider
         .await
         .unwrap()
@@ -165,7 +173,9 @@ async fn r13_supervised_asks_for_effects_whatever_a_rule_allows_and_a_grant_spar
     let other = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(other, params("write", json!({}), 4)));
     soon(questions.recv()).await.unwrap();
-    kernel.answer(&id(4), ApprovalAnswer::Deny, None, "ann").await;
+    kernel
+        .answer_question(&id(4), ApprovalAnswer::Deny, None, "ann")
+        .await;
     call.await.unwrap().unwrap_err();
 }
 
@@ -175,7 +185,7 @@ async fn a_stop_ends_a_question_without_running_anything() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(session, params("write", json!({}), 1)));
-    kernel.questions().recv().await.unwrap();
+    kernel.subscribe_questions().recv().await.unwrap();
     assert!(
         !kernel.shutdown("test", 100).await,
         "a waiting question is work in flight"

@@ -307,10 +307,16 @@ async fn the_journal_says_how_old_another_hosts_answer_is_and_not_its_time() {
         rig.clock.set_off_ms(off_ms);
         rig.journal.age_answers(age_ms * 1000);
         let here = DedupTable::new(rig.clock.clone(), None, true);
-        let key = dedup::key(DedupMethod::Call, &id(1));
-        let found = here.recorded(key, Digest::ZERO, &*rig.journal).await.unwrap();
+        let key = dedup::answer_key(DedupMethod::Call, &id(1));
+        let found = here
+            .recorded_outcome(key, Digest::ZERO, &*rig.journal)
+            .await
+            .unwrap();
         assert_eq!(found.is_some(), answers, "off by {off_ms} ms, {age_ms} ms old");
-        let claim = here.claim(key, Digest::ZERO, &*rig.journal).await.unwrap();
+        let claim = here
+            .claim_request(key, Digest::ZERO, &*rig.journal)
+            .await
+            .unwrap();
         assert_eq!(
             !matches!(claim, Claim::Fresh(_)),
             answers,

@@ -70,13 +70,17 @@ fn teach(rig: &mut Rig, turns: Vec<ModelCompletion>) -> Arc<ScriptedModel> {
 }
 
 async fn turn(kernel: &Kernel, text: &str) -> SessionId {
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send(text).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text(text).await.unwrap();
     while let Some(notice) = session.next_notice().await {
         match notice {
             crate::SessionNotice::Asking(question) => {
                 let id = question.request_id.clone();
-                assert!(kernel.answer(&id, ApprovalAnswer::Approve, None, "ann").await);
+                assert!(
+                    kernel
+                        .answer_question(&id, ApprovalAnswer::Approve, None, "ann")
+                        .await
+                );
             }
             crate::SessionNotice::TurnEnded { .. } => break,
             _ => {}
@@ -263,7 +267,7 @@ async fn session(cra: &CraHandle) -> SessionView {
         owner: "tester".to_owned(),
         id: None,
     };
-    cra.open(new).await.unwrap()
+    cra.open_session(new).await.unwrap()
 }
 
 fn request(session: SessionId, n: u32, execution: Option<CarpExecution>) -> Request {
@@ -306,16 +310,16 @@ async fn execute(
     n: u32,
     execution: Option<CarpExecution>,
 ) -> Result<ExecuteResponse, CarpError> {
-    cra.execute(request(session, n, execution)).await
+    cra.execute_action(request(session, n, execution)).await
 }
 
 #[tokio::test]
 async fn limits_are_spent_by_executions_and_a_restart_forgets_nothing() {
     let rig = governed();
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
-    let resolution = cra.resolve(&request(id, 1, None)).await.unwrap();
+    let resolution = cra.resolve_request(&request(id, 1, None)).await.unwrap();
     assert_eq!(resolution.decision.kind, DecisionType::Partial);
     let note = || run(resolution.resolution_id, "note.write", json!({"text": "x"}));
     let first = execute(&cra, id, 2, note()).await.unwrap();
@@ -325,7 +329,7 @@ async fn limits_are_spent_by_executions_and_a_restart_forgets_nothing() {
 
     // The same session, the same resolution; one of two calls is spent.
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let again = cra.session(id);
     assert!(
         again
@@ -339,7 +343,7 @@ async fn limits_are_spent_by_executions_and_a_restart_forgets_nothing() {
     );
     let spent = execute(&cra, id, 4, note()).await;
     assert!(matches!(spent, Err(CarpError::Denied { .. })), "{spent:?}");
-    let repeated = cra.resolve(&request(id, 1, None)).await;
+    let repeated = cra.resolve_request(&request(id, 1, None)).await;
     assert!(
         matches!(repeated, Err(CarpError::DuplicateRequest(_))),
         "{repeated:?}"
@@ -350,9 +354,13 @@ async fn limits_are_spent_by_executions_and_a_restart_forgets_nothing() {
 async fn a_spent_limit_denies_with_its_reason() {
     let rig = governed();
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
-    let resolution = cra.resolve(&request(id, 1, None)).await.unwrap().resolution_id;
+    let resolution = cra
+        .resolve_request(&request(id, 1, None))
+        .await
+        .unwrap()
+        .resolution_id;
     for n in 2..4 {
         execute(&cra, id, n, run(resolution, "note.write", json!({"text": "x"})))
             .await
@@ -382,18 +390,22 @@ async fn a_spent_limit_denies_with_its_reason() {
 async fn a_yes_over_the_api_holds_for_these_parameters_once() {
     let rig = governed();
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
-    let resolution = cra.resolve(&request(id, 1, None)).await.unwrap().resolution_id;
+    let resolution = cra
+        .resolve_request(&request(id, 1, None))
+        .await
+        .unwrap()
+        .resolution_id;
     let fee = |sum: u32| run(resolution, "fee.waive", json!({"sum": sum}));
     let pending = execute(&cra, id, 2, fee(3)).await.unwrap();
     assert_eq!(pending.status, ExecutionStatus::PendingApproval);
     let approval = cra.approvals().first().unwrap().id;
-    cra.answer(approval, true, "ann", None, &PreviewReceipt::Short)
+    cra.answer_approval(approval, true, "ann", None, &PreviewReceipt::Short)
         .await
         .unwrap();
     assert!(
-        cra.answer(approval, false, "bob", None, &PreviewReceipt::Short)
+        cra.answer_approval(approval, false, "bob", None, &PreviewReceipt::Short)
             .await
             .is_err(),
         "the first answer counts"
@@ -418,29 +430,36 @@ async fn a_yes_over_the_api_holds_for_these_parameters_once() {
 #[tokio::test]
 async fn another_agents_resolution_and_a_used_request_id_are_refused() {
     let kernel = governed().start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let (mine, theirs) = (session(&cra).await.id, session(&cra).await.id);
     let resolution = cra
-        .resolve(&request(theirs, 1, None))
+        .resolve_request(&request(theirs, 1, None))
         .await
         .unwrap()
         .resolution_id;
     let stolen = execute(&cra, mine, 2, run(resolution, "note.write", json!({"text": "x"}))).await;
     assert!(matches!(stolen, Err(CarpError::UnknownResolution)), "{stolen:?}");
-    let twice = cra.resolve(&request(theirs, 1, None)).await;
+    let twice = cra.resolve_request(&request(theirs, 1, None)).await;
     assert!(matches!(twice, Err(CarpError::DuplicateRequest(_))), "{twice:?}");
     let mut foreign = request(theirs, 3, None);
     foreign.requester.agent_id = "somebody".to_owned();
-    assert!(matches!(cra.resolve(&foreign).await, Err(CarpError::NotYours)));
+    assert!(matches!(
+        cra.resolve_request(&foreign).await,
+        Err(CarpError::NotYours)
+    ));
 }
 
 #[tokio::test]
 async fn an_idempotency_key_gives_the_same_answer_and_one_run() {
     let rig = governed();
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
-    let resolution = cra.resolve(&request(id, 1, None)).await.unwrap().resolution_id;
+    let resolution = cra
+        .resolve_request(&request(id, 1, None))
+        .await
+        .unwrap()
+        .resolution_id;
     let keyed = |text: &str| {
         run(resolution, "note.write", json!({"text": text})).map(|execution| CarpExecution {
             idempotency_key: Some("k".to_owned()),
@@ -463,17 +482,25 @@ async fn an_atlas_over_the_api_governs_after_a_restart_and_opens_no_endpoint() {
     let kernel = rig.start().await;
     let mut evil = atlas();
     evil["actions"][0]["executor"] = json!("https://169.254.169.254/");
-    let refused = kernel.cra().load(evil, files(), "ops").await;
+    let refused = kernel.cra_handle().load_atlas(evil, files(), "ops").await;
     assert!(matches!(refused, Err(CarpError::Invalid(_))), "{refused:?}");
-    kernel.cra().load(atlas(), files(), "ops").await.unwrap();
-    let again = kernel.cra().load(atlas(), files(), "ops").await;
+    kernel
+        .cra_handle()
+        .load_atlas(atlas(), files(), "ops")
+        .await
+        .unwrap();
+    let again = kernel.cra_handle().load_atlas(atlas(), files(), "ops").await;
     assert!(matches!(again, Err(CarpError::Conflict(_))), "{again:?}");
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    assert_eq!(kernel.cra().atlases().len(), 1);
-    kernel.cra().remove("com.example.desk", "ops").await.unwrap();
+    assert_eq!(kernel.cra_handle().atlases().len(), 1);
+    kernel
+        .cra_handle()
+        .remove("com.example.desk", "ops")
+        .await
+        .unwrap();
     kernel.shutdown("test", 1000).await;
-    assert_eq!(rig.start().await.cra().atlases().len(), 0);
+    assert_eq!(rig.start().await.cra_handle().atlases().len(), 0);
 }
 
 #[tokio::test]
@@ -481,9 +508,9 @@ async fn nothing_is_resolved_that_cannot_be_recorded() {
     let mut rig = governed();
     let model = teach(&mut rig, vec![says("ok")]);
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     rig.journal.fail_after(3);
-    let _sent = session.send("hello").await;
+    let _sent = session.send_text("hello").await;
     while let Some(notice) = session.next_notice().await {
         if matches!(notice, crate::SessionNotice::TurnEnded { .. }) {
             break;
@@ -497,7 +524,11 @@ async fn an_erased_upload_keeps_the_agent_from_starting_until_a_copy_is_configur
     let mut rig = governed();
     let configured = std::mem::take(&mut rig.atlases.loaded);
     let kernel = rig.start().await;
-    kernel.cra().load(atlas(), files(), "ops").await.unwrap();
+    kernel
+        .cra_handle()
+        .load_atlas(atlas(), files(), "ops")
+        .await
+        .unwrap();
     kernel.shutdown("test", 1000).await;
     rig.journal.forget(kind::ATLAS_LOADED);
     let refused = Kernel::start(rig.parts()).await.unwrap_err().to_string();
@@ -506,7 +537,7 @@ async fn an_erased_upload_keeps_the_agent_from_starting_until_a_copy_is_configur
         "{refused}"
     );
     rig.atlases.loaded = configured;
-    assert_eq!(rig.start().await.cra().atlases().len(), 1);
+    assert_eq!(rig.start().await.cra_handle().atlases().len(), 1);
 }
 
 /// Types and payloads of a session's own chain.
@@ -522,23 +553,23 @@ fn chain(rig: &Rig, session: SessionId) -> Vec<(String, Value)> {
 async fn a_request_that_is_not_answered_as_asked_leaves_its_error() {
     let rig = governed();
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
     let mut unknown = request(id, 1, None);
     unknown.atlas_ids = vec!["com.example.nowhere".to_owned()];
-    cra.resolve(&unknown).await.unwrap_err();
-    cra.resolve(&unknown).await.unwrap_err();
+    cra.resolve_request(&unknown).await.unwrap_err();
+    cra.resolve_request(&unknown).await.unwrap_err();
     let nothing = run(uuid::Uuid::nil(), "note.write", json!({"text": "x"}));
     execute(&cra, id, 2, nothing).await.unwrap_err();
     let mut bare = request(id, 3, None);
     bare.operation = CarpOperation::Execute;
-    cra.execute(bare).await.unwrap_err();
+    cra.execute_action(bare).await.unwrap_err();
     // What is nobody's business here leaves nothing: another agent's request, an unknown session.
     let mut foreign = request(id, 4, None);
     foreign.requester.agent_id = "somebody".to_owned();
-    cra.resolve(&foreign).await.unwrap_err();
+    cra.resolve_request(&foreign).await.unwrap_err();
     let nowhere = SessionId(uuid::Uuid::from_u128(9));
-    cra.resolve(&request(nowhere, 5, None)).await.unwrap_err();
+    cra.resolve_request(&request(nowhere, 5, None)).await.unwrap_err();
     let events = chain(&rig, id);
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(

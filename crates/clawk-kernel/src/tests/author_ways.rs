@@ -17,8 +17,8 @@ use crate::testing::{Rig, calls, says};
 use crate::{ApprovalAnswer, ApprovalReply, EntryPoint, GrantScope, Kernel, SessionNotice, kind};
 
 async fn turn(kernel: &Kernel, text: &str) {
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send(text).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text(text).await.unwrap();
     soon(async {
         while !matches!(
             session.next_notice().await,
@@ -95,7 +95,7 @@ async fn refused_with_an_order(asks: (&str, Role), answers: (&str, &str, Role)) 
     let kernel = rig.start().await;
     let (name, channel, role) = answers;
     let taken = kernel
-        .submit(inbound(asks.0, asks.1, 1, "write it down"))
+        .submit_message(inbound(asks.0, asks.1, 1, "write it down"))
         .await
         .unwrap();
     soon(async {
@@ -105,7 +105,7 @@ async fn refused_with_an_order(asks: (&str, Role), answers: (&str, &str, Role)) 
             .iter()
             .any(|(message, end)| *message == taken.message_id && end.is_some())
         {
-            for question in kernel.pending() {
+            for question in kernel.pending_questions() {
                 let reply = ApprovalReply {
                     answer: ApprovalAnswer::Deny,
                     breadth: GrantScope::Exact,
@@ -117,7 +117,7 @@ async fn refused_with_an_order(asks: (&str, Role), answers: (&str, &str, Role)) 
                     reason: Some(ORDER.to_owned()),
                     seen: PreviewReceipt::Short,
                 };
-                kernel.reply(&question.request_id, reply).await;
+                kernel.reply_to_question(&question.request_id, reply).await;
             }
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }

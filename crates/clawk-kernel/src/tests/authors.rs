@@ -35,7 +35,7 @@ pub(super) fn inbound(sender: &str, role: Role, n: u32, text: &str) -> ChannelMe
 }
 
 pub(super) async fn said(rig: &Rig, kernel: &Kernel, inbound: ChannelMessage) {
-    let taken = kernel.submit(inbound).await.unwrap();
+    let taken = kernel.submit_message(inbound).await.unwrap();
     soon(async {
         while !rig
             .journal
@@ -44,9 +44,9 @@ pub(super) async fn said(rig: &Rig, kernel: &Kernel, inbound: ChannelMessage) {
             .any(|(message, end)| *message == taken.message_id && end.is_some())
         {
             // Whatever is asked gets a no.
-            for question in kernel.pending() {
+            for question in kernel.pending_questions() {
                 kernel
-                    .answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
+                    .answer_question(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
                     .await;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -157,7 +157,7 @@ async fn asked(kernel: &Kernel, door: EntryPoint, text: &str, n: u32, earlier: V
         earlier,
         ..TalkRequest::new("owner", Some(format!("c{n}")), text.to_owned(), id(n))
     };
-    soon(kernel.talk(door, talk, &|_, _| ())).await.unwrap();
+    soon(kernel.send_message(door, talk, &|_, _| ())).await.unwrap();
 }
 
 fn rpc(client: &str, role: Role) -> EntryPoint {
@@ -235,7 +235,7 @@ pub(super) async fn bring(rig: &Rig, kernel: &Kernel, way: Way) {
             said(rig, kernel, message).await;
         }
         Way::Memory(client, role) => {
-            let session = kernel.open(rpc(client, role)).await.unwrap();
+            let session = kernel.open_session(rpc(client, role)).await.unwrap();
             let entries = MemoryStoreParams {
                 store: "notes".to_owned(),
                 entries: vec![NewEntry {
@@ -288,8 +288,11 @@ async fn recalled(way: Way) -> (Rig, usize) {
     let rig = reading(script);
     let kernel = rig.start().await;
     bring(&rig, &kernel, way).await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("what about the invoices report?").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session
+        .send_text("what about the invoices report?")
+        .await
+        .unwrap();
     soon(async {
         while !matches!(
             session.next_notice().await,
@@ -336,8 +339,11 @@ async fn an_entry_of_an_earlier_version_has_the_author_that_its_messages_record_
                 mark.origin = "user".to_owned();
             }
         });
-        let session = kernel.open(EntryPoint::Cli).await.unwrap();
-        session.send("what about the invoices report?").await.unwrap();
+        let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+        session
+            .send_text("what about the invoices report?")
+            .await
+            .unwrap();
         soon(async {
             while !matches!(
                 session.next_notice().await,
@@ -367,7 +373,7 @@ async fn a_file_that_somebodys_turn_or_call_wrote_is_made_from_their_words() {
     ] {
         let rig = reading(Vec::new());
         let kernel = rig.start().await;
-        let session = kernel.open(rpc("desk", role)).await.unwrap();
+        let session = kernel.open_session(rpc("desk", role)).await.unwrap();
         kernel
             .call(session.id, params("write", json!({}), 1))
             .await
@@ -490,8 +496,8 @@ async fn a_members_task_carries_the_origins_of_whoever_asked_for_it() {
     for page_first in [true, false] {
         let rig = with_worker(json!(["web"]), page_first);
         let kernel = rig.start().await;
-        let session = kernel.open(EntryPoint::Cli).await.unwrap();
-        session.send("have the invoices looked after").await.unwrap();
+        let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+        session.send_text("have the invoices looked after").await.unwrap();
         soon(async {
             while !matches!(
                 session.next_notice().await,

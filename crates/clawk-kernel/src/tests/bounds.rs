@@ -67,11 +67,11 @@ async fn what_cannot_be_recorded_is_settled_at_its_reserve() {
             3,
             "{usage:?}: a budget of two and a bit serves no more"
         );
-        let spent = kernel.budget().purses[0].spent.tokens;
+        let spent = kernel.budget_report().purses[0].spent.tokens;
         assert_eq!(spent, 7_000, "{usage:?}");
         drop(kernel);
         assert_eq!(
-            rig.start().await.budget().purses[0].spent.tokens,
+            rig.start().await.budget_report().purses[0].spent.tokens,
             spent,
             "and it is kept"
         );
@@ -159,11 +159,11 @@ proptest! {
             untrusted: fields.clone(),
         };
         let draft = match kind {
-            0 => scribe.entry(&thread, &requested),
-            1 => scribe.entry(&thread, &ActionRequested { taint: fields, ..requested }),
-            _ => scribe.entry(&thread, &tainted),
+            0 => scribe.draft_event(&thread, &requested),
+            1 => scribe.draft_event(&thread, &ActionRequested { taint: fields, ..requested }),
+            _ => scribe.draft_event(&thread, &tainted),
         };
-        let taken = journal.submit(Batch { entries: vec![draft.0], ..Batch::default() });
+        let taken = journal.submit_batch(Batch { entries: vec![draft.0], ..Batch::default() });
         prop_assert!(taken.is_ok(), "{taken:?}");
         let sealed = journal.trace();
         prop_assert!(serde_json::to_vec(&sealed[0]).unwrap().len() < EVENT_MAX_BYTES);

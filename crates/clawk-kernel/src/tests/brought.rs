@@ -52,14 +52,14 @@ async fn brought(mut rig: Rig, tool: &str) -> Option<String> {
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     loop {
         tokio::select! {
             notice = session.next_notice() => if matches!(notice, Some(SessionNotice::TurnEnded { .. }) | None) { break },
             () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {
-                for question in kernel.pending() {
-                    kernel.answer(&question.request_id, ApprovalAnswer::Deny, None, "ann").await;
+                for question in kernel.pending_questions() {
+                    kernel.answer_question(&question.request_id, ApprovalAnswer::Deny, None, "ann").await;
                 }
             }
         }
@@ -155,8 +155,8 @@ async fn a_rule_that_names_a_server_is_judged_with_the_call() {
         rig.models
             .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
         let kernel = rig.start().await;
-        let session = kernel.open(EntryPoint::Cli).await.unwrap();
-        session.send("do it").await.unwrap();
+        let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+        session.send_text("do it").await.unwrap();
         while !matches!(
             session.next_notice().await,
             Some(SessionNotice::TurnEnded { .. }) | None

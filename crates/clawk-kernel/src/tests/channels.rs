@@ -70,7 +70,7 @@ async fn answered(rig: &Rig, messages: usize) {
 
 async fn empty(rig: &Rig) {
     soon(async {
-        while !rig.journal.outbox(9).await.unwrap().is_empty() {
+        while !rig.journal.read_outbox(9).await.unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })
@@ -92,8 +92,11 @@ async fn a_message_is_answered_and_its_answer_delivered_to_where_it_came_from() 
     let rig = parrot();
     let kernel = rig.start().await;
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
-    let taken = kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
+    let taken = kernel
+        .submit_message(inbound("room", "p1", "hello"))
+        .await
+        .unwrap();
     assert!(!taken.duplicate);
     answered(&rig, 1).await;
     empty(&rig).await;
@@ -113,7 +116,7 @@ async fn a_message_is_answered_and_its_answer_delivered_to_where_it_came_from() 
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
     let again = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&again) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&again) as _);
     kernel.shutdown("test", 1000).await;
     assert_eq!(again.sent(), []);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
@@ -127,8 +130,11 @@ async fn a_crash_at_any_event_loses_no_message_and_repeats_no_answer_unmarked() 
     let kernel = rig.start().await;
     let begun = rig.journal.kinds().len();
     let port = Arc::new(ScriptedChannel::default());
-    let deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
-    kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    let deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
+    kernel
+        .submit_message(inbound("room", "p1", "hello"))
+        .await
+        .unwrap();
     answered(&rig, 1).await;
     empty(&rig).await;
     drop((deliveries, kernel));
@@ -139,8 +145,11 @@ async fn a_crash_at_any_event_loses_no_message_and_repeats_no_answer_unmarked() 
         let after = restarted(&rig, stop);
         let kernel = after.start().await;
         let port = Arc::new(ScriptedChannel::default());
-        let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
-        let again = kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+        let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
+        let again = kernel
+            .submit_message(inbound("room", "p1", "hello"))
+            .await
+            .unwrap();
         assert_eq!(again.duplicate, stop > at(kind::MESSAGE_ACCEPTED), "{place}");
         answered(&after, 1).await;
         empty(&after).await;
@@ -166,9 +175,9 @@ async fn a_platforms_retry_is_one_turn_for_seven_days() {
     let kernel = rig.start().await;
     let mut two_ids = inbound("room", "event-1", "hello");
     two_ids.platform_ids.push("ts-1".to_owned());
-    let first = kernel.submit(two_ids).await.unwrap();
+    let first = kernel.submit_message(two_ids).await.unwrap();
     for id in ["event-1", "ts-1"] {
-        let again = kernel.submit(inbound("room", id, "hello")).await.unwrap();
+        let again = kernel.submit_message(inbound("room", id, "hello")).await.unwrap();
         assert!(again.duplicate, "{id}");
         assert_eq!(
             (again.message_id, again.session_id),
@@ -178,14 +187,17 @@ async fn a_platforms_retry_is_one_turn_for_seven_days() {
     // Another channel's id of that name is another message.
     let mut elsewhere = inbound("room", "event-1", "hello");
     elsewhere.channel = "mail".to_owned();
-    assert!(!kernel.submit(elsewhere).await.unwrap().duplicate);
+    assert!(!kernel.submit_message(elsewhere).await.unwrap().duplicate);
     answered(&rig, 2).await;
     kernel.shutdown("test", 1000).await;
     let day = 86_400_000;
     for (days, duplicate) in [(6, true), (1, false)] {
         rig.clock.advance_ms(days * day);
         let kernel = rig.start().await;
-        let again = kernel.submit(inbound("room", "event-1", "hello")).await.unwrap();
+        let again = kernel
+            .submit_message(inbound("room", "event-1", "hello"))
+            .await
+            .unwrap();
         assert_eq!(again.duplicate, duplicate, "after {days} days more");
         kernel.shutdown("test", 1000).await;
     }
@@ -198,7 +210,12 @@ async fn the_same_message_from_many_hands_at_once_is_one() {
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let kernel = kernel.clone();
-            tokio::spawn(async move { kernel.submit(inbound("room", "p1", "hello")).await.unwrap() })
+            tokio::spawn(async move {
+                kernel
+                    .submit_message(inbound("room", "p1", "hello"))
+                    .await
+                    .unwrap()
+            })
         })
         .collect();
     let mut taken: Vec<AcceptedMessage> = Vec::new();
@@ -228,11 +245,17 @@ async fn one_conversation_is_one_session_and_each_message_has_its_own_senders_ri
         ..inbound("room", id, "do it")
     };
     let kernel = rig.start().await;
-    let first = kernel.submit(by("ann", Role::User, "1", false)).await.unwrap();
+    let first = kernel
+        .submit_message(by("ann", Role::User, "1", false))
+        .await
+        .unwrap();
     answered(&rig, 1).await;
     assert_eq!(rig.runner.runs().len(), 1);
     // Another sender in the same room, who may only watch.
-    let second = kernel.submit(by("eve", Role::Viewer, "2", false)).await.unwrap();
+    let second = kernel
+        .submit_message(by("eve", Role::Viewer, "2", false))
+        .await
+        .unwrap();
     answered(&rig, 2).await;
     assert_eq!(second.session_id, first.session_id);
     assert_eq!(
@@ -241,8 +264,14 @@ async fn one_conversation_is_one_session_and_each_message_has_its_own_senders_ri
         "a viewer's message has a viewer's rights, whoever opened the room"
     );
     // In direct messages the sender is part of the conversation.
-    let ann = kernel.submit(by("ann", Role::User, "3", true)).await.unwrap();
-    let bob = kernel.submit(by("bob", Role::User, "4", true)).await.unwrap();
+    let ann = kernel
+        .submit_message(by("ann", Role::User, "3", true))
+        .await
+        .unwrap();
+    let bob = kernel
+        .submit_message(by("bob", Role::User, "4", true))
+        .await
+        .unwrap();
     assert!(ann.session_id != first.session_id && bob.session_id != ann.session_id);
     answered(&rig, 4).await;
     kernel.shutdown("test", 1000).await;
@@ -253,7 +282,7 @@ async fn one_conversation_is_one_session_and_each_message_has_its_own_senders_ri
         (by("bob", Role::User, "7", true), bob.session_id),
     ] {
         assert_eq!(
-            kernel.submit(message).await.unwrap().session_id,
+            kernel.submit_message(message).await.unwrap().session_id,
             session,
             "after a restart"
         );
@@ -265,18 +294,21 @@ async fn an_idle_conversation_leaves_memory_and_goes_on_where_it_stood() {
     let rig = parrot();
     let kernel = rig.start().await;
     let first = kernel
-        .submit(inbound("room", "1", "my name is Ann"))
+        .submit_message(inbound("room", "1", "my name is Ann"))
         .await
         .unwrap();
     answered(&rig, 1).await;
-    assert_eq!(kernel.sessions().len(), 1);
+    assert_eq!(kernel.list_open_sessions().len(), 1);
     tokio::time::sleep(Duration::from_millis(rig.inbox.idle_ms + 1000)).await;
-    assert_eq!(kernel.sessions().len(), 0, "nobody needs it");
+    assert_eq!(kernel.list_open_sessions().len(), 0, "nobody needs it");
     assert!(
         !rig.journal.kinds().contains(&kind::SESSION_ENDED.to_owned()),
         "it has not ended"
     );
-    let second = kernel.submit(inbound("room", "2", "who am I?")).await.unwrap();
+    let second = kernel
+        .submit_message(inbound("room", "2", "who am I?"))
+        .await
+        .unwrap();
     assert_eq!(second.session_id, first.session_id);
     answered(&rig, 2).await;
     let last = rig.models["model"].asked().pop().unwrap();
@@ -295,7 +327,7 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     let kernel = rig.start().await;
     // One turn that does not end: everything else waits.
     kernel
-        .stop(
+        .engage_stop(
             None,
             stop::Level::Frozen,
             &KnownPerson::admin("test", "ann"),
@@ -307,7 +339,7 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     let mut refused = 0;
     for n in 0..100 {
         match kernel
-            .submit(inbound("room", &format!("p{n}"), &format!("message {n}")))
+            .submit_message(inbound("room", &format!("p{n}"), &format!("message {n}")))
             .await
         {
             Ok(_) => taken.push(format!("message {n}")),
@@ -322,13 +354,13 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     assert_eq!(taken.len() + refused, 100);
     // A platform that sends a refused one again is heard once there is room.
     kernel
-        .lift(None, &KnownPerson::admin("test", "ann"))
+        .lift_stop(None, &KnownPerson::admin("test", "ann"))
         .await
         .unwrap();
     answered(&rig, taken.len()).await;
     assert!(
         !kernel
-            .submit(inbound("room", "p99", "message 99"))
+            .submit_message(inbound("room", "p99", "message 99"))
             .await
             .unwrap()
             .duplicate
@@ -360,7 +392,7 @@ async fn no_more_turns_run_at_once_than_there_are_seats() {
     let kernel = rig.start().await;
     for n in 0..12 {
         kernel
-            .submit(inbound(&format!("room {n}"), &format!("p{n}"), "go"))
+            .submit_message(inbound(&format!("room {n}"), &format!("p{n}"), "go"))
             .await
             .unwrap();
     }
@@ -400,12 +432,12 @@ async fn names_that_no_platform_gives_are_refused() {
     ];
     for inbound in wrong {
         assert!(matches!(
-            kernel.submit(inbound).await,
+            kernel.submit_message(inbound).await,
             Err(KernelError::BadParameter { .. })
         ));
     }
     assert!(matches!(
-        kernel.submit(inbound("room", "1", "  ")).await,
+        kernel.submit_message(inbound("room", "1", "  ")).await,
         Err(KernelError::Refused(_))
     ));
     assert_eq!(rig.journal.inbox(), []);
@@ -415,7 +447,10 @@ async fn names_that_no_platform_gives_are_refused() {
 async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
     let rig = parrot();
     let kernel = rig.start().await;
-    kernel.submit(inbound("room", "1", "hello")).await.unwrap();
+    kernel
+        .submit_message(inbound("room", "1", "hello"))
+        .await
+        .unwrap();
     answered(&rig, 1).await;
     let events = rig.journal.events();
     let at = events
@@ -431,7 +466,10 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
         trace_id: sealed.trace_id,
         turn: None,
     };
-    let (session, goes_on) = kernel.fork(point, crate::EntryPoint::Cli, true).await.unwrap();
+    let (session, goes_on) = kernel
+        .fork_session(point, crate::EntryPoint::Cli, true)
+        .await
+        .unwrap();
     assert!(goes_on);
     let events = rig.journal.events();
     let first = events.iter().find(|event| event.session == session.id).unwrap();
@@ -445,20 +483,20 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
         Some(crate::SessionNotice::TurnEnded { .. })
     ) {}
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     soon(async {
-        while !rig.journal.owed("chat", 9).await.unwrap().is_empty() {
+        while !rig.journal.owed_answers("chat", 9).await.unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })
     .await;
     assert_eq!(texts(&port.sent()), ["re: hello"], "once, to the room");
-    let here = kernel.undelivered("cli").await.unwrap();
+    let here = kernel.undelivered_answers("cli").await.unwrap();
     assert_eq!(here.len(), 1);
     assert_eq!(
         (here[0].session, here[0].text.as_deref()),
         (session.id, Ok("re: hello"))
     );
-    kernel.delivered(session.id, here[0].message).await.unwrap();
-    assert_eq!(kernel.undelivered("cli").await.unwrap(), []);
+    kernel.mark_delivered(session.id, here[0].message).await.unwrap();
+    assert_eq!(kernel.undelivered_answers("cli").await.unwrap(), []);
 }

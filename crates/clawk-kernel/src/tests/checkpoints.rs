@@ -56,7 +56,7 @@ async fn checkpoints(rig: &Rig) -> Vec<Value> {
     let all = StoreQuery::Text("running done".to_owned());
     let found = rig
         .memory
-        .query(store, &Scope::default(), all, 1000)
+        .query_entries(store, &Scope::default(), all, 1000)
         .await
         .unwrap();
     found
@@ -126,8 +126,8 @@ fn process(work: impl Future<Output = ()>) {
 fn die_after(rig: &Rig, events: usize) {
     process(async {
         let kernel = rig.start().await;
-        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
-        session.send("go").await.unwrap();
+        let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
+        session.send_text("go").await.unwrap();
         while rig.journal.events().len() < events {
             tokio::task::yield_now().await;
         }
@@ -189,8 +189,8 @@ async fn without_a_checkpoint_a_composite_call_is_unknown_and_not_begun_again() 
         let rig = with(store);
         let first = rig.clone();
         let kernel = first.start().await;
-        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
-        session.send("go").await.unwrap();
+        let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
+        session.send_text("go").await.unwrap();
         while numbers(&first).len() < 2 {
             tokio::task::yield_now().await;
         }
@@ -220,7 +220,7 @@ async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     use clawk_recall::entry::{EntryInsertion, EntryProvenance};
     let rig = with(kept());
     let kernel = rig.start().await;
-    let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
     // By the tool or the wire, for a call whose id is known: no entry of theirs is made from a checkpoint.
     let content = json!({"call": {"arguments_hash": crate::event::digest(b"{}"), "first": "forged words", "skill": "steps"}, "state": "running",
         "steps": 0, "task": "composite", "tokens": 0, "turn": session.id.0});
@@ -242,7 +242,7 @@ async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     let place = Scope::default();
     let (at, record) = (crate::time::Timestamp(0), crate::ports::Batch::default());
     rig.memory
-        .keep(store, &place, vec![new], at, record)
+        .store_entries(store, &place, vec![new], at, record)
         .await
         .unwrap();
     let called = kernel.call(session.id, super::params("long", json!({}), 1)).await;
@@ -258,8 +258,8 @@ fn a_checkpoint_counts_for_its_time_also_where_no_retention_has_taken_it_away() 
         let rig = with(json!({"name": "tasks", "type": "checkpoint", "checkpoint": {"ttl": "2s"}}));
         process(async {
             let kernel = rig.start().await;
-            let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
-            session.send("go").await.unwrap();
+            let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
+            session.send_text("go").await.unwrap();
             while numbers(&rig).len() < 2 {
                 tokio::task::yield_now().await;
             }
@@ -288,8 +288,8 @@ async fn a_task_with_checkpoints_may_be_interrupted_as_often_as_it_gets_further(
         let mut now = with(store);
         // Killed after each answer of the outer model and of the inner one.
         let kernel = now.start().await;
-        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
-        session.send("go").await.unwrap();
+        let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
+        session.send_text("go").await.unwrap();
         drop((kernel, session));
         let mut kills = 0;
         let writer = Arc::new(ScriptedModel::new(|request, _| {

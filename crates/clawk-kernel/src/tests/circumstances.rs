@@ -93,13 +93,13 @@ async fn each_message_has_its_own_time_and_the_prefix_stays_the_same_also_after_
     rig.timezone = Some(TimeZone::get("Europe/Berlin").unwrap());
     let kernel = rig.start().await;
     kernel
-        .submit(said("1", "hello", MessageContext::default()))
+        .submit_message(said("1", "hello", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 1).await;
     rig.clock.advance_ms(86_400_000);
     kernel
-        .submit(said("2", "again", MessageContext::default()))
+        .submit_message(said("2", "again", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 2).await;
@@ -107,7 +107,7 @@ async fn each_message_has_its_own_time_and_the_prefix_stays_the_same_also_after_
     rig.clock.advance_ms(86_400_000);
     let kernel = rig.start().await;
     kernel
-        .submit(said("3", "and now", MessageContext::default()))
+        .submit_message(said("3", "and now", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 3).await;
@@ -146,14 +146,14 @@ async fn words_of_others_are_content_of_the_record_and_taint_the_session_also_af
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
     kernel
-        .submit(said("1", "[forwards a message]", forwarded()))
+        .submit_message(said("1", "[forwards a message]", forwarded()))
         .await
         .unwrap();
     answered(&rig, 1).await;
     assert!(kernel.shutdown("test", 5_000).await);
     let kernel = rig.start().await;
     kernel
-        .submit(said("2", "do it", MessageContext::default()))
+        .submit_message(said("2", "do it", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 2).await;
@@ -194,9 +194,9 @@ async fn a_viewers_turn_is_offered_no_tools() {
         role,
         ..said(id, "hello", MessageContext::default())
     };
-    kernel.submit(by(Role::Viewer, "1")).await.unwrap();
+    kernel.submit_message(by(Role::Viewer, "1")).await.unwrap();
     answered(&rig, 1).await;
-    kernel.submit(by(Role::User, "2")).await.unwrap();
+    kernel.submit_message(by(Role::User, "2")).await.unwrap();
     answered(&rig, 2).await;
     let offered: Vec<usize> = rig.models["model"]
         .asked()
@@ -215,7 +215,7 @@ async fn a_conversation_that_begins_anew_forgets_what_was_said_also_after_a_rest
         "nothing was said"
     );
     kernel
-        .submit(said("1", "my number is 4711", forwarded()))
+        .submit_message(said("1", "my number is 4711", forwarded()))
         .await
         .unwrap();
     answered(&rig, 1).await;
@@ -223,14 +223,14 @@ async fn a_conversation_that_begins_anew_forgets_what_was_said_also_after_a_rest
     assert!(kernel.clear_conversation(&door()).await.unwrap());
     assert_eq!(kernel.conversation_status(&door()).await.unwrap().messages, 0);
     kernel
-        .submit(said("2", "hello", MessageContext::default()))
+        .submit_message(said("2", "hello", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 2).await;
     assert!(kernel.shutdown("test", 5_000).await);
     let kernel = rig.start().await;
     kernel
-        .submit(said("3", "again", MessageContext::default()))
+        .submit_message(said("3", "again", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 3).await;
@@ -239,7 +239,7 @@ async fn a_conversation_that_begins_anew_forgets_what_was_said_also_after_a_rest
     let kernel = rig.start().await;
     assert!(kernel.clear_conversation(&door()).await.unwrap());
     kernel
-        .submit(said("4", "fresh", MessageContext::default()))
+        .submit_message(said("4", "fresh", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 4).await;
@@ -272,7 +272,7 @@ async fn a_turn_that_runs_is_stopped_and_what_follows_goes_on() {
     assert!(!kernel.stop_conversation(&door()).await.unwrap(), "nothing runs");
     for (n, new) in [false, true].into_iter().enumerate() {
         kernel
-            .submit(said(&format!("go{n}"), "go", MessageContext::default()))
+            .submit_message(said(&format!("go{n}"), "go", MessageContext::default()))
             .await
             .unwrap();
         soon(async {
@@ -290,7 +290,7 @@ async fn a_turn_that_runs_is_stopped_and_what_follows_goes_on() {
         answered(&rig, n + 1).await;
     }
     kernel
-        .submit(said("last", "hello", MessageContext::default()))
+        .submit_message(said("last", "hello", MessageContext::default()))
         .await
         .unwrap();
     answered(&rig, 3).await;

@@ -107,7 +107,7 @@ async fn sent(port: &ScriptedChannel, count: usize) -> Vec<String> {
 
 async fn ask(kernel: &Kernel, text: &str) -> crate::TurnResult {
     let talk = TalkRequest::new("ann", Some("desk".to_owned()), text.to_owned(), id(1));
-    soon(kernel.talk(EntryPoint::launcher("test"), talk, &|_, _| ()))
+    soon(kernel.send_message(EntryPoint::from_launcher("test"), talk, &|_, _| ()))
         .await
         .unwrap()
 }
@@ -127,7 +127,7 @@ async fn of_twenty_answers_every_sentence_without_support_is_marked_before_it_le
     let rig = judged(judging(unsupported));
     let kernel = rig.start().await;
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     for (n, (called, claim, line)) in CASES.iter().enumerate() {
         let place = if n % 2 == 0 {
             "room".to_owned()
@@ -135,7 +135,7 @@ async fn of_twenty_answers_every_sentence_without_support_is_marked_before_it_le
             n.to_string()
         };
         kernel
-            .submit(inbound(&place, &n.to_string(), &n.to_string()))
+            .submit_message(inbound(&place, &n.to_string(), &n.to_string()))
             .await
             .unwrap();
         let text = sent(&port, n + 1).await.remove(n);
@@ -175,7 +175,7 @@ async fn what_the_record_supports_is_not_marked_and_says_nothing_of_the_judge() 
     let told = ask(&kernel, "18").await;
     assert_eq!(told.text, "I did nothing at all.");
     assert_eq!(
-        told.shown.unwrap().line().as_deref(),
+        told.shown.unwrap().record_line().as_deref(),
         Some("Record: done: `good`."),
         "a verdict without a mark is not worth a word"
     );
@@ -189,7 +189,7 @@ async fn no_surface_hears_a_word_before_it_is_judged() {
     let into = Arc::clone(&heard);
     let talk = TalkRequest::new("ann", None, "8".to_owned(), id(1));
     let told = soon(
-        kernel.talk(EntryPoint::launcher("test"), talk, &move |_, notice| {
+        kernel.send_message(EntryPoint::from_launcher("test"), talk, &move |_, notice| {
             let word = match notice {
                 SessionNotice::Delta(text) => Some(("piece", text.clone())),
                 SessionNotice::Said(text) => Some(("whole", text.clone())),
@@ -209,13 +209,13 @@ async fn no_surface_hears_a_word_before_it_is_judged() {
         [("whole", marked.clone()), ("record", line.to_owned())]
     );
     assert_eq!(told.text, marked);
-    assert_eq!(told.shown.as_ref().unwrap().line().as_deref(), Some(line));
+    assert_eq!(told.shown.as_ref().unwrap().record_line().as_deref(), Some(line));
     // The same request after a restart finds the same words, and no judge is asked again.
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
     let asked = rig.models["judge"].asked().len();
     let talk = TalkRequest::new("ann", None, "8".to_owned(), id(1));
-    let again = soon(kernel.talk(EntryPoint::launcher("test"), talk, &|_, _| ()))
+    let again = soon(kernel.send_message(EntryPoint::from_launcher("test"), talk, &|_, _| ()))
         .await
         .unwrap();
     assert_eq!((again.text, again.shown), (told.text, told.shown));
@@ -259,7 +259,7 @@ async fn a_judge_that_gives_no_judgement_is_said_and_marks_nothing() {
         let told = ask(&rig.start().await, "0").await;
         assert_eq!(told.text, CASES[0].1);
         assert_eq!(
-            told.shown.unwrap().line().unwrap(),
+            told.shown.unwrap().record_line().unwrap(),
             format!("Record: no action was taken for this answer. nothing was judged: {why}.")
         );
     }
@@ -278,7 +278,7 @@ async fn an_empty_purse_judges_nothing_and_the_answer_still_leaves() {
     rig.models.insert("model".to_owned(), Arc::new(dear));
     let told = ask(&rig.start().await, "0").await;
     assert_eq!(told.text, CASES[0].1);
-    let line = told.shown.unwrap().line().unwrap();
+    let line = told.shown.unwrap().record_line().unwrap();
     assert!(
         line.ends_with("nothing was judged: the purse is empty."),
         "{line}"
@@ -290,7 +290,7 @@ async fn a_judge_that_never_answers_holds_an_answer_up_for_its_time_alone() {
     let mut rig = judged(ScriptedModel::hanging());
     rig.claims.as_mut().unwrap().timeout_ms = 2_000;
     let told = ask(&rig.start().await, "0").await;
-    let line = told.shown.unwrap().line().unwrap();
+    let line = told.shown.unwrap().record_line().unwrap();
     assert!(
         line.ends_with("nothing was judged: the judge took too long."),
         "{line}"
@@ -315,7 +315,10 @@ async fn a_delivery_after_a_crash_marks_what_was_marked() {
         judging(|_, sentence| sentence == "I sent it."),
     );
     let kernel = rig.start().await;
-    kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    kernel
+        .submit_message(inbound("room", "p1", "hello"))
+        .await
+        .unwrap();
     soon(async {
         while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -332,7 +335,7 @@ async fn a_delivery_after_a_crash_marks_what_was_marked() {
     );
     let kernel = after.start().await;
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     let text = sent(&port, 1).await.remove(0);
     assert!(
         text.starts_with(&format!("I sent it. {MARK} How are you?\n\n_Record: ")),
@@ -345,8 +348,11 @@ async fn a_crash_at_any_event_delivers_no_answer_unjudged() {
     let whole = claiming("I sent it.", judging(|record, _| record.is_empty()));
     let kernel = whole.start().await;
     let port = Arc::new(ScriptedChannel::default());
-    let deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
-    kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    let deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
+    kernel
+        .submit_message(inbound("room", "p1", "hello"))
+        .await
+        .unwrap();
     sent(&port, 1).await;
     drop(deliveries);
     let events = whole.journal.events();
@@ -359,7 +365,7 @@ async fn a_crash_at_any_event_delivers_no_answer_unjudged() {
         rig.journal = Arc::new(whole.journal.cut(cut));
         let kernel = rig.start().await;
         let port = Arc::new(ScriptedChannel::default());
-        let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+        let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
         soon(async {
             while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
                 tokio::time::sleep(Duration::from_millis(1)).await;

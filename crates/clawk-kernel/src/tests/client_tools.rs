@@ -54,7 +54,7 @@ async fn send(kernel: &Kernel, asked: TalkRequest) -> TurnResult {
         client: "test".into(),
         role: Role::User,
     };
-    soon(kernel.talk(door, asked, &|_, _| ())).await.unwrap()
+    soon(kernel.send_message(door, asked, &|_, _| ())).await.unwrap()
 }
 
 fn handed() -> Vec<ClientCall> {
@@ -92,7 +92,7 @@ async fn a_clients_tool_is_handed_over_and_the_turn_ends_with_it() {
         client: "test".into(),
         role: Role::User,
     };
-    assert!(kernel.talk(door, other, &|_, _| ()).await.is_err());
+    assert!(kernel.send_message(door, other, &|_, _| ()).await.is_err());
     let replayed = replayed(&rig).await;
     assert_eq!(replayed.divergence, None, "{replayed:?}");
 }
@@ -145,13 +145,16 @@ async fn who_may_call_a_tool_with_some_arguments_is_offered_it() {
     ]);
     let kernel = rig(agent(rules)).start().await;
     let names = |offers: Vec<ToolOffer>| offers.into_iter().map(|offer| offer.name).collect::<Vec<_>>();
-    assert_eq!(names(kernel.offers(Role::User).await), ["echo"]);
-    assert_eq!(names(kernel.offers(Role::Viewer).await), Vec::<String>::new());
+    assert_eq!(names(kernel.offered_tools(Role::User).await), ["echo"]);
+    assert_eq!(
+        names(kernel.offered_tools(Role::Viewer).await),
+        Vec::<String>::new()
+    );
     let places = json!([{"id": "here", "action": "allow", "scope": "tool", "match": {"name": "write"},
         "conditions": {"path_within": ["/tmp"]}}]);
     let kernel = rig(agent(places)).start().await;
     assert_eq!(
-        names(kernel.offers(Role::User).await),
+        names(kernel.offered_tools(Role::User).await),
         ["write"],
         "some paths are allowed"
     );
@@ -159,7 +162,7 @@ async fn who_may_call_a_tool_with_some_arguments_is_offered_it() {
         json!([{"id": "other", "action": "allow", "scope": "tool", "match": {"name": "other"}}]);
     let kernel = rig(agent(silent)).start().await;
     assert!(
-        kernel.offers(Role::Admin).await.is_empty(),
+        kernel.offered_tools(Role::Admin).await.is_empty(),
         "no rule allows anything (R14)"
     );
 }

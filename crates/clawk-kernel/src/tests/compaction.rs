@@ -53,7 +53,7 @@ fn compacted(rig: &Rig) -> Vec<Value> {
 
 async fn talked(rig: &Rig, turns: usize) -> SessionHandle {
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     for n in 0..turns {
         said(&session, n).await;
     }
@@ -95,7 +95,7 @@ async fn a_history_beyond_four_fifths_is_summarised_and_the_summary_lists_what_i
     let store = rig.manifest.memory.as_ref().unwrap().store("talks").unwrap();
     let place = crate::ports::Scope::default();
     let all = crate::ports::StoreQuery::Between(crate::time::Timestamp(0), crate::time::Timestamp(i64::MAX));
-    let kept = crate::ports::Memory::query(&*rig.memory, store, &place, all, 1000)
+    let kept = crate::ports::Memory::query_entries(&*rig.memory, store, &place, all, 1000)
         .await
         .unwrap();
     assert_eq!(kept.len(), 40);
@@ -169,7 +169,7 @@ async fn a_restart_finds_the_same_context_at_whatever_event_the_machine_stopped(
             Arc::new(ScriptedModel::new(|request, _| Ok(says(&answer(request))))),
         );
         let kernel: Kernel = after.start().await;
-        let again = kernel.reopen(session, EntryPoint::Cli).await.unwrap();
+        let again = kernel.reopen_session(session, EntryPoint::Cli).await.unwrap();
         said(&again, turn + 1).await;
         let found = asked(&after).pop().unwrap();
         assert_eq!(found.messages, live[turn + 1].messages, "after turn {turn}");
@@ -212,7 +212,7 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
         rig.journal = Arc::default();
         rig.memory = Arc::default();
         let kernel = rig.start().await;
-        let mut session = kernel.open(EntryPoint::Cli).await.unwrap();
+        let mut session = kernel.open_session(EntryPoint::Cli).await.unwrap();
         let id = session.id;
         say(&session, "read").await;
         for n in 0..20 {
@@ -229,7 +229,7 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
         let kernel = if restarts {
             kernel.shutdown("test", 1000).await;
             let kernel = rig.start().await;
-            session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
+            session = kernel.reopen_session(id, EntryPoint::Cli).await.unwrap();
             kernel
         } else {
             kernel
@@ -250,6 +250,6 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
 }
 
 async fn say(session: &SessionHandle, text: &str) {
-    session.send(text).await.unwrap();
+    session.send_text(text).await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
 }

@@ -26,18 +26,18 @@ struct Looking {
 }
 
 impl ToolRunner for Looking {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
-        self.runner.describe(tool)
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+        self.runner.describe_tool(tool)
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.runner.preflight(tool, arguments, plan, workdir)
+        self.runner.preflight_call(tool, arguments, plan, workdir)
     }
 
     fn run<'a>(
@@ -53,8 +53,8 @@ impl ToolRunner for Looking {
         self.runner.run(permit, cancel)
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, crate::sheet::ExecutorPreview> {
-        self.runner.preview(look)
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, crate::sheet::ExecutorPreview> {
+        self.runner.preview_call(look)
     }
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
@@ -157,15 +157,15 @@ async fn every_door_leads_through_a_durable_decision() {
         assert_eq!(outcome.is_ok(), runs, "{tool}: {outcome:?}");
     }
     for (n, answer) in [(5, ApprovalAnswer::Approve), (6, ApprovalAnswer::Deny)] {
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("asked", json!({}), n)));
         questions.recv().await.unwrap();
-        kernel.answer(&id(n), answer, None, "ann").await;
+        kernel.answer_question(&id(n), answer, None, "ann").await;
         assert_eq!(call.await.unwrap().is_ok(), answer == ApprovalAnswer::Approve);
     }
     // A conversation, with a composite tool in it.
-    let talk = kernel.open(EntryPoint::Cli).await.unwrap();
-    talk.send("all of it").await.unwrap();
+    let talk = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    talk.send_text("all of it").await.unwrap();
     while !matches!(talk.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     // A peer.
     let task = DelegateParams {
@@ -183,7 +183,7 @@ async fn every_door_leads_through_a_durable_decision() {
             proof: None,
         },
     };
-    kernel.delegate(session, task).await.unwrap();
+    kernel.delegate_task(session, task).await.unwrap();
     let reported = || rig.journal.kinds().contains(&kind::SWARM_REPORTED.to_owned());
     while !reported() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

@@ -18,10 +18,10 @@ fn ledger(rig: &Rig) -> BTreeMap<RequestId, EffectEntry> {
     let mut ledger = EffectLedger::default();
     for event in rig.journal.events() {
         ledger
-            .see(&event.kind, event.session, &event.at.to_string(), &event.payload)
+            .apply_event(&event.kind, event.session, &event.at.to_string(), &event.payload)
             .unwrap();
     }
-    let entries = ledger.entries();
+    let entries = ledger.into_entries();
     let by_id: BTreeMap<_, _> = entries
         .iter()
         .map(|entry| (entry.request_id.clone(), entry.clone()))

@@ -84,14 +84,14 @@ async fn connections_are_events_of_their_call() {
 fn a_flood_is_summed_up_and_its_bytes_are_counted() {
     let connections = ConnectionCollector::default();
     for _ in 0..100 {
-        connections.tell(ReachedConnections {
+        connections.add_connections(ReachedConnections {
             connections: vec![connection("a.test", false), connection("b.test", true)],
             more_bytes_out: 1,
             ..ReachedConnections::default()
         });
     }
     assert_eq!(connections.bytes_out(), 100 * 21);
-    let reached = connections.take();
+    let reached = connections.take_connections();
     assert_eq!(reached.connections.len(), ConnectionCollector::KEPT);
     assert_eq!((reached.more_connected, reached.more_refused), (68, 68));
     assert_eq!(connections.bytes_out(), 0);

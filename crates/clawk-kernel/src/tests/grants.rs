@@ -46,12 +46,14 @@ fn reply(answer: ApprovalAnswer) -> ApprovalReply {
 async fn approved_after(rig: &Rig, arguments: Value, swap: impl FnOnce()) -> Result<(), CallError> {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", arguments, 1)));
     soon(questions.recv()).await.unwrap();
     swap();
     assert_eq!(
-        kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await,
+        kernel
+            .reply_to_question(&id(1), reply(ApprovalAnswer::Approve))
+            .await,
         ReplyOutcome::Taken
     );
     call.await.unwrap().map(drop)
@@ -101,10 +103,12 @@ async fn a_swap_between_two_attempts_ends_them() {
         rig.runner.stand_on("the program `git`", "/usr/bin/git");
         let kernel = rig.start().await;
         let session = rpc(&kernel).await;
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
         soon(questions.recv()).await.unwrap();
-        let _taken = kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
+        let _taken = kernel
+            .reply_to_question(&id(1), reply(ApprovalAnswer::Approve))
+            .await;
         soon(async {
             while rig.runner.runs().is_empty() {
                 tokio::task::yield_now().await;
@@ -190,7 +194,7 @@ async fn roles_decide_who_may_answer() {
     let (_dir, rig, _) = place();
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({}), 1)));
     soon(questions.recv()).await.unwrap();
     let with = |role, answer| ApprovalReply {
@@ -207,13 +211,15 @@ async fn roles_decide_who_may_answer() {
         (Role::Viewer, ApprovalAnswer::Deny),
     ] {
         assert_eq!(
-            kernel.reply(&id(1), with(role, answer)).await,
+            kernel.reply_to_question(&id(1), with(role, answer)).await,
             ReplyOutcome::NotAllowed
         );
     }
-    assert_eq!(kernel.pending().len(), 1);
+    assert_eq!(kernel.pending_questions().len(), 1);
     assert_eq!(
-        kernel.reply(&id(1), with(Role::User, ApprovalAnswer::Deny)).await,
+        kernel
+            .reply_to_question(&id(1), with(Role::User, ApprovalAnswer::Deny))
+            .await,
         ReplyOutcome::Taken
     );
     call.await.unwrap().unwrap_err();
@@ -224,7 +230,7 @@ async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
     let rig = rig(asking());
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let long = json!({"n": format!("{}; rm -rf /; {}", "a".repeat(900), "b".repeat(900))});
     for (n, seen) in [(1, None), (2, Some(PreviewReceipt::Sent))] {
         let call = tokio::spawn(kernel.call(session, params("write", long.clone(), n)));
@@ -245,16 +251,22 @@ async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
                     seen: unseen.clone(),
                     ..reply(answer)
                 };
-                assert_eq!(soon(kernel.reply(&id(n), reply)).await, ReplyOutcome::Unseen);
+                assert_eq!(
+                    soon(kernel.reply_to_question(&id(n), reply)).await,
+                    ReplyOutcome::Unseen
+                );
             }
         }
-        assert_eq!(kernel.pending().len(), 1, "it waits on");
+        assert_eq!(kernel.pending_questions().len(), 1, "it waits on");
         let seen = seen.unwrap_or_else(|| PreviewReceipt::Whole(vec![question.sheet.digest()]));
         let reply = ApprovalReply {
             seen,
             ..reply(ApprovalAnswer::Approve)
         };
-        assert_eq!(soon(kernel.reply(&id(n), reply)).await, ReplyOutcome::Taken);
+        assert_eq!(
+            soon(kernel.reply_to_question(&id(n), reply)).await,
+            ReplyOutcome::Taken
+        );
         soon(call).await.unwrap().unwrap();
     }
     let events = rig.journal.events();
@@ -269,7 +281,7 @@ async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
     let call = tokio::spawn(kernel.call(session, params("write", long, 3)));
     soon(questions.recv()).await.unwrap();
     assert_eq!(
-        soon(kernel.reply(&id(3), reply(ApprovalAnswer::Deny))).await,
+        soon(kernel.reply_to_question(&id(3), reply(ApprovalAnswer::Deny))).await,
         ReplyOutcome::Taken
     );
     assert!(soon(call).await.unwrap().is_err());
@@ -282,7 +294,7 @@ async fn an_open_question_that_is_folded_waits_for_who_reads_it() {
     let (session, digest) = {
         let kernel = rig.start().await;
         let session = rpc(&kernel).await;
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"n": "a".repeat(900)}), 1)));
         let question = soon(questions.recv()).await.unwrap();
         call.abort();
@@ -291,18 +303,21 @@ async fn an_open_question_that_is_folded_waits_for_who_reads_it() {
     };
     let kernel = rig.start().await;
     let _session = session;
-    let open = kernel.pending();
+    let open = kernel.pending_questions();
     assert_eq!(open.len(), 1, "it is open again");
     assert_eq!(open[0].sheet.digest(), digest, "with the same text");
     assert_eq!(
-        soon(kernel.reply(&id(1), reply(ApprovalAnswer::Approve))).await,
+        soon(kernel.reply_to_question(&id(1), reply(ApprovalAnswer::Approve))).await,
         ReplyOutcome::Unseen
     );
     let read = ApprovalReply {
         seen: PreviewReceipt::Whole(vec![digest]),
         ..reply(ApprovalAnswer::Approve)
     };
-    assert_eq!(soon(kernel.reply(&id(1), read)).await, ReplyOutcome::Taken);
+    assert_eq!(
+        soon(kernel.reply_to_question(&id(1), read)).await,
+        ReplyOutcome::Taken
+    );
 }
 
 #[tokio::test]
@@ -313,7 +328,7 @@ async fn a_question_says_where_its_paths_lead() {
     let rig = rig_in(dir.path());
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let _call = tokio::spawn(kernel.call(session, params("write", json!({"path": "a/l/new"}), 1)));
     let question = soon(questions.recv()).await.unwrap();
     let real = dir.path().canonicalize().unwrap().join("b/new");
@@ -333,13 +348,13 @@ async fn asks(
     path: &str,
     breadth: GrantScope,
 ) -> bool {
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({"path": path}), n)));
     tokio::select! {
         question = questions.recv() => {
             question.unwrap();
             let always = ApprovalReply { breadth, ..reply(ApprovalAnswer::Always) };
-            assert_eq!(kernel.reply(&id(n), always).await, ReplyOutcome::Taken);
+            assert_eq!(kernel.reply_to_question(&id(n), always).await, ReplyOutcome::Taken);
             call.await.unwrap().unwrap();
             true
         }
@@ -379,7 +394,7 @@ async fn a_grant_is_for_the_place_and_not_for_a_link_to_another() {
         "it leads elsewhere now"
     );
     // What was offered is where the files are, not the link.
-    let held = kernel.granted();
+    let held = kernel.standing_grants();
     assert!(
         held.iter()
             .any(|held| held.folder.as_ref() == Some(&root.join("a"))),

@@ -41,7 +41,7 @@ fn message(text: &str, images: Vec<AttachedPicture>, n: u32) -> TalkRequest {
 }
 
 async fn send(kernel: &Kernel, asked: TalkRequest) -> Result<TurnResult, KernelError> {
-    soon(kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ())).await
+    soon(kernel.send_message(EntryPoint::from_launcher("test"), asked, &|_, _| ())).await
 }
 
 fn user(request: &InferRequest, at: usize) -> (String, Vec<Image>) {

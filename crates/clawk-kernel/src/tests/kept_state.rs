@@ -203,9 +203,12 @@ async fn every_request_of_a_session_begins_alike_and_has_its_key() {
     let model = with_parts(Vec::new());
     rig.models.insert("model".to_owned(), model.clone());
     let kernel = rig.start().await;
-    let session = kernel.open(crate::EntryPoint::launcher("test")).await.unwrap();
+    let session = kernel
+        .open_session(crate::EntryPoint::from_launcher("test"))
+        .await
+        .unwrap();
     for text in ["one", "two", "three"] {
-        session.send(text).await.unwrap();
+        session.send_text(text).await.unwrap();
     }
     all_ended(&rig, 3).await;
     let asked = model.asked();
@@ -225,8 +228,11 @@ async fn every_request_of_a_session_begins_alike_and_has_its_key() {
         let before = &pair[0].messages;
         assert_eq!(before.as_slice(), &pair[1].messages[..before.len()]);
     }
-    let other = kernel.open(crate::EntryPoint::launcher("test")).await.unwrap();
-    other.send("four").await.unwrap();
+    let other = kernel
+        .open_session(crate::EntryPoint::from_launcher("test"))
+        .await
+        .unwrap();
+    other.send_text("four").await.unwrap();
     all_ended(&rig, 4).await;
     assert_ne!(
         model.asked().last().unwrap().cache_key.as_deref(),

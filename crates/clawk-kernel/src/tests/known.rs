@@ -90,7 +90,7 @@ async fn questions_descriptions_and_reasons_hold_none() {
     let session = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(session, params("bare", json!({"t": SECRET}), 1)));
     let question = loop {
-        if let Some(question) = kernel.pending().pop() {
+        if let Some(question) = kernel.pending_questions().pop() {
             break question;
         }
         tokio::task::yield_now().await;
@@ -99,7 +99,7 @@ async fn questions_descriptions_and_reasons_hold_none() {
     let reason = Some(format!("never send {SECRET}"));
     assert!(
         kernel
-            .answer(&id(1), crate::ApprovalAnswer::Deny, reason, "op")
+            .answer_question(&id(1), crate::ApprovalAnswer::Deny, reason, "op")
             .await
     );
     let error = call.await.unwrap().unwrap_err();
@@ -136,7 +136,7 @@ proptest! {
             let ran = format!("{:?}", rig.runner.runs());
             assert!(!ran.contains(SECRET), "{ran}");
             assert!(!kept(&rig).contains(SECRET));
-            kernel.open(EntryPoint::Cli).await.unwrap();
+            kernel.open_session(EntryPoint::Cli).await.unwrap();
         });
     }
 }

@@ -153,7 +153,7 @@ async fn a_peer_asks_the_provider_of_its_seat() {
             proof: None,
         },
     };
-    kernel.delegate(session, task).await.unwrap();
+    kernel.delegate_task(session, task).await.unwrap();
     for _ in 0..10_000 {
         if !rig.models["second"].asked().is_empty() {
             break;

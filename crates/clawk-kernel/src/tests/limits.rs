@@ -20,8 +20,8 @@ pub(super) fn provider(name: &str, extra: Value) -> Value {
 
 /// Says something and returns how the turn ended, with everything that was told on the way.
 pub(super) async fn say(kernel: &Kernel, text: &str) -> (TurnEnd, Vec<SessionNotice>) {
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send(text).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text(text).await.unwrap();
     let mut told = Vec::new();
     while let Some(notice) = session.next_notice().await {
         if let SessionNotice::TurnEnded { end, .. } = notice {
@@ -213,10 +213,10 @@ async fn a_conversation_too_long_for_the_window_is_cut_at_a_user_message_and_sai
     spec["providers"] = json!([provider("model", json!({"limits": {"max_context_window": 400}}))]);
     let rig = rig(spec);
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     for n in 0..12 {
         session
-            .send(format!("message {n} {}", "x".repeat(200)))
+            .send_text(format!("message {n} {}", "x".repeat(200)))
             .await
             .unwrap();
         while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}

@@ -46,8 +46,8 @@ fn with(script: Vec<crate::ports::ModelCompletion>) -> Rig {
 }
 
 async fn said(kernel: &Kernel, door: EntryPoint, text: &str) -> TurnEnd {
-    let session = kernel.open(door).await.unwrap();
-    session.send(text).await.unwrap();
+    let session = kernel.open_session(door).await.unwrap();
+    session.send_text(text).await.unwrap();
     while let Some(notice) = session.next_notice().await {
         if let SessionNotice::TurnEnded { end, .. } = notice {
             return end;
@@ -181,14 +181,14 @@ async fn the_taint_of_what_was_recalled_stays_with_the_session_and_survives_a_re
     ]);
     let kernel = rig.start().await;
     say(&kernel, "read about parsnips").await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     let id = session.id;
-    session.send("what of parsnips?").await.unwrap();
+    session.send_text("what of parsnips?").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
-    session.send("xyz").await.unwrap();
+    let session = kernel.reopen_session(id, EntryPoint::Cli).await.unwrap();
+    session.send_text("xyz").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let refused = results(&rig, 4);
     assert!(refused.last().unwrap().contains(PAGE), "{refused:?}");

@@ -91,13 +91,16 @@ async fn a_turn_that_no_model_answers_lies_in_the_dead_letter_box() {
 async fn refusals_have_a_reason_and_a_record() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     for text in [
         String::new(),
         "  \n".to_owned(),
         "x".repeat(MAX_MESSAGE_BYTES + 1),
     ] {
-        assert!(matches!(session.send(text).await, Err(KernelError::Refused(_))));
+        assert!(matches!(
+            session.send_text(text).await,
+            Err(KernelError::Refused(_))
+        ));
     }
     let refused = rig
         .journal
@@ -121,11 +124,11 @@ async fn a_flood_is_bounded_and_the_counts_add_up() {
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     let mut taken = 0;
     let mut refused = 0;
     for n in 0..200 {
-        match session.send(format!("message {n}")).await {
+        match session.send_text(format!("message {n}")).await {
             Ok(_) => taken += 1,
             Err(KernelError::Full(_)) => refused += 1,
             Err(other) => panic!("{other}"),
@@ -163,8 +166,8 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("slow").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("slow").await.unwrap();
     while !matches!(
         session.next_notice().await,
         Some(SessionNotice::CallDecided { .. })
@@ -176,7 +179,7 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
             break;
         }
     }
-    session.send("still there?").await.unwrap();
+    session.send_text("still there?").await.unwrap();
     loop {
         if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Answered);
@@ -210,14 +213,14 @@ async fn an_endless_turn_ends_with_an_explanation() {
 async fn a_session_is_taken_up_again_with_its_conversation() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("my name is Ann").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("my name is Ann").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let id = session.id;
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
-    session.send("who am I?").await.unwrap();
+    let session = kernel.reopen_session(id, EntryPoint::Cli).await.unwrap();
+    session.send_text("who am I?").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let last = rig.models["model"].asked().pop().unwrap();
     assert!(
@@ -226,7 +229,7 @@ async fn a_session_is_taken_up_again_with_its_conversation() {
     assert_eq!(last.messages.len(), 3);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
     let unknown = kernel
-        .reopen(clawk_proto::SessionId(uuid::Uuid::nil()), EntryPoint::Cli)
+        .reopen_session(clawk_proto::SessionId(uuid::Uuid::nil()), EntryPoint::Cli)
         .await;
     assert!(matches!(unknown, Err(KernelError::UnknownSession(_))));
 }

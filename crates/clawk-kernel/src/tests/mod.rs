@@ -86,7 +86,11 @@ pub(crate) fn rig(spec: Value) -> Rig {
 }
 
 pub(crate) async fn rpc(kernel: &Kernel) -> SessionId {
-    kernel.open(EntryPoint::launcher("test")).await.unwrap().id
+    kernel
+        .open_session(EntryPoint::from_launcher("test"))
+        .await
+        .unwrap()
+        .id
 }
 
 pub(crate) fn id(n: u32) -> RequestId {

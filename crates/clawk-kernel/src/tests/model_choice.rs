@@ -62,7 +62,7 @@ async fn say(kernel: &Kernel, rig: &Rig, number: usize) {
         images: Vec::new(),
         context: MessageContext::default(),
     };
-    kernel.submit(message).await.unwrap();
+    kernel.submit_message(message).await.unwrap();
     let ended = || {
         let inbox = rig.journal.inbox();
         inbox.iter().filter(|(_, end)| end.is_some()).count()
@@ -167,7 +167,7 @@ async fn what_can_not_be_chosen_is_refused_with_what_there_is() {
 }
 
 async fn turn(session: &SessionHandle) {
-    session.send("hello").await.unwrap();
+    session.send_text("hello").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
 }
 
@@ -184,7 +184,7 @@ async fn a_session_at_a_terminal_chooses_too_and_a_fallback_gets_a_level_that_it
         })),
     );
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     assert_eq!(session.model_in_use().unwrap().provider, "small");
     session.choose_model(&["big", "high"]).await.unwrap().unwrap();
     assert_eq!(session.model_in_use().unwrap().provider, "big");
@@ -192,6 +192,6 @@ async fn a_session_at_a_terminal_chooses_too_and_a_fallback_gets_a_level_that_it
     assert_eq!(asked(&rig, "big").1, Some(ReasoningEffort::High));
     assert_eq!(asked(&rig, "small"), (1, None), "the fallback has no such level");
     // Another session is not touched.
-    let other = kernel.open(EntryPoint::Cli).await.unwrap();
+    let other = kernel.open_session(EntryPoint::Cli).await.unwrap();
     assert_eq!(other.model_in_use().unwrap().provider, "small");
 }

@@ -88,7 +88,7 @@ async fn an_unpriced_link_counts_as_tried_and_the_next_is_asked() {
     assert_eq!(next, 2, "and shown");
     drop(kernel);
     let kernel = rig.start().await;
-    let agent = kernel.budget().purses.remove(0);
+    let agent = kernel.budget_report().purses.remove(0);
     assert_eq!(
         agent.spent.tokens, 15,
         "what was not asked took nothing, after a restart, too"
@@ -263,8 +263,8 @@ async fn a_rate_limit_is_waited_out_for_its_time_and_then_said_with_the_way_back
     );
     let kernel = rig.start().await;
     let before = tokio::time::Instant::now();
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    let id = session.send("hi").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    let id = session.send_text("hi").await.unwrap();
     let end = loop {
         if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             break end;
@@ -288,8 +288,8 @@ async fn a_cancel_ends_the_wait() {
     rig.models
         .insert("model".to_owned(), limited(1_000, Some(60_000)));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("hi").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("hi").await.unwrap();
     let before = tokio::time::Instant::now();
     loop {
         match session.next_notice().await {
@@ -327,8 +327,8 @@ async fn while_no_provider_can_be_reached_messages_wait_in_error() {
         "the start does not wait for it"
     );
     until(&kernel, LifecycleState::Error).await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("hi").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("hi").await.unwrap();
     let first = session.next_notice().await;
     assert!(
         matches!(&first, Some(SessionNotice::Unreachable(why)) if why.contains("messages wait") && why.contains("connection refused")),
@@ -389,8 +389,8 @@ async fn an_agent_in_error_stops_in_order_and_keeps_what_waits() {
     rig.models["one"].goes(true);
     let kernel = rig.start().await;
     until(&kernel, LifecycleState::Error).await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("hi").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("hi").await.unwrap();
     assert!(kernel.shutdown("test", 100).await);
     assert_eq!(kernel.status().state, LifecycleState::Stopped);
     assert_eq!(rig.models["one"].asked().len(), 0);

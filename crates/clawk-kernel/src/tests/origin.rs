@@ -11,7 +11,7 @@ use crate::door::EntryPoint;
 use crate::error::KernelError;
 use crate::notice::SessionNotice;
 use crate::ports::{ModelMessage, RecordedEvent};
-use crate::replay::{ReplayResult, ReplayTape, replay};
+use crate::replay::{ReplayResult, ReplayTape, replay_tape};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{ForkPoint, Kernel, kind};
 
@@ -67,8 +67,8 @@ async fn settled(rig: &Rig, kernel: &Kernel) {
 
 async fn said(rig: &Rig, door: EntryPoint) {
     let kernel = rig.start().await;
-    let session = kernel.open(door).await.unwrap();
-    session.send("work").await.unwrap();
+    let session = kernel.open_session(door).await.unwrap();
+    session.send_text("work").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
 }
 
@@ -268,7 +268,7 @@ pub(super) async fn replayed(rig: &Rig) -> ReplayResult {
     )
     .unwrap();
     let dir = tempfile::tempdir().unwrap();
-    replay(tape, dir.path()).await.unwrap()
+    replay_tape(tape, dir.path()).await.unwrap()
 }
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn a_fork_gives_a_turn_no_rights_that_its_message_or_its_forker_had_not() 
         let kernel = source.start().await;
         settled_turns(&source).await;
         let before = source.runner.runs().len();
-        let (session, goes_on) = kernel.fork(point, forked_by, true).await.unwrap();
+        let (session, goes_on) = kernel.fork_session(point, forked_by, true).await.unwrap();
         assert!(goes_on);
         while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         assert_eq!(source.runner.runs().len() - before, runs, "{said_by}");
@@ -338,7 +338,7 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
             client: "test".to_owned(),
             role,
         };
-        let session = kernel.open(door).await.unwrap();
+        let session = kernel.open_session(door).await.unwrap();
         let task = DelegateParams {
             task_id: id(8),
             task: DelegateTask {
@@ -354,7 +354,7 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
                 proof: None,
             },
         };
-        kernel.delegate(session.id, task).await.unwrap();
+        kernel.delegate_task(session.id, task).await.unwrap();
         let ended = |rig: &Rig| rig.journal.kinds().contains(&kind::SWARM_REPORTED.to_owned());
         while !ended(&rig) {
             tokio::task::yield_now().await;
@@ -392,7 +392,7 @@ async fn a_call_from_the_wire_has_the_role_of_its_connection() {
             client: "test".to_owned(),
             role,
         };
-        let session = kernel.open(door).await.unwrap();
+        let session = kernel.open_session(door).await.unwrap();
         let outcome = kernel.call(session.id, params("write", json!({}), 1)).await;
         assert_eq!(
             (outcome.is_ok(), rig.runner.runs().len()),
@@ -413,16 +413,16 @@ async fn a_call_from_the_wire_has_the_role_of_its_connection() {
 async fn who_joins_a_session_speaks_for_himself_and_nobody_joins_above_his_rights() {
     let rig = writing();
     let kernel = rig.start().await;
-    let session = kernel.open(channel(Role::User)).await.unwrap();
+    let session = kernel.open_session(channel(Role::User)).await.unwrap();
     rig.runner.set("write", Behaviour::Sleep(10_000));
-    session.send("work").await.unwrap();
+    session.send_text("work").await.unwrap();
     while !matches!(
         session.next_notice().await,
         Some(SessionNotice::CallDecided { .. })
     ) {}
     // While a turn runs: the owner's message waits behind it, as the owner's.
-    let owner = kernel.reopen(session.id, EntryPoint::Cli).await.unwrap();
-    owner.send("and this").await.unwrap();
+    let owner = kernel.reopen_session(session.id, EntryPoint::Cli).await.unwrap();
+    owner.send_text("and this").await.unwrap();
     let mut ended = 0;
     while ended < 2 {
         ended += usize::from(matches!(
@@ -439,6 +439,6 @@ async fn who_joins_a_session_speaks_for_himself_and_nobody_joins_above_his_right
     let kinds = rig.journal.kinds();
     let answers = kinds.iter().filter(|kind| *kind == kind::MESSAGE_ANSWERED);
     assert_eq!(answers.count(), 2);
-    let refused = kernel.reopen(session.id, channel(Role::Viewer)).await;
+    let refused = kernel.reopen_session(session.id, channel(Role::Viewer)).await;
     assert!(matches!(refused, Err(KernelError::UnknownSession(_))));
 }

@@ -131,8 +131,8 @@ async fn after_a_restart_the_session_still_reads_on() {
     rig.runner.set("write", Behaviour::Fail(long()));
     let model = reading(&mut rig);
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("go").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("go").await.unwrap();
     while !matches!(
         session.next_notice().await,
         Some(crate::SessionNotice::TurnEnded { .. })
@@ -158,8 +158,8 @@ async fn after_a_restart_the_session_still_reads_on() {
     let again = Arc::new(again);
     rig.models.insert("model".to_owned(), Arc::clone(&again));
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
-    session.send("more").await.unwrap();
+    let session = kernel.reopen_session(id, EntryPoint::Cli).await.unwrap();
+    session.send_text("more").await.unwrap();
     while !matches!(
         session.next_notice().await,
         Some(crate::SessionNotice::TurnEnded { .. })

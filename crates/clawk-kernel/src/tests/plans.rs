@@ -71,8 +71,8 @@ fn reply(answer: ApprovalAnswer) -> ApprovalReply {
 
 /// Says something and waits for the plan that comes of it.
 async fn planned(kernel: &Kernel) -> (SessionHandle, Plan) {
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     let plan = soon(async {
         loop {
             match session.next_notice().await.unwrap() {
@@ -140,7 +140,7 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
     );
     let ids: BTreeSet<String> = plan.steps.iter().map(|q| q.request_id.to_string()).collect();
     assert_eq!(ids.len(), 3, "each step has its own id");
-    let listed = Plan::group(kernel.pending());
+    let listed = Plan::group_questions(kernel.pending_questions());
     assert!(
         matches!(&listed[..], [WaitingApproval::Plan(listed)] if listed.id == plan.id && listed.steps.len() == 3),
         "one question: {listed:?}"
@@ -154,10 +154,10 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
     assert_eq!(told, [1, 2, 3].map(|number| (number, ReplyOutcome::Taken)));
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "b", "c"]);
-    assert_eq!(kernel.pending(), []);
+    assert_eq!(kernel.pending_questions(), []);
     assert_eq!(count(&place.rig, kind::APPROVAL_REQUESTED), 3, "asked once");
     assert_eq!(count(&place.rig, kind::ACTION_REQUESTED), 3);
-    let past = kernel.answered(10).await.unwrap();
+    let past = kernel.past_approvals(10).await.unwrap();
     let who: Vec<_> = past
         .iter()
         .map(|past| (past.answer.as_str(), past.by.as_str(), past.channel.as_str()))
@@ -187,7 +187,7 @@ async fn none_runs_nothing_and_some_runs_those() {
     assert_eq!(twice, [(3, ReplyOutcome::Nothing)], "the first answer counts");
     // One step alone, by its own id.
     assert_eq!(
-        soon(kernel.reply(&plan.steps[1].request_id, reply(ApprovalAnswer::Deny))).await,
+        soon(kernel.reply_to_question(&plan.steps[1].request_id, reply(ApprovalAnswer::Deny))).await,
         ReplyOutcome::Taken
     );
     soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(ApprovalAnswer::Approve))).await;
@@ -204,7 +204,7 @@ async fn a_swap_between_question_and_run_voids_that_step_alone() {
     soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "c"]);
-    let voided: Vec<_> = kernel.answered(10).await.unwrap();
+    let voided: Vec<_> = kernel.past_approvals(10).await.unwrap();
     let voided: Vec<_> = voided.iter().filter(|past| past.answer == "voided").collect();
     assert_eq!(voided.len(), 1);
     assert_eq!(voided[0].request_id, plan.steps[1].request_id.to_string());
@@ -228,7 +228,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
     let again = soon(async {
         loop {
             // The call of step 1 takes its question up; meanwhile it is in neither list.
-            match &Plan::group(kernel.pending())[..] {
+            match &Plan::group_questions(kernel.pending_questions())[..] {
                 [WaitingApproval::Plan(plan)] if plan.steps.len() == 2 => return plan.clone(),
                 _ => tokio::task::yield_now().await,
             }
@@ -249,7 +249,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
     .await;
     assert_eq!(ran(&place.rig), ["a"]);
     assert_eq!(count(&place.rig, kind::APPROVAL_REQUESTED), 3, "asked once");
-    let past = kernel.answered(10).await.unwrap();
+    let past = kernel.past_approvals(10).await.unwrap();
     let said: Vec<&str> = past.iter().map(|past| past.answer.as_str()).collect();
     assert_eq!(
         said.iter().filter(|said| **said == "voided").count(),
@@ -257,7 +257,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
         "{said:?}"
     );
     kernel.shutdown("test", 1).await;
-    assert_eq!(place.rig.start().await.pending(), [], "used up");
+    assert_eq!(place.rig.start().await.pending_questions(), [], "used up");
 }
 
 #[tokio::test]
@@ -271,7 +271,7 @@ async fn restarts_while_a_person_thinks_do_not_use_a_turn_up() {
         // The turn itself is taken up again, not only its questions.
         let resumed = usize::try_from(times).unwrap();
         soon(async {
-            while count(&place.rig, kind::MESSAGE_RESUMED) < resumed || kernel.pending().len() < 3 {
+            while count(&place.rig, kind::MESSAGE_RESUMED) < resumed || kernel.pending_questions().len() < 3 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         })
@@ -296,8 +296,8 @@ async fn silence_ends_every_step_of_a_plan() {
     place.rig.manifest = Arc::new(crate::testing::manifest(agent(json!([
         {"id": "ask", "action": "require-approval", "scope": "all", "approval": {"timeout_seconds": 60}}]))));
     let kernel = place.rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     let end = tokio::time::timeout(Duration::from_secs(3_600), async {
         loop {
             if let SessionNotice::TurnEnded { end, .. } = session.next_notice().await.unwrap() {
@@ -325,11 +325,11 @@ async fn a_step_that_works_on_what_an_earlier_one_changes_is_asked_about_in_its_
         ("write", json!({"path": "./a"})),
     ]);
     let kernel = place.rig.start().await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let (session, plan) = planned(&kernel).await;
-    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::number).collect();
+    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::step_number).collect();
     assert_eq!(numbers, [1, 3]);
-    let beside = plan.beside();
+    let beside = plan.uncovered_calls();
     assert_eq!(beside[0], "step 2: `echo` needs no question");
     assert_eq!(
         beside[1],
@@ -352,7 +352,7 @@ async fn a_step_that_works_on_what_an_earlier_one_changes_is_asked_about_in_its_
     })
     .await;
     assert_eq!(alone.step, None);
-    soon(kernel.reply(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
+    soon(kernel.reply_to_question(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 4);
 }
@@ -392,13 +392,13 @@ async fn a_step_that_is_refused_whatever_a_person_says_is_not_asked_about() {
     let kernel = place.rig.start().await;
     let operator = KnownPerson::admin("control", "ann");
     kernel
-        .stop(None, crate::stop::Level::NoNetwork, &operator, None)
+        .engage_stop(None, crate::stop::Level::NoNetwork, &operator, None)
         .await
         .unwrap();
     let (session, plan) = planned(&kernel).await;
-    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::number).collect();
-    assert_eq!(numbers, [1, 5], "{:?}", plan.beside());
-    let beside = plan.beside();
+    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::step_number).collect();
+    assert_eq!(numbers, [1, 5], "{:?}", plan.uncovered_calls());
+    let beside = plan.uncovered_calls();
     let wanted = [
         ("step 2: `write` will be refused: ", "rm *"),
         (
@@ -415,7 +415,7 @@ async fn a_step_that_is_refused_whatever_a_person_says_is_not_asked_about() {
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "c"]);
     assert_eq!(codes(&place.rig).len(), 3, "each is refused by its own call");
-    let agent = kernel.budget().purses.remove(0);
+    let agent = kernel.budget_report().purses.remove(0);
     assert!(
         agent.reserved.is_zero() && agent.spent.calls == 2,
         "looking takes nothing: {agent:?}"
@@ -432,8 +432,8 @@ async fn nobody_is_asked_about_steps_for_which_the_minute_has_no_room() {
     let caller = super::rpc(&kernel).await;
     let first = super::params("echo", json!({"text": "x"}), 1);
     kernel.call(caller, first).await.unwrap();
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(count(&place.rig, kind::APPROVAL_REQUESTED), 0);
     assert_eq!(place.rig.runner.runs().len(), 1);
@@ -446,8 +446,8 @@ async fn a_single_call_and_calls_without_questions_make_no_plan() {
         ("write", json!({"path": "a"})),
     ]);
     let kernel = place.rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     let alone = soon(async {
         loop {
             match session.next_notice().await.unwrap() {
@@ -459,14 +459,14 @@ async fn a_single_call_and_calls_without_questions_make_no_plan() {
     })
     .await;
     assert_eq!(alone.step, None);
-    soon(kernel.reply(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
+    soon(kernel.reply_to_question(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
 
     let mut spec = rig(agent(allow_all()));
     spec.models.insert("model".to_owned(), model(three()));
     let kernel = spec.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("do it").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("do it").await.unwrap();
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(count(&spec, kind::APPROVAL_REQUESTED), 0);
 }
@@ -478,11 +478,11 @@ async fn a_cancelled_turn_leaves_no_question_behind() {
     let (session, plan) = planned(&kernel).await;
     session.cancel_turn();
     assert_eq!(ended(&session).await, TurnEnd::Cancelled);
-    assert_eq!(kernel.pending(), []);
+    assert_eq!(kernel.pending_questions(), []);
     let told = soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(told, []);
     kernel.shutdown("test", 100).await;
-    assert_eq!(place.rig.start().await.pending(), []);
+    assert_eq!(place.rig.start().await.pending_questions(), []);
     assert_eq!(ran(&place.rig), [""; 0]);
 }
 
@@ -500,7 +500,7 @@ async fn a_no_to_one_step_is_heard_though_a_standing_grant_would_cover_it() {
     soon(kernel.reply_plan(&plan.id, Some(&[1, 2]), &reply(ApprovalAnswer::ApproveForSession))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 2);
-    assert_eq!(kernel.granted().len(), 2);
+    assert_eq!(kernel.standing_grants().len(), 2);
 }
 
 #[tokio::test]
@@ -511,5 +511,5 @@ async fn a_standing_grant_spares_a_step_that_nobody_has_answered() {
     soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(ApprovalAnswer::ApproveForSession))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 2);
-    assert_eq!(kernel.pending(), []);
+    assert_eq!(kernel.pending_questions(), []);
 }

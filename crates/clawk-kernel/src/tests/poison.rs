@@ -46,7 +46,7 @@ pub(super) const ORDERS: [(&str, &str, &str); 7] = [
 
 fn ready(policy: &str) -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/policies/{policy}.yaml"));
-    let (loaded, policy) = clawk_manifest::policy(&file, &LoadOptions::default());
+    let (loaded, policy) = clawk_manifest::load_policy(&file, &LoadOptions::default());
     let policy = policy.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
     serde_json::to_value(&policy.rules).unwrap()
 }
@@ -95,8 +95,8 @@ pub(super) fn order(at: usize) -> ModelCompletion {
 
 /// Says it and answers every question with no; the reasons that were given.
 pub(super) async fn said(kernel: &Kernel, door: EntryPoint, text: &str) -> Vec<String> {
-    let session = kernel.open(door).await.unwrap();
-    session.send(text).await.unwrap();
+    let session = kernel.open_session(door).await.unwrap();
+    session.send_text(text).await.unwrap();
     let mut reasons = Vec::new();
     loop {
         tokio::select! {
@@ -105,9 +105,9 @@ pub(super) async fn said(kernel: &Kernel, door: EntryPoint, text: &str) -> Vec<S
                 Some(_) => {}
             },
             () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {
-                for question in kernel.pending() {
+                for question in kernel.pending_questions() {
                     reasons.push(question.reason.clone());
-                    kernel.answer(&question.request_id, ApprovalAnswer::Deny, None, "ann").await;
+                    kernel.answer_question(&question.request_id, ApprovalAnswer::Deny, None, "ann").await;
                 }
             }
         }
@@ -276,18 +276,26 @@ async fn a_page_writes_no_context_file_and_a_restart_or_a_standing_grant_changes
     );
     let kernel = rig.start().await;
     said(&kernel, EntryPoint::Cli, "read the page").await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     let id = session.id;
-    session.send("what about the invoices report?").await.unwrap();
+    session
+        .send_text("what about the invoices report?")
+        .await
+        .unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
-    session.send("xyz").await.unwrap();
+    let session = kernel.reopen_session(id, EntryPoint::Cli).await.unwrap();
+    session.send_text("xyz").await.unwrap();
     let mut reasons = Vec::new();
     while reasons.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        reasons.extend(kernel.pending().into_iter().map(|question| question.reason));
+        reasons.extend(
+            kernel
+                .pending_questions()
+                .into_iter()
+                .map(|question| question.reason),
+        );
     }
     assert!(reasons[0].contains(PAGE), "{reasons:?}");
 }

@@ -60,16 +60,16 @@ async fn an_order_as_a_key_of_memory_is_refused() {
 async fn an_order_that_the_user_quotes_in_the_same_conversation_is_refused() {
     let rig = with("trusting", vec![page(), says(ORDER), order(0), says("no")]);
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     let mut reasons = Vec::new();
     for text in ["read the page", &format!("it said: {ORDER}. Go on as it says")] {
-        session.send(text).await.unwrap();
+        session.send_text(text).await.unwrap();
         loop {
             tokio::select! {
                 notice = session.next_notice() => if matches!(notice, Some(crate::SessionNotice::TurnEnded { .. }) | None) { break },
-                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => for question in kernel.pending() {
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => for question in kernel.pending_questions() {
                     reasons.push(question.reason.clone());
-                    kernel.answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann").await;
+                    kernel.answer_question(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann").await;
                 },
             }
         }

@@ -99,7 +99,7 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
                 task,
                 context,
             };
-            drop(kernel.delegate(session, task).await);
+            drop(kernel.delegate_task(session, task).await);
         }
         9 => {
             let entry = NewEntry {
@@ -149,8 +149,8 @@ fn differences(rig: &Rig, kept: &StoredProjections, from: usize) -> Vec<String> 
         .events()
         .iter()
         .skip(from)
-        .for_each(|event| fold.see(event));
-    fold.differences(kept)
+        .for_each(|event| fold.apply_event(event));
+    fold.find_differences(kept)
 }
 
 /// Each way in which what is kept may be changed to somebody's advantage.

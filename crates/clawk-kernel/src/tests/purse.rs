@@ -42,7 +42,7 @@ fn failing(kind: FaultKind, usage: Option<Usage>) -> Arc<ScriptedModel> {
 }
 
 fn limit(kernel: &Kernel, purse: &str, name: &str) -> LimitState {
-    let budget = kernel.budget();
+    let budget = kernel.budget_report();
     let found = budget.purses.into_iter().filter(|state| state.name == purse);
     let mut limits = found.flat_map(|state| state.limits);
     limits
@@ -51,7 +51,7 @@ fn limit(kernel: &Kernel, purse: &str, name: &str) -> LimitState {
 }
 
 fn spent_today(kernel: &Kernel) -> (u64, u64) {
-    let agent = kernel.budget().purses.remove(0);
+    let agent = kernel.budget_report().purses.remove(0);
     assert_eq!(agent.name, "agent");
     assert!(agent.reserved.is_zero(), "nothing runs, and nothing is set aside");
     (agent.spent.tokens, agent.spent.cost_microusd)
@@ -108,14 +108,14 @@ async fn an_unknown_price_is_refused_where_money_is_limited() {
     };
     assert!(why.contains("[prices.\"house-model\"]"), "{why}");
     assert_eq!(rig.models["model"].asked().len(), asked, "it was not asked");
-    let told = kernel.budget().models.remove(0);
+    let told = kernel.budget_report().models.remove(0);
     assert_eq!(
         (told.model.as_str(), told.price),
         ("house-model", None),
         "and the report says so"
     );
     drop(kernel);
-    let shipped = priced("gpt-4o").start().await.budget().models.remove(0);
+    let shipped = priced("gpt-4o").start().await.budget_report().models.remove(0);
     assert!(shipped.shipped && shipped.price.is_some(), "{shipped:?}");
     rig.prices.unknown = UnknownPriceRule::Word(UnknownWord::Free);
     assert_eq!(say(&rig.start().await, "x").await.0, TurnEnd::Answered);
@@ -252,9 +252,13 @@ async fn an_inference_that_died_with_the_process_is_settled_once_at_what_was_set
                 stop if stop == requested + 1 => 3_000,
                 _ => 15,
             };
-            assert_eq!(kernel.budget().purses[0].spent.tokens, want, "stopped at {stop}");
+            assert_eq!(
+                kernel.budget_report().purses[0].spent.tokens,
+                want,
+                "stopped at {stop}"
+            );
             let provider = kernel
-                .budget()
+                .budget_report()
                 .purses
                 .into_iter()
                 .find(|p| p.name == "provider model")

@@ -151,9 +151,9 @@ async fn a_turn_that_kills_the_process_again_and_again_is_given_up() {
 
 /// A session in which `first` hangs in a tool, and `second` waits behind it.
 async fn one_hangs_and_one_waits(rig: &Rig, kernel: &Kernel) {
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("first").await.unwrap();
-    session.send("second").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("first").await.unwrap();
+    session.send_text("second").await.unwrap();
     for _ in 0..10_000 {
         if !rig.runner.runs().is_empty() {
             return;
@@ -213,11 +213,11 @@ async fn a_turn_whose_end_was_not_recorded_is_not_forgotten_when_another_one_fol
         }
     });
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
-    session.send("first").await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    session.send_text("first").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     rig.journal.recover();
-    session.send("second").await.unwrap();
+    session.send_text("second").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let ends = || {
         rig.journal
@@ -239,9 +239,9 @@ async fn a_turn_whose_end_was_not_recorded_is_not_forgotten_when_another_one_fol
 async fn a_message_that_was_taken_up_twice_sees_the_conversation_once() {
     let mut rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     for text in ["my name is Ann", "who am I?"] {
-        session.send(text).await.unwrap();
+        session.send_text(text).await.unwrap();
         while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     }
     let nth = |of: &str, n: usize| {

@@ -33,7 +33,7 @@ fn parameter(name: &str, instead: Option<&str>) -> RefusalCause {
 
 /// Says something in a session that goes on.
 async fn say_in(session: &SessionHandle, text: &str) -> TurnEnd {
-    session.send(text).await.unwrap();
+    session.send_text(text).await.unwrap();
     loop {
         if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             return end;
@@ -145,7 +145,7 @@ async fn a_conversation_that_outgrows_a_window_nobody_told_goes_on() {
         let rig = with(strict(30_000, limit));
         rig.runner.set("echo", Behaviour::Say("lorem ipsum ".repeat(600)));
         let kernel = rig.start().await;
-        let session = kernel.open(EntryPoint::Cli).await.unwrap();
+        let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
         for turn in 0..10 {
             let end = say_in(&session, &format!("turn {turn}")).await;
             assert_eq!(end, TurnEnd::Answered, "{limit:?} turn {turn}");

@@ -54,12 +54,12 @@ async fn a_message_said_again_keeps_its_door_its_sender_and_its_role() {
     ] {
         let rig = acting();
         let kernel = rig.start().await;
-        let session = kernel.open(door.clone()).await.unwrap();
-        session.send("do it").await.unwrap();
+        let session = kernel.open_session(door.clone()).await.unwrap();
+        session.send_text("do it").await.unwrap();
         while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         let before = rig.runner.runs().len();
         // The owner says it again at the terminal.
-        let owner = kernel.reopen(session.id, EntryPoint::Cli).await.unwrap();
+        let owner = kernel.reopen_session(session.id, EntryPoint::Cli).await.unwrap();
         let first = accepted(&rig).remove(0);
         owner.send_again(&first, "do it").await.unwrap();
         while !matches!(owner.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
@@ -81,7 +81,7 @@ async fn a_message_said_again_keeps_its_door_its_sender_and_its_role() {
 async fn who_says_it_again_lends_it_nothing() {
     let rig = acting();
     let kernel = rig.start().await;
-    let session = kernel.open(from_group(Role::Viewer)).await.unwrap();
+    let session = kernel.open_session(from_group(Role::Viewer)).await.unwrap();
     let admin = r#"{"door": "cli", "sender": "owner", "role": "admin"}"#;
     session.send_again(admin, "do it").await.unwrap();
     while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
@@ -138,7 +138,7 @@ fn a_fork_keeps_the_rights_of_its_message_as_a_bound() {
 }
 
 async fn stores(kernel: &Kernel, door: EntryPoint, number: u32, text: &str) {
-    let session = kernel.open(door).await.unwrap();
+    let session = kernel.open_session(door).await.unwrap();
     let entry = NewEntry {
         content: json!(text),
         key: None,
@@ -156,7 +156,7 @@ async fn stores(kernel: &Kernel, door: EntryPoint, number: u32, text: &str) {
 
 /// What a client is told of a store, by words and by time.
 async fn told(kernel: &Kernel, door: EntryPoint) -> Vec<String> {
-    let session = kernel.open(door).await.unwrap();
+    let session = kernel.open_session(door).await.unwrap();
     let whole = TimeRange {
         from: "1970-01-01T00:00:00Z".to_owned(),
         to: "9999-01-01T00:00:00Z".to_owned(),

@@ -139,10 +139,10 @@ async fn two_unknown_effects_of_one_request_id_are_both_listed_and_closed_one_by
         let mut ledger = EffectLedger::default();
         for event in rig.journal.events() {
             ledger
-                .see(&event.kind, event.session, &event.at.to_string(), &event.payload)
+                .apply_event(&event.kind, event.session, &event.at.to_string(), &event.payload)
                 .unwrap();
         }
-        let states = ledger.entries().into_iter().map(|entry| entry.state);
+        let states = ledger.into_entries().into_iter().map(|entry| entry.state);
         states.collect::<Vec<_>>()
     };
     assert_eq!(states(&rig), [State::Unknown, State::Unknown, State::Done]);
@@ -176,7 +176,7 @@ async fn a_question_that_waits_is_not_closed_by_an_earlier_one_of_its_id() {
         let rig = rig(spec.clone());
         let kernel = rig.start().await;
         let session = rpc(&kernel).await;
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), 1)));
         soon(questions.recv()).await.unwrap();
         let reply = ApprovalReply {
@@ -186,7 +186,7 @@ async fn a_question_that_waits_is_not_closed_by_an_earlier_one_of_its_id() {
             reason: None,
             seen: crate::sheet::PreviewReceipt::Short,
         };
-        kernel.reply(&id(1), reply).await;
+        kernel.reply_to_question(&id(1), reply).await;
         let _ended = call.await.unwrap();
         rig.clock.advance_ms(LATER_MS);
         let _asking = tokio::spawn(kernel.call(session, params("write", json!({"n": 2}), 1)));
@@ -195,7 +195,7 @@ async fn a_question_that_waits_is_not_closed_by_an_earlier_one_of_its_id() {
         let mut after = rig.clone();
         after.journal = Arc::new(rig.journal.cut(rig.journal.events().len()));
         let kernel = after.start().await;
-        let waiting = kernel.pending();
+        let waiting = kernel.pending_questions();
         assert_eq!(waiting.len(), 1, "{answer:?}: the second question is still open");
         assert_eq!(waiting[0].arguments["n"], 2);
     }

@@ -255,7 +255,7 @@ async fn a_person_is_asked_about_the_redacted_call() {
     let session = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(session, params("write", json!({"t": SECRET}), 1)));
     let question = loop {
-        if let Some(question) = kernel.pending().pop() {
+        if let Some(question) = kernel.pending_questions().pop() {
             break question;
         }
         tokio::task::yield_now().await;
@@ -263,7 +263,7 @@ async fn a_person_is_asked_about_the_redacted_call() {
     assert!(!format!("{question:?}").contains(SECRET), "{question:?}");
     assert!(
         kernel
-            .answer(&id(1), crate::ApprovalAnswer::Approve, None, "op")
+            .answer_question(&id(1), crate::ApprovalAnswer::Approve, None, "op")
             .await
     );
     call.await.unwrap().unwrap();
@@ -329,8 +329,8 @@ async fn input_is_validated_with_reason_and_place() {
                 "{found:?}"
             );
         }
-        let chat = kernel.open(EntryPoint::Cli).await.unwrap();
-        let error = chat.send(text).await.unwrap_err();
+        let chat = kernel.open_session(EntryPoint::Cli).await.unwrap();
+        let error = chat.send_text(text).await.unwrap_err();
         assert!(
             matches!(&error, KernelError::Screened { reason, .. } if reason == wanted),
             "{wanted}: {error:?}"
@@ -400,8 +400,8 @@ async fn what_the_model_read_is_what_a_restart_reads() {
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
     let kernel = rig.start().await;
-    let chat = kernel.open(EntryPoint::Cli).await.unwrap();
-    chat.send("go").await.unwrap();
+    let chat = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    chat.send_text("go").await.unwrap();
     let mut notices = Vec::new();
     while let Some(notice) = chat.next_notice().await {
         let over = matches!(notice, SessionNotice::TurnEnded { .. });
@@ -417,8 +417,8 @@ async fn what_the_model_read_is_what_a_restart_reads() {
         "{notices:?}"
     );
     let live = rig.models["model"].asked()[1].messages.clone();
-    let again = kernel.reopen(chat.id, EntryPoint::Cli).await.unwrap();
-    again.send("once more").await.unwrap();
+    let again = kernel.reopen_session(chat.id, EntryPoint::Cli).await.unwrap();
+    again.send_text("once more").await.unwrap();
     while !matches!(
         again.next_notice().await,
         Some(SessionNotice::TurnEnded { .. }) | None
@@ -432,8 +432,8 @@ async fn what_the_model_read_is_what_a_restart_reads() {
 async fn injected_prompts_in_messages_are_refused_and_secrets_redacted() {
     let rig = rig(with("prompt_injection", json!({})));
     let kernel = rig.start().await;
-    let chat = kernel.open(EntryPoint::Cli).await.unwrap();
-    let error = chat.send(ATTACK).await.unwrap_err();
+    let chat = kernel.open_session(EntryPoint::Cli).await.unwrap();
+    let error = chat.send_text(ATTACK).await.unwrap_err();
     assert!(
         matches!(&error, KernelError::Screened { reason, .. } if reason == "prompt_injection"),
         "{error:?}"

@@ -135,7 +135,7 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
     let rig = with();
     let kernel = rig.start().await;
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     // Half of them in one conversation after each other: a line is about its own turn.
     for (n, (_, claim, line)) in CASES.iter().enumerate() {
         let inbound = ChannelMessage {
@@ -154,7 +154,7 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
             images: Vec::new(),
             context: MessageContext::default(),
         };
-        kernel.submit(inbound).await.unwrap();
+        kernel.submit_message(inbound).await.unwrap();
         soon(async {
             while port.sent().len() <= n {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -170,14 +170,14 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
 async fn a_surface_is_told_the_line_before_the_turn_ends() {
     let rig = with();
     let kernel = rig.start().await;
-    let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
-    session.send("8").await.unwrap();
+    let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
+    session.send_text("8").await.unwrap();
     let mut told = Vec::new();
     soon(async {
         loop {
             match session.next_notice().await {
                 Some(SessionNotice::Shown(shown, line)) => {
-                    assert!(shown.contradicts());
+                    assert!(shown.may_contradict());
                     told.push(line);
                 }
                 Some(SessionNotice::TurnEnded { .. }) | None => break,

@@ -234,13 +234,13 @@ async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
     spec["skills"][0]["tools_required"] = json!(["echo", "fetch", "write"]);
     let rig = with_model(rig(spec), ScriptedModel::turns(script));
     let kernel = rig.start().await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let person = async {
         let question = questions.recv().await.unwrap();
         assert_eq!(question.tool, "write");
         assert!(question.reason.contains("dig"), "{}", question.reason);
         kernel
-            .answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
+            .answer_question(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
             .await
     };
     let (end, denied) = tokio::join!(say(&kernel, "dig"), person);
@@ -253,7 +253,7 @@ async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
         let question = questions.recv().await.unwrap();
         assert_eq!(question.tool, "research");
         kernel
-            .answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
+            .answer_question(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
             .await
     };
     let (outcome, _) = tokio::join!(call, person);

@@ -13,7 +13,7 @@ use crate::event::digest;
 use crate::kind;
 use crate::ports::{
     AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
-    ModelProvider, ProviderError, SpokenAudio, heard, said,
+    ModelProvider, ProviderError, SpokenAudio, speech_usage, transcription_usage,
 };
 use crate::testing::{Rig, ScriptedModel, manifest};
 
@@ -44,20 +44,20 @@ impl ModelProvider for Ear {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         audio: &'a AudioRecording,
         _: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async {
             self.asked()?;
-            let usage = heard(audio.length_ms);
+            let usage = transcription_usage(audio.length_ms);
             let text = "hello".to_owned();
             Ok(AudioTranscript { text, usage })
         })
     }
 
-    fn speak<'a>(
+    fn synthesize_speech<'a>(
         &'a self,
         _: &'a str,
         text: &'a str,
@@ -68,7 +68,7 @@ impl ModelProvider for Ear {
             Ok(SpokenAudio {
                 media_type: "audio/mpeg",
                 data: text.as_bytes().to_vec(),
-                usage: said(5),
+                usage: speech_usage(5),
             })
         })
     }
@@ -106,7 +106,7 @@ async fn a_recording_is_transcribed_on_the_record_by_its_digest_after_one_more_t
     let (rig, kernel, ear) = agent(&["text", "audio"], None, FaultKind::ServerFault, 1).await;
     let cancel = CancellationToken::new();
     assert_eq!(
-        kernel.transcribe("ear", &audio(), &cancel).await.unwrap(),
+        kernel.transcribe_audio("ear", &audio(), &cancel).await.unwrap(),
         "hello"
     );
     assert_eq!(ear.asked.load(Ordering::SeqCst), 2);
@@ -116,10 +116,18 @@ async fn a_recording_is_transcribed_on_the_record_by_its_digest_after_one_more_t
     assert_eq!(requested[1]["input_tokens"], 170, "ten seconds");
     assert_eq!(payloads(&rig, kind::PROVIDER_FAILED).len(), 1);
     assert_eq!(payloads(&rig, kind::PROVIDER_COMPLETED)[0]["input_tokens"], 170);
-    let spoken = kernel.speak(("ear", "alloy"), "Hello", &cancel).await.unwrap();
+    let spoken = kernel
+        .synthesize_speech(("ear", "alloy"), "Hello", &cancel)
+        .await
+        .unwrap();
     assert_eq!(spoken.data, b"Hello");
     let long = "x".repeat(5_000);
-    assert!(kernel.speak(("ear", "alloy"), &long, &cancel).await.is_err());
+    assert!(
+        kernel
+            .synthesize_speech(("ear", "alloy"), &long, &cancel)
+            .await
+            .is_err()
+    );
     assert_eq!(
         ear.asked.load(Ordering::SeqCst),
         3,
@@ -138,12 +146,17 @@ async fn speech_is_refused_without_the_capability_beyond_the_purse_and_after_a_s
     ] {
         let (_rig, kernel, ear) = agent(&capabilities, limit, kind, fails).await;
         let error = kernel
-            .transcribe("ear", &audio(), &cancel)
+            .transcribe_audio("ear", &audio(), &cancel)
             .await
             .unwrap_err()
             .to_string();
         assert!(error.contains(word), "{word}: {error}");
         assert_eq!(ear.asked.load(Ordering::SeqCst), asked, "{word}");
-        assert!(kernel.transcribe("nobody", &audio(), &cancel).await.is_err());
+        assert!(
+            kernel
+                .transcribe_audio("nobody", &audio(), &cancel)
+                .await
+                .is_err()
+        );
     }
 }

@@ -20,7 +20,7 @@ fn operator() -> KnownPerson {
 
 async fn stop(kernel: &Kernel, session: Option<SessionId>, level: Level) {
     kernel
-        .stop(session, level, &operator(), Some("fire".to_owned()))
+        .engage_stop(session, level, &operator(), Some("fire".to_owned()))
         .await
         .unwrap();
 }
@@ -55,7 +55,7 @@ async fn a_stop_ends_what_runs_within_a_second_and_refuses_what_is_new() {
     // It survives a restart; only an admin lifts it.
     drop(kernel);
     let kernel = rig.start().await;
-    assert_eq!(kernel.stops().len(), 1);
+    assert_eq!(kernel.active_stops().len(), 1);
     let session = rpc(&kernel).await;
     let error = kernel
         .call(session, params("echo", json!({"text": "x"}), 4))
@@ -64,10 +64,10 @@ async fn a_stop_ends_what_runs_within_a_second_and_refuses_what_is_new() {
     assert!(stopped(&error), "{error}");
     for role in [Role::Viewer, Role::User] {
         let person = KnownPerson { role, ..operator() };
-        assert!(!kernel.lift(None, &person).await.unwrap());
-        assert_eq!(kernel.stops().len(), 1);
+        assert!(!kernel.lift_stop(None, &person).await.unwrap());
+        assert_eq!(kernel.active_stops().len(), 1);
     }
-    assert!(kernel.lift(None, &operator()).await.unwrap());
+    assert!(kernel.lift_stop(None, &operator()).await.unwrap());
     kernel
         .call(session, params("echo", json!({"text": "x"}), 5))
         .await
@@ -75,7 +75,7 @@ async fn a_stop_ends_what_runs_within_a_second_and_refuses_what_is_new() {
     let kinds = rig.journal.kinds();
     assert!(kinds.contains(&kind::STOP_ENGAGED.to_owned()) && kinds.contains(&kind::STOP_LIFTED.to_owned()));
     drop(kernel);
-    assert_eq!(rig.start().await.stops(), []);
+    assert_eq!(rig.start().await.active_stops(), []);
 }
 
 #[tokio::test]
@@ -108,16 +108,16 @@ async fn frozen_keeps_messages_and_asks_no_model() {
     let model = Arc::new(ScriptedModel::saying("hello"));
     rig.models.insert("model".to_owned(), Arc::clone(&model));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     stop(&kernel, None, Level::Frozen).await;
-    session.send("are you there").await.unwrap();
+    session.send_text("are you there").await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(model.asked().len(), 0, "no model is asked");
     assert!(
         rig.journal.inbox().iter().any(|(_, end)| end.is_none()),
         "the message is kept"
     );
-    kernel.lift(None, &operator()).await.unwrap();
+    kernel.lift_stop(None, &operator()).await.unwrap();
     loop {
         if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Answered);
@@ -131,9 +131,9 @@ async fn frozen_keeps_messages_and_asks_no_model() {
 async fn a_frozen_agent_still_stops_in_order_and_answers_after_the_next_start() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(EntryPoint::Cli).await.unwrap();
+    let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
     stop(&kernel, None, Level::Frozen).await;
-    session.send("later").await.unwrap();
+    session.send_text("later").await.unwrap();
     tokio::time::timeout(Duration::from_secs(10), kernel.shutdown("test", 50))
         .await
         .expect("it ends");
@@ -143,7 +143,7 @@ async fn a_frozen_agent_still_stops_in_order_and_answers_after_the_next_start() 
     );
     let order = StopOrder::Lift { session: None };
     let clock = Arc::clone(&rig.clock);
-    let left = stop::offline(Arc::clone(&rig.journal) as _, clock, Some(order), &operator())
+    let left = stop::write_offline_order(Arc::clone(&rig.journal) as _, clock, Some(order), &operator())
         .await
         .unwrap();
     assert_eq!(left, []);
@@ -162,7 +162,7 @@ async fn an_agent_that_does_not_run_can_be_stopped() {
         reason: Some("fire".to_owned()),
     };
     let clock = Arc::clone(&rig.clock);
-    let stops = stop::offline(Arc::clone(&rig.journal) as _, clock, Some(order), &operator())
+    let stops = stop::write_offline_order(Arc::clone(&rig.journal) as _, clock, Some(order), &operator())
         .await
         .unwrap();
     assert_eq!(stops.len(), 1);
@@ -199,8 +199,8 @@ async fn a_viewer_triggers_no_tool() {
         });
         rig.models.insert("model".to_owned(), Arc::new(model));
         let kernel = rig.start().await;
-        let session = kernel.open(channel(role)).await.unwrap();
-        session.send("go").await.unwrap();
+        let session = kernel.open_session(channel(role)).await.unwrap();
+        session.send_text("go").await.unwrap();
         while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         assert_eq!(rig.runner.runs().len(), runs, "{role}");
         let denied = rig
@@ -251,7 +251,7 @@ async fn r16a_calls_of_a_minute_are_bounded_and_the_window_survives() {
     kernel.call(session, params("write", json!({}), 5)).await.unwrap();
     assert!(
         kernel
-            .pending()
+            .pending_questions()
             .iter()
             .all(|question| question.request_id != id(5))
     );

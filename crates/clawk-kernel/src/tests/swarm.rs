@@ -64,9 +64,9 @@ async fn a_delegated_task_runs_on_a_peer_session_and_is_reported_once() {
     let rig = rig(team());
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    assert!(kernel.delegate(session, task(1)).await.unwrap().acknowledged);
+    assert!(kernel.delegate_task(session, task(1)).await.unwrap().acknowledged);
     assert!(
-        kernel.delegate(session, task(1)).await.unwrap().acknowledged,
+        kernel.delegate_task(session, task(1)).await.unwrap().acknowledged,
         "a repetition is the same answer"
     );
     let payload = reported(&rig, &id(1001)).await;
@@ -89,18 +89,18 @@ async fn at_rest(kernel: &Kernel) -> usize {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }
-    kernel.tasks()
+    kernel.task_count()
 }
 
 /// Waits until no more tasks are going than at rest; how many are.
 async fn idle(kernel: &Kernel, rest: usize) -> usize {
     for _ in 0..10_000 {
-        if kernel.tasks() <= rest {
+        if kernel.task_count() <= rest {
             break;
         }
         tokio::task::yield_now().await;
     }
-    kernel.tasks()
+    kernel.task_count()
 }
 
 #[tokio::test]
@@ -110,16 +110,16 @@ async fn nothing_is_left_of_delegated_turns_and_ended_sessions() {
     let rest = at_rest(&kernel).await;
     let session = rpc(&kernel).await;
     for n in 1..=20 {
-        kernel.delegate(session, task(n)).await.unwrap();
+        kernel.delegate_task(session, task(n)).await.unwrap();
         reported(&rig, &id(1000 + n)).await;
         // The peers' sessions are gone with their tasks, workers and all.
-        while kernel.sessions().len() > 1 {
+        while kernel.list_open_sessions().len() > 1 {
             tokio::task::yield_now().await;
         }
     }
     kernel.end_session(session, "completed").await;
     assert_eq!(idle(&kernel, rest).await, rest, "no worker is left");
-    assert!(kernel.sessions().is_empty());
+    assert!(kernel.list_open_sessions().is_empty());
 }
 
 #[tokio::test]
@@ -127,12 +127,15 @@ async fn a_session_that_ends_answers_what_waits_and_takes_nothing_more() {
     let rig = rig(team());
     let kernel = rig.start().await;
     let rest = at_rest(&kernel).await;
-    let session = kernel.open(EntryPoint::launcher("test")).await.unwrap();
+    let session = kernel
+        .open_session(EntryPoint::from_launcher("test"))
+        .await
+        .unwrap();
     for text in ["one", "two", "three"] {
-        session.send(text).await.unwrap();
+        session.send_text(text).await.unwrap();
     }
     kernel.end_session(session.id, "completed").await;
-    let refused = session.send("four").await;
+    let refused = session.send_text("four").await;
     assert!(
         matches!(refused, Err(KernelError::UnknownSession(_))),
         "{refused:?}"
@@ -184,10 +187,10 @@ async fn a_task_that_a_crash_met_at_any_event_goes_on_and_is_reported_once() {
     let message = json!("Beans are green");
     let swarm = "team".to_owned();
     kernel
-        .broadcast(session, BroadcastParams { swarm, message })
+        .broadcast_message(session, BroadcastParams { swarm, message })
         .await
         .unwrap();
-    kernel.delegate(session, task(1)).await.unwrap();
+    kernel.delegate_task(session, task(1)).await.unwrap();
     reported(&rig, &id(1001)).await;
     let kinds = rig.journal.kinds();
     let taken = kinds.iter().position(|k| k == kind::SWARM_DELEGATED).unwrap();
@@ -234,7 +237,7 @@ async fn a_task_that_a_stop_interrupts_is_not_told_failed_but_goes_on() {
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, task(1)).await.unwrap();
+    kernel.delegate_task(session, task(1)).await.unwrap();
     while rig.runner.runs().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -259,14 +262,14 @@ async fn what_peers_were_told_outlives_a_restart() {
     let session = rpc(&kernel).await;
     let (swarm, message) = ("team".to_owned(), json!("New dataset"));
     kernel
-        .broadcast(session, BroadcastParams { swarm, message })
+        .broadcast_message(session, BroadcastParams { swarm, message })
         .await
         .unwrap();
     assert!(kernel.shutdown("test", 5_000).await);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     for n in [1, 2, 3, 4] {
-        kernel.delegate(session, task(n)).await.unwrap();
+        kernel.delegate_task(session, task(n)).await.unwrap();
         reported(&rig, &id(1000 + n)).await;
     }
     let asked = rig.models["model"].asked().into_iter();
@@ -294,12 +297,12 @@ async fn r22_orphans_are_recorded_and_unknown_swarms_refused() {
         report_token: None,
         proof: None,
     };
-    assert!(kernel.report(session, report).await.unwrap().acknowledged);
+    assert!(kernel.report_task(session, report).await.unwrap().acknowledged);
     assert!(reported(&rig, &id(77)).await.contains(r#""orphan":true"#));
     let mut lost = task(2);
     lost.context.swarm = "nobody".to_owned();
     assert!(matches!(
-        kernel.delegate(session, lost).await,
+        kernel.delegate_task(session, lost).await,
         Err(KernelError::UnknownSwarm { .. })
     ));
 }
@@ -310,7 +313,11 @@ async fn the_wire_names_every_peer_by_its_canonical_uri() {
         let mut spec = team();
         spec["swarm"]["agents"][0]["identity_ref"] = json!(named);
         let kernel = rig(spec).start().await;
-        let peers = kernel.discover(&DiscoverParams::default()).await.unwrap().peers;
+        let peers = kernel
+            .discover_peers(&DiscoverParams::default())
+            .await
+            .unwrap()
+            .peers;
         assert_eq!(peers[0].uri, "claw://local/identity/lead", "{named}");
     }
 }
@@ -320,7 +327,11 @@ async fn peers_are_found_and_hear_broadcasts() {
     let rig = rig(team());
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let peers = kernel.discover(&DiscoverParams::default()).await.unwrap().peers;
+    let peers = kernel
+        .discover_peers(&DiscoverParams::default())
+        .await
+        .unwrap()
+        .peers;
     assert_eq!(peers.len(), 3);
     assert_eq!(
         (peers[0].uri.as_str(), peers[0].status),
@@ -328,7 +339,7 @@ async fn peers_are_found_and_hear_broadcasts() {
     );
     assert_eq!(
         kernel
-            .discover(&DiscoverParams {
+            .discover_peers(&DiscoverParams {
                 swarm: Some("x".to_owned())
             })
             .await
@@ -338,7 +349,7 @@ async fn peers_are_found_and_hear_broadcasts() {
     );
     let message = json!({"type": "context-update", "data": "New dataset"});
     kernel
-        .broadcast(
+        .broadcast_message(
             session,
             BroadcastParams {
                 swarm: "team".to_owned(),
@@ -347,7 +358,7 @@ async fn peers_are_found_and_hear_broadcasts() {
         )
         .await
         .unwrap();
-    kernel.delegate(session, task(3)).await.unwrap();
+    kernel.delegate_task(session, task(3)).await.unwrap();
     reported(&rig, &id(1003)).await;
     let asked = rig.models["model"].asked();
     assert!(asked[0].system.contains("New dataset") && asked[0].system.contains("data from other agents"));
@@ -447,7 +458,7 @@ async fn whoever_asks_for_an_old_run_reads_no_other() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     for n in 1..=40 {
-        kernel.delegate(session, task(n)).await.unwrap();
+        kernel.delegate_task(session, task(n)).await.unwrap();
         reported(&rig, &id(1000 + n)).await;
     }
     let ended = || {
@@ -466,7 +477,7 @@ async fn whoever_asks_for_an_old_run_reads_no_other() {
     again.context.request_id = id(500);
     assert!(
         kernel
-            .delegate(session, again.clone())
+            .delegate_task(session, again.clone())
             .await
             .unwrap()
             .acknowledged
@@ -476,7 +487,7 @@ async fn whoever_asks_for_an_old_run_reads_no_other() {
     // The id of an old run with another task is still refused.
     again.context.request_id = id(501);
     again.task.description = "count the peas".to_owned();
-    let refused = kernel.delegate(session, again).await;
+    let refused = kernel.delegate_task(session, again).await;
     assert!(
         matches!(refused, Err(KernelError::RequestIdReused(_))),
         "{refused:?}"

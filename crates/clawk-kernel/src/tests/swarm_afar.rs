@@ -69,7 +69,7 @@ fn said(errand: &RemoteTask, tokens: u64) -> ReportParams {
 }
 
 impl RemoteWorkers for There {
-    fn place(&self, identity: &str) -> Option<MemberRoute> {
+    fn member_route(&self, identity: &str) -> Option<MemberRoute> {
         (identity == "hand").then_some(MemberRoute::Peer)
     }
 
@@ -85,15 +85,15 @@ impl RemoteWorkers for There {
         None
     }
 
-    fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+    fn allowed_tools(&self, _identity: &str) -> Option<Vec<String>> {
         None
     }
 
-    fn key(&self, _identity: &str) -> Option<PublicKey> {
+    fn report_key(&self, _identity: &str) -> Option<PublicKey> {
         None
     }
 
-    fn work<'a>(
+    fn perform_task<'a>(
         &'a self,
         errand: RemoteTask,
         reports: Arc<dyn ReportReceiver>,
@@ -111,7 +111,7 @@ impl RemoteWorkers for There {
                     };
                 }
                 Act::Report(tokens) => {
-                    let taken = reports.report(None, said(&errand, tokens)).await;
+                    let taken = reports.accept_report(None, said(&errand, tokens)).await;
                     assert!(taken.unwrap().acknowledged);
                 }
                 Act::Answer(tokens) => {
@@ -181,14 +181,14 @@ async fn reported(rig: &Rig) -> Value {
 
 /// What the agent's own purse has spent.
 fn spent(kernel: &Kernel) -> u64 {
-    let purses = kernel.budget().purses;
+    let purses = kernel.budget_report().purses;
     let agent = purses.iter().find(|purse| purse.name == "agent").unwrap();
     agent.spent.tokens
 }
 
 /// What it has spent today.
 fn of_day(kernel: &Kernel) -> u64 {
-    let purses = kernel.budget().purses;
+    let purses = kernel.budget_report().purses;
     let agent = purses.iter().find(|purse| purse.name == "agent").unwrap();
     let mut limits = agent.limits.iter();
     let day = limits.find(|limit| limit.unit == BudgetUnit::Tokens && limit.window == Window::Day);
@@ -201,17 +201,20 @@ async fn a_try_that_is_lost_counts_its_slice_until_its_report_comes() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     until("three tries", || there.limits().len() == 3).await;
     // Of 3000, three may take a part; a lost try keeps its part, and one that never reached anybody keeps nothing.
     assert_eq!(there.limits(), [Some(1000), Some(666), Some(666)]);
     assert_eq!(spent(&kernel), 1000);
-    let reports = kernel.reports();
+    let reports = kernel.report_receiver();
     // Another number in a second report of it changes nothing more.
     for tokens in [10, 500] {
-        reports.report(None, there.report(0, tokens)).await.unwrap();
+        reports
+            .accept_report(None, there.report(0, tokens))
+            .await
+            .unwrap();
     }
-    reports.report(None, there.report(2, 600)).await.unwrap();
+    reports.accept_report(None, there.report(2, 600)).await.unwrap();
     let report = reported(&rig).await;
     assert_eq!(report["status"], "completed");
     let learned: Vec<Value> = rig
@@ -237,15 +240,23 @@ async fn what_a_late_report_gives_back_was_of_its_own_day() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     until("two tries", || there.limits().len() == 2).await;
     assert_eq!((of_day(&kernel), spent(&kernel)), (1000, 1000));
-    kernel.reports().report(None, there.report(1, 20)).await.unwrap();
+    kernel
+        .report_receiver()
+        .accept_report(None, there.report(1, 20))
+        .await
+        .unwrap();
     reported(&rig).await;
     assert_eq!((of_day(&kernel), spent(&kernel)), (1020, 1020));
     rig.clock.advance_ms(86_400_000);
     assert_eq!((of_day(&kernel), spent(&kernel)), (0, 1020));
-    kernel.reports().report(None, there.report(0, 10)).await.unwrap();
+    kernel
+        .report_receiver()
+        .accept_report(None, there.report(0, 10))
+        .await
+        .unwrap();
     assert_eq!((of_day(&kernel), spent(&kernel)), (0, 30));
     kernel.shutdown("test", 5_000).await;
 }
@@ -256,9 +267,13 @@ async fn what_a_late_report_gives_back_the_next_try_may_use() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     until("two tries", || there.limits().len() == 2).await;
-    kernel.reports().report(None, there.report(0, 10)).await.unwrap();
+    kernel
+        .report_receiver()
+        .accept_report(None, there.report(0, 10))
+        .await
+        .unwrap();
     // The second try is cut off by a stop and goes on: what is left is looked at anew.
     kernel.shutdown("test", 0).await;
     let kernel = rig.start().await;
@@ -273,7 +288,7 @@ async fn a_report_is_counted_once_wherever_the_agent_dies_behind_it() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     let report = reported(&rig).await;
     assert_eq!(report["token_usage"], 700);
     until("the end", || {
@@ -320,7 +335,7 @@ async fn an_answer_that_was_counted_before_a_crash_is_not_counted_again() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     reported(&rig).await;
     let settled = |event: &crate::ports::RecordedEvent| event.payload.contains(r#""state":"settled""#);
     let at = rig.journal.events().iter().position(settled).unwrap();
@@ -357,13 +372,16 @@ async fn a_session_that_gave_a_run_pays_for_it_when_it_is_opened_later() {
     rig.models.insert("model".to_owned(), Arc::new(before));
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let kernel = rig.start().await;
-    let giver = kernel.open(EntryPoint::launcher("test")).await.unwrap();
-    giver.send("hello").await.unwrap();
+    let giver = kernel
+        .open_session(EntryPoint::from_launcher("test"))
+        .await
+        .unwrap();
+    giver.send_text("hello").await.unwrap();
     until("an answer", || {
         rig.journal.kinds().contains(&kind::MESSAGE_ANSWERED.to_owned())
     })
     .await;
-    kernel.delegate(giver.id, own("lead")).await.unwrap();
+    kernel.delegate_task(giver.id, own("lead")).await.unwrap();
     until("the tool runs", || !rig.runner.runs().is_empty()).await;
     let giver = giver.id;
     kernel.shutdown("test", 0).await;
@@ -393,8 +411,11 @@ async fn a_session_that_gave_a_run_pays_for_it_when_it_is_opened_later() {
         "6000 - 4000 - 500: {worked:?}"
     );
     let behind = rig.journal.kinds().len();
-    let session = kernel.reopen(giver, EntryPoint::launcher("test")).await.unwrap();
-    session.send("and now?").await.unwrap();
+    let session = kernel
+        .reopen_session(giver, EntryPoint::from_launcher("test"))
+        .await
+        .unwrap();
+    session.send_text("and now?").await.unwrap();
     until("an answer", || {
         let answered = rig.journal.kinds().into_iter().skip(behind);
         answered
@@ -418,13 +439,13 @@ async fn the_end_of_a_run_is_told_to_who_asks_while_it_is_being_recorded() {
     let rig = rig_with(&there);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, own("hand")).await.unwrap();
+    kernel.delegate_task(session, own("hand")).await.unwrap();
     until("a try", || there.limits().len() == 1).await;
     rig.journal.slow();
-    let (reports, said) = (kernel.reports(), there.report(0, 5));
-    let report = tokio::spawn(async move { reports.report(None, said).await });
+    let (reports, said) = (kernel.report_receiver(), there.report(0, 5));
+    let report = tokio::spawn(async move { reports.accept_report(None, said).await });
     // Everything is written but the end, which was decided after the last batch was.
-    while !kernel.swarm().await.unwrap().unwrap().runs.is_empty() {
+    while !kernel.swarm_view().await.unwrap().unwrap().runs.is_empty() {
         rig.journal.commit(1);
         tokio::task::yield_now().await;
     }

@@ -94,7 +94,7 @@ async fn interrupted(rig: &mut Rig, params: DelegateParams, (input, output): (u6
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    kernel.delegate(session, params).await.unwrap();
+    kernel.delegate_task(session, params).await.unwrap();
     until("the tool runs", || !rig.runner.runs().is_empty()).await;
     kernel.shutdown("test", 0).await;
     assert_eq!(reports(rig), Vec::<String>::new());
@@ -141,7 +141,7 @@ async fn an_inference_that_a_crash_cut_off_counts_for_its_slice() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     kernel
-        .delegate(session, task(Some("hand"), (Some(3_000), None)))
+        .delegate_task(session, task(Some("hand"), (Some(3_000), None)))
         .await
         .unwrap();
     until("a report", || !reports(&rig).is_empty()).await;
@@ -225,7 +225,7 @@ async fn what_a_part_spent_before_a_restart_counts_for_who_delegated_it() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     kernel
-        .delegate(session, task(Some("lead"), (Some(4_000), None)))
+        .delegate_task(session, task(Some("lead"), (Some(4_000), None)))
         .await
         .unwrap();
     until("the tool runs", || !rig.runner.runs().is_empty()).await;
@@ -263,7 +263,7 @@ async fn another_try_of_a_task_has_the_rest_of_its_slice() {
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
     kernel
-        .delegate(session, task(Some("hand"), (Some(3_000), None)))
+        .delegate_task(session, task(Some("hand"), (Some(3_000), None)))
         .await
         .unwrap();
     until("a report", || !reports(&rig).is_empty()).await;

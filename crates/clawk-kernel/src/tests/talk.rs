@@ -31,7 +31,7 @@ fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> TalkR
 }
 
 async fn send(kernel: &Kernel, asked: TalkRequest) -> Result<TurnResult, KernelError> {
-    soon(kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ())).await
+    soon(kernel.send_message(EntryPoint::from_launcher("test"), asked, &|_, _| ())).await
 }
 
 fn accepted(rig: &Rig) -> usize {
@@ -172,7 +172,7 @@ async fn an_answer_that_nobody_read_is_there_for_seven_days() {
     let kernel = rig.start().await;
     // Who asked goes away as soon as the message is taken.
     let asked = message("ann", Some("desk"), "hello", 1);
-    let talk = kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ());
+    let talk = kernel.send_message(EntryPoint::from_launcher("test"), asked, &|_, _| ());
     let gone = tokio::time::timeout(std::time::Duration::ZERO, talk).await;
     assert!(gone.is_err(), "nobody hears the answer");
     while accepted(&rig) == 0 {
@@ -260,8 +260,8 @@ async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
         .await
         .unwrap();
     let watchers = [
-        kernel.watch(one.session).unwrap(),
-        kernel.watch(one.session).unwrap(),
+        kernel.watch_session(one.session).unwrap(),
+        kernel.watch_session(one.session).unwrap(),
     ];
     let heard = Mutex::new(Vec::new());
     let door = EntryPoint::Rpc {
@@ -269,7 +269,7 @@ async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
         role: Role::User,
     };
     let asked = message("ann", Some("desk"), "again", 2);
-    let told = soon(kernel.talk(door, asked, &|turn, notice| {
+    let told = soon(kernel.send_message(door, asked, &|turn, notice| {
         heard.lock().unwrap().push((turn, notice.clone()));
     }))
     .await

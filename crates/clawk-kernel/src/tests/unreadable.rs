@@ -58,17 +58,18 @@ fn told(error: &JournalError) -> String {
 #[test]
 fn a_sum_of_what_was_spent_is_refused() {
     let mut sums = SessionSpending::default();
-    sums.see(&event(kind::ACTION_EXECUTED, &executed())).unwrap();
+    sums.apply_event(&event(kind::ACTION_EXECUTED, &executed()))
+        .unwrap();
     // The field says nothing of what was spent, and the event is still not believed.
-    assert!(told(&sums.see(&damaged("level")).unwrap_err()).contains("`level`"));
-    assert!(told(&sums.see(&damaged("duration_ms")).unwrap_err()).contains("`duration_ms`"));
+    assert!(told(&sums.apply_event(&damaged("level")).unwrap_err()).contains("`level`"));
+    assert!(told(&sums.apply_event(&damaged("duration_ms")).unwrap_err()).contains("`duration_ms`"));
 }
 
 #[test]
 fn a_projection_differs_and_the_event_is_named() {
     let mut fold = ProjectionFold::new(&StoredProjections::default(), true);
-    fold.see(&damaged("is_error"));
-    let differences = fold.differences(&StoredProjections::default());
+    fold.apply_event(&damaged("is_error"));
+    let differences = fold.find_differences(&StoredProjections::default());
     assert!(
         differences
             .iter()
@@ -81,30 +82,32 @@ fn a_projection_differs_and_the_event_is_named() {
 fn the_ledger_of_effects_and_the_record_of_a_turn_are_refused() {
     let bad = damaged("is_error");
     let mut ledger = EffectLedger::default();
-    let error = ledger.see(&bad.kind, bad.session, "", &bad.payload).unwrap_err();
+    let error = ledger
+        .apply_event(&bad.kind, bad.session, "", &bad.payload)
+        .unwrap_err();
     assert!(error.to_string().contains("`is_error`"), "{error}");
-    assert!(told(&TurnRecordFold::default().see(&bad).unwrap_err()).contains("`is_error`"));
+    assert!(told(&TurnRecordFold::default().apply_event(&bad).unwrap_err()).contains("`is_error`"));
 }
 
 #[test]
 fn a_stop_that_cannot_be_read_stops_all_and_its_end_ends_nothing() {
     let brake = EmergencyStop::default();
     let engaged = json!({"by": "ann", "channel": "cli", "level": 7, "reason": null, "session": ID});
-    stop::follow(
+    stop::apply_event(
         &brake,
         stop::read_change(&event(kind::STOP_ENGAGED, &engaged)).unwrap(),
     );
-    let stops = brake.stops();
+    let stops = brake.active_stops();
     assert_eq!((stops[0].level, stops[0].session), (Level::Frozen, None));
     // Before, a session that could not be read was taken for the whole agent.
     let lifted = json!({"by": "ann", "channel": "cli", "session": 7});
     assert!(stop::read_change(&event(kind::STOP_LIFTED, &lifted)).is_none());
     let lifted = json!({"by": "ann", "channel": "cli", "session": null});
-    stop::follow(
+    stop::apply_event(
         &brake,
         stop::read_change(&event(kind::STOP_LIFTED, &lifted)).unwrap(),
     );
-    assert!(brake.stops().is_empty());
+    assert!(brake.active_stops().is_empty());
 }
 
 #[tokio::test]
@@ -132,7 +135,7 @@ async fn a_session_is_not_taken_up_without_one_of_its_events() {
             }
         }));
         let kernel = next.start().await;
-        let again = kernel.reopen(session, EntryPoint::Cli).await;
+        let again = kernel.reopen_session(session, EntryPoint::Cli).await;
         match again {
             Ok(_) => assert!(!damaged, "{kind_of}"),
             Err(KernelError::Journal(error)) => {

@@ -308,12 +308,14 @@ async fn a_retry_says_what_was_wrong_and_an_escalation_asks_a_person() {
         let escalate = wm(json!({"planning": {"fallback": "escalate"}}));
         let rig = foretelling(spec(&escalate), answers(false));
         let kernel = rig.start().await;
-        let mut asked = kernel.questions();
+        let mut asked = kernel.subscribe_questions();
         let person = async {
             let question = asked.recv().await.unwrap();
             assert_eq!(question.tool, "write");
             assert!(question.reason.contains("no plan"), "{}", question.reason);
-            kernel.answer(&question.request_id, answer, None, "ann").await
+            kernel
+                .answer_question(&question.request_id, answer, None, "ann")
+                .await
         };
         tokio::join!(say(&kernel, "dig"), person);
         let wrote = ran(&rig).contains(&"write".to_owned());
@@ -596,9 +598,9 @@ async fn a_simulator_is_asked_about_what_the_agents_own_model_proposes() {
 async fn twice(rig: &Rig, one_session: bool) -> Vec<Value> {
     let kernel = rig.start().await;
     if one_session {
-        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
+        let session = kernel.open_session(crate::EntryPoint::Cli).await.unwrap();
         for _ in 0..2 {
-            session.send("dig").await.unwrap();
+            session.send_text("dig").await.unwrap();
             while !matches!(
                 session.next_notice().await,
                 Some(crate::SessionNotice::TurnEnded { .. })
@@ -670,7 +672,7 @@ async fn what_came_of_a_plan_is_learnt_as_numbers_and_never_as_text() {
     let (now, place) = (crate::time::Timestamp(0), Scope::default());
     let kept = rig
         .memory
-        .keep(store, &place, new.collect(), now, Batch::default());
+        .store_entries(store, &place, new.collect(), now, Batch::default());
     kept.await.unwrap();
     say(&rig.start().await, "dig").await;
     assert_eq!(questions(&rig.models["oracle"])[0]["earlier"], json!([]));

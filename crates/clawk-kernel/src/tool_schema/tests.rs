@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{MAX_MOVED, flatten_top};
-use crate::catalog::validator as schema_validator;
+use crate::catalog::compile_validator as schema_validator;
 
 const ALL: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
 

@@ -61,16 +61,16 @@ impl<'a> Backend<'a> {
     }
 
     /// How many questions were put.
-    pub(super) fn questions(&self) -> u32 {
+    pub(super) fn question_count(&self) -> u32 {
         self.questions.load(Ordering::Relaxed)
     }
 
     /// Puts a question to the world model.
-    pub(super) async fn ask(&self, question: &Value) -> Result<Value, PredictionFailure> {
+    pub(super) async fn ask_model(&self, question: &Value) -> Result<Value, PredictionFailure> {
         let reference = &self.model.backend.reference;
         match self.model.backend.kind {
-            WorldModelBackendType::Provider => self.provider(reference, question).await,
-            WorldModelBackendType::Tool => self.tool(reference, question).await,
+            WorldModelBackendType::Provider => self.ask_provider(reference, question).await,
+            WorldModelBackendType::Tool => self.ask_tool(reference, question).await,
             // Validation refuses it.
             WorldModelBackendType::Custom => Err(PredictionFailure::Failed("failed")),
         }
@@ -78,10 +78,11 @@ impl<'a> Backend<'a> {
 
     /// Puts a question to the agent's own model.
     pub(super) async fn own_model(&self, question: &Value) -> Result<Value, PredictionFailure> {
-        self.provider(self.site.calls.models.primary(), question).await
+        self.ask_provider(self.site.calls.models.primary_provider(), question)
+            .await
     }
 
-    async fn provider(&self, provider: &str, question: &Value) -> Result<Value, PredictionFailure> {
+    async fn ask_provider(&self, provider: &str, question: &Value) -> Result<Value, PredictionFailure> {
         self.questions.fetch_add(1, Ordering::Relaxed);
         let ActingSkill {
             calls,
@@ -96,14 +97,14 @@ impl<'a> Backend<'a> {
                 text: question.to_string(),
                 images: Vec::new(),
                 frame: String::new(),
-                author: TextAuthor::runtime(),
+                author: TextAuthor::from_runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
             ..InferRequest::default()
         };
         // A turn of its own: no conversation is rebuilt with it.
-        let turn = calls.clock().uuid();
+        let turn = calls.clock().new_uuid();
         let quiet = NoticeSender::default();
         let place = infer::InferenceContext {
             thread: caller.thread.child(turn),
@@ -113,7 +114,13 @@ impl<'a> Backend<'a> {
             member: None,
         };
         let inner = cancel.child_token();
-        let mut asked = Box::pin(infer::infer(&calls.models, place, provider, request, &inner));
+        let mut asked = Box::pin(infer::infer_with_fallback(
+            &calls.models,
+            place,
+            provider,
+            request,
+            &inner,
+        ));
         let answer = tokio::select! {
             answer = &mut asked => answer,
             () = tokio::time::sleep(Duration::from_millis(self.limits.timeout_ms)) => {
@@ -134,7 +141,7 @@ impl<'a> Backend<'a> {
         }
     }
 
-    async fn tool(&self, tool: &str, question: &Value) -> Result<Value, PredictionFailure> {
+    async fn ask_tool(&self, tool: &str, question: &Value) -> Result<Value, PredictionFailure> {
         self.questions.fetch_add(1, Ordering::Relaxed);
         let ActingSkill {
             calls,
@@ -143,7 +150,7 @@ impl<'a> Backend<'a> {
             cancel,
             ..
         } = self.site;
-        let turn = calls.clock().uuid();
+        let turn = calls.clock().new_uuid();
         let caller = CallerContext {
             thread: caller.thread.child(turn),
             turn: Some(turn),
@@ -155,7 +162,7 @@ impl<'a> Backend<'a> {
         let request = Request {
             tool: tool.to_owned(),
             arguments: question.as_object().cloned().unwrap_or_default(),
-            request_id: RequestId::from(calls.clock().uuid()),
+            request_id: RequestId::from(calls.clock().new_uuid()),
             identity: calls.manifest.identity.name.clone(),
             sandbox: None,
             policy: self.model.constraints.policy_ref.clone(),

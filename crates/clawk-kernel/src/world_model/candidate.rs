@@ -4,7 +4,7 @@ use clawk_manifest::model::{PlanningHorizon, UncertaintyMode, WorldModel, WorldM
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ActingSkill, PlanLimits, cut};
+use super::{ActingSkill, PlanLimits, cut_text};
 use crate::call;
 use crate::purse::CallBudgetRequest;
 use crate::recall::escaped;
@@ -96,53 +96,53 @@ pub(super) fn read(said: &Value, most: usize) -> Option<Vec<PlanCandidate>> {
         .iter()
         .take(most)
         .filter_map(|one| serde_json::from_value::<PlanCandidate>(one.clone()).ok()) // silent-ok: what is no candidate is none
-        .map(PlanCandidate::bounded)
+        .map(PlanCandidate::into_bounded)
         .collect();
     Some(found).filter(|found| !found.is_empty())
 }
 
 /// The one that is followed: the least risk, then the fewest questions, then the least cost, then the model's own order.
-pub(super) fn best(weighed: &[WeighedCandidate]) -> Option<usize> {
+pub(super) fn best_candidate(weighed: &[WeighedCandidate]) -> Option<usize> {
     let good = weighed
         .iter()
         .enumerate()
         .filter(|(_, one)| one.discarded.is_none());
-    let order = |one: &WeighedCandidate| (one.risk_permille, one.asks, one.tokens());
+    let order = |one: &WeighedCandidate| (one.risk_permille, one.asks, one.predicted_tokens());
     good.min_by_key(|(at, one)| (order(one), *at)).map(|(at, _)| at)
 }
 
-fn bounded(text: &mut Option<String>) {
+fn bound_text(text: &mut Option<String>) {
     if let Some(text) = text {
-        *text = cut(text, MAX_NOTE_BYTES).replace(['\n', '\r'], " ");
+        *text = cut_text(text, MAX_NOTE_BYTES).replace(['\n', '\r'], " ");
     }
 }
 
 impl PlanCandidate {
-    fn bounded(mut self) -> Self {
+    fn into_bounded(mut self) -> Self {
         for step in &mut self.steps {
-            bounded(&mut step.why);
-            bounded(&mut step.state);
+            bound_text(&mut step.why);
+            bound_text(&mut step.state);
         }
-        bounded(&mut self.foretold.state);
-        bounded(&mut self.foretold.observation);
+        bound_text(&mut self.foretold.state);
+        bound_text(&mut self.foretold.observation);
         self
     }
 
     /// Nothing is foretold of it.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear_prediction(&mut self) {
         self.foretold = CandidatePrediction::default();
     }
 
     /// Takes what a simulation foretells, in place of what was said before.
-    pub(super) fn foretold(&mut self, said: &Value) {
+    pub(super) fn apply_simulation(&mut self, said: &Value) {
         // silent-ok: what can't be read is missing, and the candidate is judged so
         let said: CandidatePrediction = serde_json::from_value(said.clone()).unwrap_or_default();
         self.foretold = said;
-        *self = self.clone().bounded();
+        *self = self.clone().into_bounded();
     }
 
     /// Why its steps can't be followed, whatever comes of them.
-    pub(super) fn fits(&self, rules: &CandidateRules<'_>) -> Option<String> {
+    pub(super) fn steps_fault(&self, rules: &CandidateRules<'_>) -> Option<String> {
         if self.steps.is_empty() {
             return Some("it has no step".to_owned());
         }
@@ -154,12 +154,15 @@ impl PlanCandidate {
                 rules.horizon
             ));
         }
-        let foreign = self.steps.iter().find(|step| !rules.ceiling.has(&step.tool));
-        foreign.map(|step| format!("`{}` is not one of the skill's tools", cut(&step.tool, 64)))
+        let foreign = self
+            .steps
+            .iter()
+            .find(|step| !rules.ceiling.allows_tool(&step.tool));
+        foreign.map(|step| format!("`{}` is not one of the skill's tools", cut_text(&step.tool, 64)))
     }
 
     /// What must be foretold and is not.
-    pub(super) fn lacks(&self, rules: &CandidateRules<'_>) -> Option<&'static str> {
+    pub(super) fn missing_prediction(&self, rules: &CandidateRules<'_>) -> Option<&'static str> {
         let (predicts, told) = (&rules.model.predicts, &self.foretold);
         let upper = rules.model.planning.uncertainty_mode == Some(UncertaintyMode::Bounded);
         let chance = |value: Option<f64>| value.is_some_and(|value| (0.0..=1.0).contains(&value));
@@ -189,17 +192,17 @@ impl PlanCandidate {
 
 impl CandidateRules<'_> {
     /// A candidate, judged.
-    pub(super) async fn weigh(&self, mut candidate: PlanCandidate) -> WeighedCandidate {
+    pub(super) async fn weigh_candidate(&self, mut candidate: PlanCandidate) -> WeighedCandidate {
         let fault = candidate
-            .fits(self)
-            .or_else(|| candidate.lacks(self).map(str::to_owned));
+            .steps_fault(self)
+            .or_else(|| candidate.missing_prediction(self).map(str::to_owned));
         // Looks only so far ahead.
         candidate.steps.truncate(self.horizon);
-        let risk_permille = self.risk(&candidate.foretold);
+        let risk_permille = self.counted_risk(&candidate.foretold);
         let told_permille = candidate
             .foretold
             .risk
-            .map(permille)
+            .map(to_permille)
             .filter(|_| risk_permille.is_some());
         let mut asks = 0;
         let mut discarded = fault
@@ -207,7 +210,7 @@ impl CandidateRules<'_> {
             .or_else(|| self.too_costly(&candidate.foretold));
         if discarded.is_none() {
             for step in &candidate.steps {
-                match self.judged(step).await {
+                match self.needs_approval(step).await {
                     Ok(asked) => asks += usize::from(asked),
                     Err(why) => {
                         discarded = Some(why);
@@ -236,13 +239,13 @@ impl CandidateRules<'_> {
     }
 
     /// The risk as it counts: the upper bound, or raised by how wrong the model was before.
-    fn risk(&self, told: &CandidatePrediction) -> Option<u64> {
+    fn counted_risk(&self, told: &CandidatePrediction) -> Option<u64> {
         let risk = told.risk.filter(|_| self.model.predicts.risk)?;
         let counts = match self.model.planning.uncertainty_mode {
             Some(UncertaintyMode::Bounded) => told.risk_high.unwrap_or(1.0),
             Some(UncertaintyMode::Calibrated | UncertaintyMode::None) | None => risk,
         };
-        let counts = permille(counts);
+        let counts = to_permille(counts);
         let calibrated = self.model.planning.uncertainty_mode == Some(UncertaintyMode::Calibrated);
         let error = self.errors.unwrap_or(UNKNOWN_ERROR).min(1000);
         Some(match calibrated {
@@ -271,7 +274,7 @@ impl CandidateRules<'_> {
             tokens,
             timeout_ms: 0,
             bytes_out: 0,
-            provider: calls.models.primary(),
+            provider: calls.models.primary_provider(),
         };
         let room = calls.purses.call(purse, wanted, calls.scribe.now());
         room.err()
@@ -282,9 +285,9 @@ impl CandidateRules<'_> {
     ///
     /// # Errors
     /// Who refuses it.
-    async fn judged(&self, step: &CandidateStep) -> Result<bool, String> {
+    async fn needs_approval(&self, step: &CandidateStep) -> Result<bool, String> {
         let ActingSkill { calls, caller, .. } = self.site;
-        call::foretell(
+        call::predict_approval(
             calls,
             caller,
             &self.ceiling,
@@ -293,7 +296,7 @@ impl CandidateRules<'_> {
         .await
         .map_err(|error| {
             let why = error.to_string();
-            format!("a step is refused: {}", cut(&why, MAX_NOTE_BYTES))
+            format!("a step is refused: {}", cut_text(&why, MAX_NOTE_BYTES))
         })
     }
 }
@@ -303,35 +306,35 @@ impl CandidateRules<'_> {
     clippy::cast_sign_loss,
     reason = "clamped to what fits"
 )]
-fn permille(chance: f64) -> u64 {
+fn to_permille(chance: f64) -> u64 {
     (chance * 1000.0).round().clamp(0.0, 1000.0) as u64
 }
 
 impl WeighedCandidate {
     /// Tokens that were foretold.
-    pub(super) fn tokens(&self) -> Option<u64> {
+    pub(super) fn predicted_tokens(&self) -> Option<u64> {
         self.cost.map(|cost| cost.tokens)
     }
 
     /// Calls that were foretold: said, or counted.
-    pub(super) fn calls(&self) -> Option<u64> {
+    pub(super) fn predicted_calls(&self) -> Option<u64> {
         let counted = u64::try_from(self.steps.len()).unwrap_or(u64::MAX);
         Some(self.cost.and_then(|cost| cost.calls).unwrap_or(counted))
     }
 
     /// Its tools, in order.
-    pub(super) fn tools(&self) -> Vec<String> {
+    pub(super) fn tool_names(&self) -> Vec<String> {
         self.steps.iter().map(|step| step.tool.clone()).collect()
     }
 
     /// As a model reads it: nothing in it can close the element that it stands in.
-    pub(super) fn lines(&self) -> String {
+    pub(super) fn render_steps(&self) -> String {
         let mut text = String::new();
         for (number, step) in (1..).zip(&self.steps) {
             text.push_str(&format!("{number}. {}", escaped(&step.tool)));
             if let Some(arguments) = &step.arguments {
                 let arguments = Value::Object(arguments.clone()).to_string();
-                text.push_str(&format!(" {}", escaped(cut(&arguments, MAX_NOTE_BYTES))));
+                text.push_str(&format!(" {}", escaped(cut_text(&arguments, MAX_NOTE_BYTES))));
             }
             for note in [&step.why, &step.state].into_iter().flatten() {
                 text.push_str(&format!(" ({})", escaped(note)));

@@ -11,11 +11,11 @@ use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryPro
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{ActingSkill, SkillPlanResult, of, store};
+use super::{ActingSkill, SkillPlanResult, experience_store, skill_world_model};
 use crate::author::TextAuthor;
 use crate::call::{CallGovernor, Context};
 use crate::door::Origin;
-use crate::event::{Draft, Thread, canonical, digest, together};
+use crate::event::{Draft, Thread, batch_from_drafts, canonical, digest};
 use crate::ports::{Batch, MemorySearch, ModelMessage, Scope, StoreQuery};
 use crate::recall;
 use crate::skill::{self, RunningSkill};
@@ -61,20 +61,21 @@ pub(super) struct SkillExperience {
 }
 
 /// What the store is asked with.
-fn words(model: &WorldModel, skill: &str) -> String {
+fn search_text(model: &WorldModel, skill: &str) -> String {
     format!("world_model {} skill {skill}", model.name)
 }
 
 /// Earlier runs of the skill. A store that can't be asked is like one that holds nothing.
-pub(super) async fn recall(site: ActingSkill<'_>, model: &WorldModel) -> Vec<SkillExperience> {
+pub(super) async fn recall_runs(site: ActingSkill<'_>, model: &WorldModel) -> Vec<SkillExperience> {
     let ActingSkill {
         calls, caller, skill, ..
     } = site;
-    let (Some(store), Some(backend)) = (store(&calls.manifest, model), &calls.memories.backend) else {
+    let (Some(store), Some(backend)) = (experience_store(&calls.manifest, model), &calls.memories.backend)
+    else {
         return Vec::new();
     };
     let origin = caller.context.origin.as_ref();
-    let question = words(model, &skill.name);
+    let question = search_text(model, &skill.name);
     let ask = MemorySearch {
         whose: origin.map_or(ConversationFilter::Of(Vec::new()), |origin| {
             recall::may_recall(calls, &store.name, origin)
@@ -83,7 +84,10 @@ pub(super) async fn recall(site: ActingSkill<'_>, model: &WorldModel) -> Vec<Ski
         vector: None,
         limit: MOST,
     };
-    let found = match backend.ask(store, &place(calls, origin, caller.door), ask).await {
+    let found = match backend
+        .search_entries(store, &experience_scope(calls, origin, caller.door), ask)
+        .await
+    {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(%error, store = store.name, "a world model's experience could not be read");
@@ -114,13 +118,13 @@ pub(super) async fn recall(site: ActingSkill<'_>, model: &WorldModel) -> Vec<Ski
         recalled_hash: digest(&content),
         searches: searches.to_vec(),
         tokens: 0,
-        turn: calls.clock().uuid(),
+        turn: calls.clock().new_uuid(),
         untrusted: Vec::new(),
     };
-    let draft = calls.scribe.entry(&caller.thread, &payload);
+    let draft = calls.scribe.draft_event(&caller.thread, &payload);
     if let Err(error) = calls
         .scribe
-        .submit(vec![draft.content(payload.recalled_hash, content)])
+        .submit_drafts(vec![draft.with_content(payload.recalled_hash, content)])
     {
         tracing::warn!(%error, "what a world model recalled could not be recorded");
     }
@@ -135,9 +139,9 @@ fn read(hit: &EntryHit) -> Option<SkillExperience> {
     serde_json::from_value(hit.entry.content.clone()).ok() // silent-ok: what is no experience is none
 }
 
-fn place(calls: &CallGovernor, origin: Option<&Origin>, door: &str) -> Scope {
+fn experience_scope(calls: &CallGovernor, origin: Option<&Origin>, door: &str) -> Scope {
     match origin {
-        Some(origin) => recall::place(calls, origin.sender_door()),
+        Some(origin) => recall::message_scope(calls, origin.sender_door()),
         None => Scope {
             identity: calls.manifest.identity.name.clone(),
             channel: door.to_owned(),
@@ -156,8 +160,8 @@ pub(super) fn mean_error(earlier: &[SkillExperience]) -> Option<u64> {
 }
 
 /// The calls that a turn made since the skill joined it.
-fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<ExperiencedCall> {
-    let own: Vec<String> = skill::needed(skill).collect();
+fn calls_since_joined(turn: &Turn, skill: &Skill, since: usize) -> Vec<ExperiencedCall> {
+    let own: Vec<String> = skill::needed_tools(skill).collect();
     let mut asked: Vec<(&str, &str)> = Vec::new();
     let mut ends = Vec::new();
     for message in turn.messages() {
@@ -186,7 +190,7 @@ fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<ExperiencedCall> {
 }
 
 /// How far the prediction was off, thousandths: the mean over what was foretold.
-fn error(planned: &SkillPlanResult, calls: &[ExperiencedCall], tokens: u64) -> u64 {
+fn prediction_error(planned: &SkillPlanResult, calls: &[ExperiencedCall], tokens: u64) -> u64 {
     let off =
         |foretold: u64, seen: u64| foretold.abs_diff(seen).saturating_mul(1000) / foretold.max(seen).max(1);
     let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
@@ -213,19 +217,19 @@ fn error(planned: &SkillPlanResult, calls: &[ExperiencedCall], tokens: u64) -> u
 }
 
 /// A skill that planned has ended: the outcome beside the prediction, and what is learnt of it.
-pub(crate) async fn learn(
+pub(crate) async fn record_experience(
     (calls, context): (&CallGovernor, &Context),
     (thread, turn_id, door): (Thread, Uuid, &str),
     joined: &RunningSkill,
     turn: &Turn,
 ) {
-    let (Some(planned), Some(model)) = (&joined.planned, of(calls, &joined.skill)) else {
+    let (Some(planned), Some(model)) = (&joined.planned, skill_world_model(calls, &joined.skill)) else {
         return;
     };
-    let (tokens, _) = joined.took(turn);
-    let mut seen = made(turn, &joined.skill, joined.results_before());
+    let (tokens, _) = joined.usage_since_start(turn);
+    let mut seen = calls_since_joined(turn, &joined.skill, joined.results_before());
     let followed = planned.fallback.is_none();
-    let error_permille = error(planned, &seen, tokens);
+    let error_permille = prediction_error(planned, &seen, tokens);
     if followed {
         let payload = WorldModelCompared {
             calls: count_of(seen.len()),
@@ -239,12 +243,12 @@ pub(crate) async fn learn(
             turn: turn_id,
             world_model: model.name.to_string(),
         };
-        let draft = calls.scribe.entry(&thread, &payload);
-        if let Err(error) = calls.scribe.submit(vec![draft]) {
+        let draft = calls.scribe.draft_event(&thread, &payload);
+        if let Err(error) = calls.scribe.submit_drafts(vec![draft]) {
             tracing::warn!(%error, "what came of a plan could not be recorded");
         }
     }
-    let (Some(_), Some(store)) = (model.update.mode, store(&calls.manifest, model)) else {
+    let (Some(_), Some(store)) = (model.update.mode, experience_store(&calls.manifest, model)) else {
         return;
     };
     seen.truncate(MOST_CALLS);
@@ -263,7 +267,7 @@ pub(crate) async fn learn(
         tokens,
         world_model: model.name.clone(),
     };
-    let kept = keep(
+    let kept = store_experience(
         calls,
         store,
         (context.origin.as_ref(), door),
@@ -276,7 +280,7 @@ pub(crate) async fn learn(
     }
 }
 
-async fn keep(
+async fn store_experience(
     calls: &CallGovernor,
     store: &Store,
     (origin, door): (Option<&Origin>, &str),
@@ -302,15 +306,15 @@ async fn keep(
         mark: EntryProvenance {
             origin: "agent".to_owned(),
             untrusted: false,
-            author: TextAuthor::runtime().words(),
+            author: TextAuthor::from_runtime().display_name(),
             session: thread.session.to_string(),
             whose: origin
-                .map(|origin| recall::whose(origin.sender_door()))
+                .map(|origin| recall::conversation_label(origin.sender_door()))
                 .unwrap_or_default(),
             made_from: vec![format!("message {turn_id}")],
         },
     };
-    let place = place(calls, origin, door);
+    let place = experience_scope(calls, origin, door);
     let scribe = &calls.scribe;
     let payload = MemoryWrite {
         batch: Some(thread.span),
@@ -321,19 +325,21 @@ async fn keep(
         request_id: request_id.to_string(),
         store: store.name.to_string(),
     };
-    let draft: Draft = scribe.entry(&thread, &payload.as_stored());
-    if backend.joins(store) {
-        let record = together(vec![draft]);
-        let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;
+    let draft: Draft = scribe.draft_event(&thread, &payload.as_stored());
+    if backend.joins_journal(store) {
+        let record = batch_from_drafts(vec![draft]);
+        let kept = backend
+            .store_entries(store, &place, vec![new], scribe.now(), record)
+            .await;
         kept.map_err(|error| told(&error))?;
     } else {
         let kept = backend
-            .keep(store, &place, vec![new], scribe.now(), Batch::default())
+            .store_entries(store, &place, vec![new], scribe.now(), Batch::default())
             .await;
         kept.map_err(|error| told(&error))?;
         scribe.write(vec![draft]).await.map_err(|error| told(&error))?;
     }
-    calls.memories.tender.nudge(store, &place);
+    calls.memories.tender.mark_due(store, &place);
     Ok(())
 }
 

@@ -163,9 +163,14 @@ impl fmt::Display for McpUri {
         match self {
             Self::Http { url } => f.write_str(url),
             Self::Stdio { path, args } => {
-                write!(f, "stdio://{}", escape(path))?;
+                write!(f, "stdio://{}", percent_escape(path))?;
                 for (index, arg) in args.iter().enumerate() {
-                    write!(f, "{}arg={}", if index == 0 { '?' } else { '&' }, escape(arg))?;
+                    write!(
+                        f,
+                        "{}arg={}",
+                        if index == 0 { '?' } else { '&' },
+                        percent_escape(arg)
+                    )?;
                 }
                 Ok(())
             }
@@ -173,7 +178,7 @@ impl fmt::Display for McpUri {
     }
 }
 
-fn escape(text: &str) -> String {
+fn percent_escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/@:,=".contains(&byte) {

@@ -167,7 +167,7 @@ pub struct Store {
 impl Store {
     /// A store with default settings, for access without its manifest: search by words and by the built-in vectors, without limits.
     #[must_use]
-    pub fn named(name: &str) -> Self {
+    pub fn with_name(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             kind: StoreType::Semantic,

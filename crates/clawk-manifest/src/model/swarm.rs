@@ -74,7 +74,7 @@ pub struct SwarmAgent {
     #[serde(default)]
     pub provider_ref: Option<String>,
     /// The number of instances; 1 by default.
-    #[serde(default = "one")]
+    #[serde(default = "default_one")]
     pub count: u32,
 }
 
@@ -185,6 +185,6 @@ pub struct SwarmLimits {
     pub max_duration_ms: Option<u64>,
 }
 
-fn one() -> u32 {
+fn default_one() -> u32 {
     1
 }

@@ -2,25 +2,25 @@
 
 use super::LocatedNode;
 use crate::check::DocumentChecker;
-use crate::diagnostic::quoted;
+use crate::diagnostic::quote_text;
 use crate::texts;
 
-pub(super) fn provider(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_provider(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let Some(auth) = spec.get("auth") {
         match auth.text_at("type") {
-            Some("none") if auth.has("secret_ref") => {
+            Some("none") if auth.has_member("secret_ref") => {
                 checker
                     .findings
-                    .push(auth.idle("secret_ref", "`secret_ref` has no effect with `type: none`"));
+                    .push(auth.idle_member("secret_ref", "`secret_ref` has no effect with `type: none`"));
             }
-            Some("bearer" | "api-key-header" | "oauth2") if !auth.has("secret_ref") => {
-                let error = auth.missing(
+            Some("bearer" | "api-key-header" | "oauth2") if !auth.has_member("secret_ref") => {
+                let error = auth.missing_member(
                     "secret_ref",
                     "`auth` needs `secret_ref` unless its type is `none`",
                 );
                 checker
                     .findings
-                    .push(error.help("name the secret, such as `secret_ref: \"LLM_API_KEY\"`"));
+                    .push(error.with_help("name the secret, such as `secret_ref: \"LLM_API_KEY\"`"));
             }
             _ => {}
         }
@@ -34,7 +34,7 @@ pub(super) fn provider(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>
         checker.findings.push(
             endpoint
                 .error("bad-url", message)
-                .help("the base URL of the API, such as `http://localhost:11434/v1`"),
+                .with_help("the base URL of the API, such as `http://localhost:11434/v1`"),
         );
     }
 }
@@ -53,7 +53,7 @@ const TRIGGERS: [(&str, &str); 4] = [
     ("db-trigger", "table"),
 ];
 
-pub(super) fn channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let Some(access) = spec.get("access_control") {
         access_control(&access, checker);
     }
@@ -64,16 +64,16 @@ pub(super) fn channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>)
         .map(|(_, field)| *field);
     match (needed, spec.get("trigger")) {
         (Some(field), None) => {
-            let error = spec.missing("trigger", format!("a `{kind}` channel needs `trigger.{field}`"));
+            let error = spec.missing_member("trigger", format!("a `{kind}` channel needs `trigger.{field}`"));
             checker
                 .findings
-                .push(error.help(format!("write `trigger: {{{field}: …}}`")));
+                .push(error.with_help(format!("write `trigger: {{{field}: …}}`")));
         }
         (Some(field), Some(trigger)) => {
-            if !trigger.has(field) {
-                checker
-                    .findings
-                    .push(trigger.missing(field, format!("a `{kind}` channel needs `trigger.{field}`")));
+            if !trigger.has_member(field) {
+                checker.findings.push(
+                    trigger.missing_member(field, format!("a `{kind}` channel needs `trigger.{field}`")),
+                );
             }
             let others = TRIGGERS
                 .iter()
@@ -81,16 +81,16 @@ pub(super) fn channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>)
                 .filter(|other| *other != field);
             for other in others
                 .chain((kind != "db-trigger").then_some("events"))
-                .filter(|other| trigger.has(other))
+                .filter(|other| trigger.has_member(other))
             {
-                let message = format!("{} has no effect on a `{kind}` channel", quoted(other));
-                checker.findings.push(trigger.idle(other, message));
+                let message = format!("{} has no effect on a `{kind}` channel", quote_text(other));
+                checker.findings.push(trigger.idle_member(other, message));
             }
         }
         (None, Some(_)) if !kind.is_empty() && kind != "custom" => {
-            checker.findings.push(spec.idle(
+            checker.findings.push(spec.idle_member(
                 "trigger",
-                format!("`trigger` has no effect on a {} channel", quoted(kind)),
+                format!("`trigger` has no effect on a {} channel", quote_text(kind)),
             ));
         }
         (None, _) => {}
@@ -104,24 +104,24 @@ fn access_control(access: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     else {
         return; // the shape says so
     };
-    if let Some(field) = needed.filter(|field| !access.has(field)) {
+    if let Some(field) = needed.filter(|field| !access.has_member(field)) {
         checker
             .findings
-            .push(access.missing(field, format!("mode `{mode}` needs `{field}`")));
+            .push(access.missing_member(field, format!("mode `{mode}` needs `{field}`")));
     }
     for (other, field) in MODES
         .into_iter()
         .filter_map(|(name, field)| field.map(|field| (name, field)))
     {
-        if other != mode && access.has(field) {
-            let error = access.stray(
+        if other != mode && access.has_member(field) {
+            let error = access.stray_member(
                 field,
                 "field-of-other-mode",
                 format!("`{field}` must not stand in mode `{mode}`"),
             );
             checker
                 .findings
-                .push(error.help(format!("remove it, or set `mode: {other}`")));
+                .push(error.with_help(format!("remove it, or set `mode: {other}`")));
         }
     }
 }

@@ -12,25 +12,25 @@ use clawk_proto::uri::Kind;
 
 use crate::check::{DocumentChecker, first_line};
 use crate::diagnostic::Diagnostic;
-use crate::tree::{Node, Tree, join};
+use crate::tree::{Node, Tree, join_pointer};
 
 /// Checks the rules of one primitive.
-pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut DocumentChecker<'_>) {
+pub(crate) fn check_rules(kind: Kind, spec: &Node, pointer: &str, checker: &mut DocumentChecker<'_>) {
     let spec = LocatedNode {
         node: spec,
         pointer: pointer.to_owned(),
     };
     match kind {
         Kind::Identity => {}
-        Kind::Provider => agent::provider(&spec, checker),
-        Kind::Channel => agent::channel(&spec, checker),
-        Kind::Tool => tool::tool(&spec, checker),
-        Kind::Skill => tool::skill(&spec, checker),
-        Kind::Memory => tool::memory(&spec, checker),
-        Kind::Sandbox => governance::sandbox(&spec, checker),
-        Kind::Policy => governance::policy(&spec, checker),
-        Kind::Swarm => team::swarm(&spec, checker),
-        Kind::Telemetry => team::telemetry(&spec, checker),
+        Kind::Provider => agent::check_provider(&spec, checker),
+        Kind::Channel => agent::check_channel(&spec, checker),
+        Kind::Tool => tool::check_tool(&spec, checker),
+        Kind::Skill => tool::check_skill(&spec, checker),
+        Kind::Memory => tool::check_memory(&spec, checker),
+        Kind::Sandbox => governance::check_sandbox(&spec, checker),
+        Kind::Policy => governance::check_policy(&spec, checker),
+        Kind::Swarm => team::check_swarm(&spec, checker),
+        Kind::Telemetry => team::check_telemetry(&spec, checker),
         Kind::WorldModel => team::world_model(&spec, checker),
     }
 }
@@ -47,12 +47,12 @@ impl<'n> LocatedNode<'n> {
         let node = self.node.get(key).filter(|node| node.value != Tree::Null)?;
         Some(Self {
             node,
-            pointer: join(&self.pointer, key),
+            pointer: join_pointer(&self.pointer, key),
         })
     }
 
     /// Finds a nested member by its path.
-    pub(crate) fn find(&self, path: &[&str]) -> Option<Self> {
+    pub(crate) fn find_member(&self, path: &[&str]) -> Option<Self> {
         path.iter().try_fold(self.clone(), |spot, key| spot.get(key))
     }
 
@@ -60,7 +60,7 @@ impl<'n> LocatedNode<'n> {
         self.node.get(key).and_then(Node::text)
     }
 
-    pub(crate) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has_member(&self, key: &str) -> bool {
         self.node.entry(key).is_some()
     }
 
@@ -68,39 +68,45 @@ impl<'n> LocatedNode<'n> {
         let items = self.node.items().unwrap_or_default();
         let spot = |(index, node): (usize, &'n Node)| Self {
             node,
-            pointer: join(&self.pointer, &index.to_string()),
+            pointer: join_pointer(&self.pointer, &index.to_string()),
         };
         items.iter().enumerate().map(spot).collect()
     }
 
     pub(crate) fn error(&self, code: &'static str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::error(code, self.pointer.clone(), message).on(self.node)
+        Diagnostic::error(code, self.pointer.clone(), message).at_node(self.node)
     }
 
     pub(crate) fn warning(&self, code: &'static str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::warning(code, self.pointer.clone(), message).on(self.node)
+        Diagnostic::warning(code, self.pointer.clone(), message).at_node(self.node)
     }
 
     /// The finding for a required `key` that is absent.
-    pub(crate) fn missing(&self, key: &str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::error("missing-field", join(&self.pointer, key), message).at(first_line(self.node))
+    pub(crate) fn missing_member(&self, key: &str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error("missing-field", join_pointer(&self.pointer, key), message)
+            .with_location(first_line(self.node))
     }
 
     /// The finding for a member that is not allowed here, reported at its key.
-    pub(crate) fn stray(&self, key: &str, code: &'static str, message: impl Into<String>) -> Diagnostic {
+    pub(crate) fn stray_member(
+        &self,
+        key: &str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Diagnostic {
         let place = self.node.entry(key).and_then(|entry| entry.key_place);
-        Diagnostic::error(code, join(&self.pointer, key), message).at(place)
+        Diagnostic::error(code, join_pointer(&self.pointer, key), message).with_location(place)
     }
 
     /// The finding for a member without effect here, reported at its key.
-    pub(crate) fn idle(&self, key: &str, message: impl Into<String>) -> Diagnostic {
+    pub(crate) fn idle_member(&self, key: &str, message: impl Into<String>) -> Diagnostic {
         let place = self.node.entry(key).and_then(|entry| entry.key_place);
-        Diagnostic::warning("no-effect", join(&self.pointer, key), message).at(place)
+        Diagnostic::warning("no-effect", join_pointer(&self.pointer, key), message).with_location(place)
     }
 }
 
 /// The items of a list whose `key` repeats an earlier one: the item and the text of the key.
-pub(crate) fn repeated<'n>(items: &[LocatedNode<'n>], key: &str) -> Vec<(LocatedNode<'n>, &'n str)> {
+pub(crate) fn repeated_items<'n>(items: &[LocatedNode<'n>], key: &str) -> Vec<(LocatedNode<'n>, &'n str)> {
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();
     for item in items {

@@ -4,9 +4,9 @@ use clawk_proto::uri::{ClawUri, Kind, is_name};
 
 use super::LocatedNode;
 use crate::check::{DocumentChecker, RefUse, read_ref};
-use crate::diagnostic::quoted;
+use crate::diagnostic::quote_text;
 
-pub(super) fn swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let agents = spec
         .get("agents")
         .map(|agents| agents.items())
@@ -24,9 +24,9 @@ pub(super) fn swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
                 | ClawUri::Registry { .. },
             ) => None,
             Ok(ClawUri::Local { kind, .. }) => {
-                Some(format!("{} names a {kind}, not an Identity", quoted(text)))
+                Some(format!("{} names a {kind}, not an Identity", quote_text(text)))
             }
-            Err(_) if !text.contains("://") => Some(format!("{} is not a valid name", quoted(text))),
+            Err(_) if !text.contains("://") => Some(format!("{} is not a valid name", quote_text(text))),
             Err(error) => Some(error.to_string()),
         };
         if let Some(message) = problem {
@@ -35,7 +35,7 @@ pub(super) fn swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     }
     let leads = |agent: &LocatedNode<'_>| agent.text_at("role") == Some("leader");
     let strategy = spec
-        .find(&["aggregation", "strategy"])
+        .find_member(&["aggregation", "strategy"])
         .and_then(|strategy| strategy.node.text());
     let needs_leader =
         spec.text_at("topology") == Some("leader-worker") || strategy == Some("leader-decides");
@@ -49,7 +49,7 @@ pub(super) fn swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     }
 }
 
-pub(super) fn telemetry(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_telemetry(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     for exporter in spec.get("exporters").map(|list| list.items()).unwrap_or_default() {
         let kind = exporter.text_at("type").unwrap_or_default();
         let (needed, idle): (_, &[&str]) = match kind {
@@ -58,14 +58,14 @@ pub(super) fn telemetry(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_
             "console" => (None, &["endpoint", "auth", "path"]),
             _ => continue,
         };
-        for field in idle.iter().filter(|field| exporter.has(field)) {
+        for field in idle.iter().filter(|field| exporter.has_member(field)) {
             let message = format!("`{field}` has no effect on a `{kind}` exporter");
-            checker.findings.push(exporter.idle(field, message));
+            checker.findings.push(exporter.idle_member(field, message));
         }
-        if let Some(needed) = needed.filter(|needed| !exporter.has(needed)) {
+        if let Some(needed) = needed.filter(|needed| !exporter.has_member(needed)) {
             checker
                 .findings
-                .push(exporter.missing(needed, format!("a `{kind}` exporter needs `{needed}`")));
+                .push(exporter.missing_member(needed, format!("a `{kind}` exporter needs `{needed}`")));
         }
     }
 }
@@ -82,17 +82,17 @@ pub(super) fn world_model(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<
     for (kind, spot) in named.into_iter().filter_map(|(kind, spot)| Some((kind?, spot?))) {
         let Some(text) = spot.node.text() else { continue };
         if kind == Kind::Memory && !text.contains("://") {
-            refer(checker, kind, text.to_owned(), None, spot); // a store's name may be any text
+            add_reference(checker, kind, text.to_owned(), None, spot); // a store's name may be any text
             continue;
         }
         match read_ref(text, kind) {
-            Ok((name, version)) => refer(checker, kind, name, version, spot),
+            Ok((name, version)) => add_reference(checker, kind, name, version, spot),
             Err(message) => checker.findings.push(spot.error("bad-reference", message)),
         }
     }
 }
 
-fn refer(
+fn add_reference(
     checker: &mut DocumentChecker<'_>,
     kind: Kind,
     name: String,

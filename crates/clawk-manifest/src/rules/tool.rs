@@ -2,43 +2,43 @@
 
 use std::collections::HashSet;
 
-use super::{LocatedNode, repeated};
+use super::{LocatedNode, repeated_items};
 use crate::check::DocumentChecker;
-use crate::diagnostic::quoted;
+use crate::diagnostic::quote_text;
 
-pub(super) fn tool(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
-    let served = spec.has("mcp_source");
+pub(super) fn check_tool(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+    let served = spec.has_member("mcp_source");
     for field in ["description", "input_schema"]
         .into_iter()
-        .filter(|field| !served && !spec.has(field))
+        .filter(|field| !served && !spec.has_member(field))
     {
-        let error = spec.missing(field, format!("a Tool without `mcp_source` needs `{field}`"));
+        let error = spec.missing_member(field, format!("a Tool without `mcp_source` needs `{field}`"));
         checker
             .findings
-            .push(error.help("give it, or name the MCP server that supplies it with `mcp_source`"));
+            .push(error.with_help("give it, or name the MCP server that supplies it with `mcp_source`"));
     }
-    let composite = spec.node.get("composite").and_then(|node| node.bool()) == Some(true);
-    if composite && !spec.has("skill_ref") {
+    let composite = spec.node.get("composite").and_then(|node| node.as_bool()) == Some(true);
+    if composite && !spec.has_member("skill_ref") {
         checker
             .findings
-            .push(spec.missing("skill_ref", "a composite tool needs `skill_ref`"));
+            .push(spec.missing_member("skill_ref", "a composite tool needs `skill_ref`"));
     }
     if composite && served {
         let message = "a composite tool runs a skill and cannot have `mcp_source`";
         checker
             .findings
-            .push(spec.stray("mcp_source", "composite-mcp", message));
+            .push(spec.stray_member("mcp_source", "composite-mcp", message));
     }
-    if !composite && spec.has("skill_ref") {
-        let idle = spec.idle("skill_ref", "`skill_ref` has no effect without `composite: true`");
-        checker.findings.push(idle.help("write `composite: true`"));
+    if !composite && spec.has_member("skill_ref") {
+        let idle = spec.idle_member("skill_ref", "`skill_ref` has no effect without `composite: true`");
+        checker.findings.push(idle.with_help("write `composite: true`"));
     }
-    if spec.has("retry") {
+    if spec.has_member("retry") {
         let idempotent = spec
-            .find(&["annotations", "idempotentHint"])
-            .and_then(|hint| hint.node.bool());
+            .find_member(&["annotations", "idempotentHint"])
+            .and_then(|hint| hint.node.as_bool());
         if idempotent == Some(false) {
-            let idle = spec.idle(
+            let idle = spec.idle_member(
                 "retry",
                 "`retry` has no effect: the tool says `idempotentHint: false`",
             );
@@ -47,7 +47,7 @@ pub(super) fn tool(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     }
 }
 
-pub(super) fn skill(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_skill(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let mut seen = HashSet::new();
     for tool in spec
         .get("tools_required")
@@ -59,7 +59,7 @@ pub(super) fn skill(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
         {
             checker
                 .findings
-                .push(tool.warning("repeated-entry", format!("{} is listed twice", quoted(name))));
+                .push(tool.warning("repeated-entry", format!("{} is listed twice", quote_text(name))));
         }
     }
 }
@@ -75,15 +75,15 @@ const BLOCKS: [(&str, &[&str]); 7] = [
     ("checkpoint", &["checkpoint"]),
 ];
 
-pub(super) fn memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let stores = spec
         .get("stores")
         .map(|stores| stores.items())
         .unwrap_or_default();
-    for (spot, name) in repeated(&stores, "name") {
+    for (spot, name) in repeated_items(&stores, "name") {
         checker.findings.push(spot.error(
             "name-collision",
-            format!("two stores are called {}", quoted(name)),
+            format!("two stores are called {}", quote_text(name)),
         ));
     }
     for store in &stores {
@@ -93,66 +93,66 @@ pub(super) fn memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) 
         // Stores of every type may be in their own folder.
         let in_folder = store.text_at("backend") == Some("filesystem");
         for (block, _) in BLOCKS.iter().filter(|(block, kinds)| {
-            store.has(block) && !kinds.contains(&kind) && !(in_folder && *block == "path")
+            store.has_member(block) && !kinds.contains(&kind) && !(in_folder && *block == "path")
         }) {
-            let message = format!("`{block}` has no effect on a store of type {}", quoted(kind));
-            checker.findings.push(store.idle(block, message));
+            let message = format!("`{block}` has no effect on a store of type {}", quote_text(kind));
+            checker.findings.push(store.idle_member(block, message));
         }
         if let Some(path) = store.get("path") {
-            template(&path, checker);
+            check_template(&path, checker);
         }
         if kind == "workspace"
-            && let (Some(isolation), true) = (store.text_at("isolation"), store.has("scope"))
+            && let (Some(isolation), true) = (store.text_at("isolation"), store.has_member("scope"))
         {
             let message = format!(
                 "`scope` has no effect beside `isolation: {isolation}`, which says the same of files"
             );
-            checker.findings.push(store.idle("scope", message));
+            checker.findings.push(store.idle_member("scope", message));
         }
-        weight(store, kind, checker);
-        settling(store, kind, checker);
+        check_search_fields(store, kind, checker);
+        check_lifecycle(store, kind, checker);
     }
 }
 
 /// Warns about search and ranking settings that have no effect in this store.
-fn weight(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
+fn check_search_fields(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     if let Some(forgetting) = store.get("forgetting")
         && !matches!(forgetting.text_at("strategy"), Some("decay" | "adaptive"))
-        && forgetting.has("signals")
+        && forgetting.has_member("signals")
     {
-        let idle = forgetting.idle(
+        let idle = forgetting.idle_member(
             "signals",
             "`signals` has no effect without `strategy: decay` or `adaptive`",
         );
         checker.findings.push(idle);
     }
     if let Some(salience) = store.get("salience")
-        && salience.node.get("enabled").and_then(|node| node.bool()) == Some(false)
-        && salience.has("signals")
+        && salience.node.get("enabled").and_then(|node| node.as_bool()) == Some(false)
+        && salience.has_member("signals")
     {
-        let idle = salience.idle("signals", "`signals` has no effect with `enabled: false`");
+        let idle = salience.idle_member("signals", "`signals` has no effect with `enabled: false`");
         checker.findings.push(idle);
     }
     if kind == "semantic"
         && let Some(search) = store.get("search")
         && let Some(strategy @ ("fts-only" | "vector-only")) = search.text_at("strategy")
     {
-        if search.has("fusion") {
+        if search.has_member("fusion") {
             let message = format!("`fusion` has no effect with `strategy: {strategy}`: there is one ranking");
-            checker.findings.push(search.idle("fusion", message));
+            checker.findings.push(search.idle_member("fusion", message));
         }
         if let Some(lifecycle) = store.get("lifecycle")
             && let Some(retrieval @ ("exact" | "semantic" | "hybrid")) = lifecycle.text_at("retrieval")
         {
             let message =
                 format!("`retrieval: {retrieval}` has no effect beside `search.strategy: {strategy}`");
-            checker.findings.push(lifecycle.idle("retrieval", message));
+            checker.findings.push(lifecycle.idle_member("retrieval", message));
         }
     }
 }
 
 /// Warns about automatic acquisition or summaries that never happen in this store.
-fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
+fn check_lifecycle(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     let by_key = matches!(kind, "key-value" | "workspace" | "checkpoint");
     let lifecycle = store.get("lifecycle");
     if let Some(lifecycle) = &lifecycle
@@ -161,9 +161,11 @@ fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'
     {
         let message = format!(
             "`acquisition: {word}` has no effect on a store of type {}: it takes up nothing by itself",
-            quoted(kind)
+            quote_text(kind)
         );
-        checker.findings.push(lifecycle.idle("acquisition", message));
+        checker
+            .findings
+            .push(lifecycle.idle_member("acquisition", message));
     }
     let summarises = [
         (lifecycle, "consolidation", ["summarize", "adaptive"].as_slice()),
@@ -177,9 +179,9 @@ fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'
         let why = if by_key {
             format!(
                 "on a store of type {}: its entries are kept by their keys",
-                quoted(kind)
+                quote_text(kind)
             )
-        } else if store.find(&["retention", "max_entries"]).is_none() {
+        } else if store.find_member(&["retention", "max_entries"]).is_none() {
             "without `retention.max_entries`: only a store that is nearly full is summarised by itself"
                 .to_owned()
         } else {
@@ -187,12 +189,12 @@ fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'
         };
         checker
             .findings
-            .push(block.idle(key, format!("`{key}: {word}` has no effect {why}")));
+            .push(block.idle_member(key, format!("`{key}: {word}` has no effect {why}")));
     }
 }
 
 /// Checks the variables: only `{identity_name}` and `{tenant_id}` exist (CKP §5.6).
-fn template(path: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+fn check_template(path: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let mut rest = path.node.text().unwrap_or_default();
     while let Some((_, after)) = rest.split_once('{') {
         let Some((name, tail)) = after.split_once('}') else {
@@ -204,11 +206,11 @@ fn template(path: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
         if !["identity_name", "tenant_id"].contains(&name) {
             let error = path.error(
                 "unknown-variable",
-                format!("{} is not a variable of a path", quoted(name)),
+                format!("{} is not a variable of a path", quote_text(name)),
             );
             checker
                 .findings
-                .push(error.help("`{identity_name}` and `{tenant_id}` are"));
+                .push(error.with_help("`{identity_name}` and `{tenant_id}` are"));
         }
         rest = tail;
     }

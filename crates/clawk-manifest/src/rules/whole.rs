@@ -6,7 +6,7 @@ use clawk_proto::uri::Kind;
 
 use super::LocatedNode;
 use crate::check::RefUse;
-use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quote_text};
 use crate::primitive::UntypedPrimitive;
 
 /// All primitives of one manifest, and the findings of each file.
@@ -17,13 +17,13 @@ pub(crate) struct CrossPrimitiveCheck<'a> {
 }
 
 impl CrossPrimitiveCheck<'_> {
-    pub(crate) fn check(&mut self, pending: &[(usize, RefUse)]) {
-        self.names();
-        self.references(pending);
+    pub(crate) fn check_all(&mut self, pending: &[(usize, RefUse)]) {
+        self.check_names();
+        self.check_references(pending);
         self.fallback_cycles();
         self.composite_cycles();
         self.unreachable_rules();
-        self.effects();
+        self.check_effects();
     }
 
     fn push(&mut self, file: usize, diagnostic: Diagnostic) {
@@ -32,7 +32,7 @@ impl CrossPrimitiveCheck<'_> {
         }
     }
 
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &UntypedPrimitive> {
+    fn primitives_of_kind(&self, kind: Kind) -> impl Iterator<Item = &UntypedPrimitive> {
         self.primitives
             .iter()
             .filter(move |primitive| primitive.kind == kind)
@@ -46,11 +46,11 @@ impl CrossPrimitiveCheck<'_> {
             .and_then(|findings| findings.file.as_ref());
         file.filter(|_| one.file != beside.file)
             .map_or_else(String::new, |file| {
-                format!(" of {}", quoted(&file.to_string_lossy()))
+                format!(" of {}", quote_text(&file.to_string_lossy()))
             })
     }
 
-    fn names(&mut self) {
+    fn check_names(&mut self) {
         let mut first: HashMap<(Kind, &str), &UntypedPrimitive> = HashMap::new();
         for primitive in self.primitives {
             let other = *first
@@ -63,7 +63,7 @@ impl CrossPrimitiveCheck<'_> {
             let message = format!(
                 "two {} primitives are called {}; the first is at {}{}",
                 primitive.kind,
-                quoted(&primitive.name),
+                quote_text(&primitive.name),
                 other.name_pointer(),
                 self.of_file(other, primitive)
             );
@@ -73,11 +73,14 @@ impl CrossPrimitiveCheck<'_> {
                 "names are unique within a kind; rename one"
             };
             let error = Diagnostic::error("name-collision", at, message);
-            self.push(primitive.file, error.at(primitive.place).help(help));
+            self.push(
+                primitive.file,
+                error.with_location(primitive.place).with_help(help),
+            );
         }
     }
 
-    fn references(&mut self, pending: &[(usize, RefUse)]) {
+    fn check_references(&mut self, pending: &[(usize, RefUse)]) {
         let index: HashMap<(Kind, &str), &UntypedPrimitive> = self
             .primitives
             .iter()
@@ -91,24 +94,27 @@ impl CrossPrimitiveCheck<'_> {
         for (file, used) in outer.chain(inner) {
             let full = self.files.get(file).is_none_or(FileFindings::is_full);
             let found = index.get(&(used.kind, used.name.as_str())).copied();
-            if let Some(error) = (!full).then(|| self.unresolved(used, found)).flatten() {
+            if let Some(error) = (!full).then(|| self.unresolved_finding(used, found)).flatten() {
                 self.push(file, error);
             }
         }
     }
 
     /// The finding for a reference to a missing primitive.
-    fn unresolved(&self, used: &RefUse, found: Option<&UntypedPrimitive>) -> Option<Diagnostic> {
+    fn unresolved_finding(&self, used: &RefUse, found: Option<&UntypedPrimitive>) -> Option<Diagnostic> {
         if let Some(found) = found {
             let asked = used.version.as_ref()?;
             if found.version.as_ref() == Some(asked) {
                 return None;
             }
             let has = found.version.as_deref().unwrap_or("none");
-            let message = format!("{} has version {has}, not {asked}", quoted(&used.name));
-            return Some(Diagnostic::error("version-mismatch", used.pointer.clone(), message).at(used.place));
+            let message = format!("{} has version {has}, not {asked}", quote_text(&used.name));
+            return Some(
+                Diagnostic::error("version-mismatch", used.pointer.clone(), message)
+                    .with_location(used.place),
+            );
         }
-        let declared: Vec<&UntypedPrimitive> = self.of(used.kind).collect();
+        let declared: Vec<&UntypedPrimitive> = self.primitives_of_kind(used.kind).collect();
         let stores: Vec<&str> = match used.kind {
             Kind::Memory => declared.iter().flat_map(|memory| store_names(memory)).collect(),
             _ => Vec::new(),
@@ -128,25 +134,29 @@ impl CrossPrimitiveCheck<'_> {
                 format!("declared: {}", all.join(", "))
             }
         };
-        let message = format!("no {} is called {}", used.kind, quoted(&used.name));
+        let message = format!("no {} is called {}", used.kind, quote_text(&used.name));
         Some(
             Diagnostic::error("unresolved-reference", used.pointer.clone(), message)
-                .at(used.place)
-                .help(help),
+                .with_location(used.place)
+                .with_help(help),
         )
     }
 
     fn fallback_cycles(&mut self) {
         let mut graph = ReferenceGraph::new();
-        for provider in self.of(Kind::Provider) {
-            graph.insert(provider.name.clone(), edges(provider, "/fallback/", ""));
+        for provider in self.primitives_of_kind(Kind::Provider) {
+            graph.insert(provider.name.clone(), reference_edges(provider, "/fallback/", ""));
         }
         let starts = self
             .primitives
             .iter()
             .filter(|primitive| primitive.kind == Kind::Provider);
-        self.cycles(&graph, starts, "", |next, own| {
-            let message = format!("falling back to {} leads back to {}", quoted(next), quoted(own));
+        self.check_cycles(&graph, starts, "", |next, own| {
+            let message = format!(
+                "falling back to {} leads back to {}",
+                quote_text(next),
+                quote_text(own)
+            );
             (
                 "fallback-cycle",
                 message,
@@ -158,21 +168,24 @@ impl CrossPrimitiveCheck<'_> {
     /// Checks that no composite tool needs itself, directly or through others.
     fn composite_cycles(&mut self) {
         let mut graph = ReferenceGraph::new();
-        for tool in self.of(Kind::Tool) {
-            graph.insert(format!("tool {}", tool.name), edges(tool, "/skill_ref", "skill "));
+        for tool in self.primitives_of_kind(Kind::Tool) {
+            graph.insert(
+                format!("tool {}", tool.name),
+                reference_edges(tool, "/skill_ref", "skill "),
+            );
         }
-        for skill in self.of(Kind::Skill) {
+        for skill in self.primitives_of_kind(Kind::Skill) {
             graph.insert(
                 format!("skill {}", skill.name),
-                edges(skill, "/tools_required/", "tool "),
+                reference_edges(skill, "/tools_required/", "tool "),
             );
         }
         let starts = self
             .primitives
             .iter()
             .filter(|primitive| primitive.kind == Kind::Tool);
-        self.cycles(&graph, starts, "tool ", |next, own| {
-            let message = format!("skill {} needs {} itself", quoted(next), quoted(own));
+        self.check_cycles(&graph, starts, "tool ", |next, own| {
+            let message = format!("skill {} needs {} itself", quote_text(next), quote_text(own));
             (
                 "composite-cycle",
                 message,
@@ -181,7 +194,7 @@ impl CrossPrimitiveCheck<'_> {
         });
     }
 
-    fn cycles<'p>(
+    fn check_cycles<'p>(
         &mut self,
         graph: &ReferenceGraph,
         starts: impl Iterator<Item = &'p UntypedPrimitive>,
@@ -200,10 +213,10 @@ impl CrossPrimitiveCheck<'_> {
                         Diagnostic::error("too-large", used.pointer.clone(), message),
                     );
                 }
-                if reaches(graph, next, &own) {
+                if can_reach(graph, next, &own) {
                     let (code, message, help) = words(&used.name, &start.name);
                     let error = Diagnostic::error(code, used.pointer.clone(), message);
-                    self.push(start.file, error.at(used.place).help(help));
+                    self.push(start.file, error.with_location(used.place).with_help(help));
                 }
             }
         }
@@ -214,7 +227,7 @@ impl CrossPrimitiveCheck<'_> {
         let mut blocker: Option<String> = None;
         let mut seen: HashSet<String> = HashSet::new();
         let mut found = Vec::new();
-        for policy in self.of(Kind::Policy) {
+        for policy in self.primitives_of_kind(Kind::Policy) {
             let spec = LocatedNode {
                 node: &policy.spec,
                 pointer: policy.pointer.clone(),
@@ -225,8 +238,8 @@ impl CrossPrimitiveCheck<'_> {
                 if let Some(before) = &blocker {
                     let message = format!(
                         "rule {} is never reached: {} before it matches everything",
-                        quoted(&id),
-                        quoted(before)
+                        quote_text(&id),
+                        quote_text(before)
                     );
                     found.push((policy.file, rule.warning("unreachable-rule", message)));
                 } else if always_matches(&rule) {
@@ -235,7 +248,7 @@ impl CrossPrimitiveCheck<'_> {
                 if !own.contains(&id) && seen.contains(&id) {
                     let message = format!(
                         "another policy has a rule {} too; the trace cannot tell them apart",
-                        quoted(&id)
+                        quote_text(&id)
                     );
                     found.push((policy.file, rule.warning("repeated-rule-id", message)));
                 }
@@ -248,13 +261,13 @@ impl CrossPrimitiveCheck<'_> {
             .for_each(|(file, warning)| self.push(file, warning));
     }
 
-    fn effects(&mut self) {
-        let tools = self.of(Kind::Tool).next().is_some();
+    fn check_effects(&mut self) {
+        let tools = self.primitives_of_kind(Kind::Tool).next().is_some();
         let observer = self
-            .of(Kind::Identity)
+            .primitives_of_kind(Kind::Identity)
             .any(|id| id.spec.get("autonomy").and_then(|a| a.text()) == Some("observer"));
         let first = self
-            .of(Kind::Tool)
+            .primitives_of_kind(Kind::Tool)
             .next()
             .map(|tool| (tool.file, tool.pointer.clone(), tool.place));
         let Some((file, pointer, place)) = first.filter(|_| tools) else {
@@ -269,17 +282,17 @@ impl CrossPrimitiveCheck<'_> {
             self.push(
                 file,
                 warning
-                    .at(place)
-                    .help("write `autonomy: \"supervised\"`, or drop the tools"),
+                    .with_location(place)
+                    .with_help("write `autonomy: \"supervised\"`, or drop the tools"),
             );
         }
-        if self.of(Kind::Policy).next().is_none() {
+        if self.primitives_of_kind(Kind::Policy).next().is_none() {
             let warning = Diagnostic::warning(
                 "no-policy",
                 pointer,
                 "no policy is declared: every tool call will be denied",
             );
-            self.push(file, warning.at(place).help("add `policies`"));
+            self.push(file, warning.with_location(place).with_help("add `policies`"));
         }
     }
 }
@@ -290,7 +303,7 @@ type ReferenceGraph = HashMap<String, Vec<(String, RefUse)>>;
 /// The largest number of references followed in the search for cycles. Each one may cost a walk over all of them.
 const MOST_LINKS: usize = 2_000;
 
-fn edges(primitive: &UntypedPrimitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {
+fn reference_edges(primitive: &UntypedPrimitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {
     let inside = |used: &&RefUse| {
         used.pointer
             .strip_prefix(&primitive.pointer)
@@ -324,10 +337,10 @@ fn always_matches(rule: &LocatedNode<'_>) -> bool {
     matches!(rule.text_at("scope"), Some("all" | "tool"))
         && empty("match")
         && empty("conditions")
-        && !rule.has("rate_limit")
+        && !rule.has_member("rate_limit")
 }
 
-fn reaches(graph: &ReferenceGraph, from: &str, to: &str) -> bool {
+fn can_reach(graph: &ReferenceGraph, from: &str, to: &str) -> bool {
     let mut open = vec![from];
     let mut seen = HashSet::new();
     while let Some(at) = open.pop() {

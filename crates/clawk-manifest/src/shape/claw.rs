@@ -2,7 +2,7 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{Field, FieldType, MapShape, opt, req};
+use super::{Field, FieldType, MapShape, optional_field, required_field};
 
 /// Members of a document besides `spec`.
 pub(crate) const ENVELOPE_FIELDS: [&str; 4] = ["claw", "kind", "metadata", "spec"];
@@ -11,19 +11,19 @@ pub(crate) static METADATA: MapShape = MapShape {
     title: "metadata",
     doc: "Name, version and labels of a document.",
     fields: &[
-        req(
+        required_field(
             "name",
             FieldType::Name,
             "Unique among primitives of the same kind: 1 to 63 letters, digits and hyphens.",
         ),
-        opt("version", FieldType::Semver, "Semantic version of this document."),
-        opt("description", FieldType::Text, "For people."),
-        opt(
+        optional_field("version", FieldType::Semver, "Semantic version of this document."),
+        optional_field("description", FieldType::Text, "For people."),
+        optional_field(
             "labels",
             FieldType::TextMap,
             "Text labels, for filtering and policy matching.",
         ),
-        opt(
+        optional_field(
             "annotations",
             FieldType::AnyMap,
             "Free data; only `heartbeat_interval_ms` of the Claw is read.",
@@ -62,16 +62,16 @@ pub(crate) fn slot_kind(name: &str) -> Option<RootMember> {
     }
 }
 
-const fn many(name: &'static str, of: &'static FieldType, doc: &'static str) -> Field {
-    opt(name, FieldType::List { of, min: 0 }, doc)
+const fn list_field(name: &'static str, of: &'static FieldType, doc: &'static str) -> Field {
+    optional_field(name, FieldType::List { of, min: 0 }, doc)
 }
 
 pub(crate) static CLAW_SPEC: MapShape = MapShape {
     title: "the Claw's spec",
     doc: "All primitives of an agent: each a file path, a glob, a `claw://` URI, or `inline`.",
     fields: &[
-        req("identity", FieldType::Item(Kind::Identity), "Who the agent is."),
-        req(
+        required_field("identity", FieldType::Item(Kind::Identity), "Who the agent is."),
+        required_field(
             "providers",
             FieldType::List {
                 of: &FieldType::Item(Kind::Provider),
@@ -79,40 +79,40 @@ pub(crate) static CLAW_SPEC: MapShape = MapShape {
             },
             "Where the model answers; the first is the primary.",
         ),
-        many(
+        list_field(
             "channels",
             &FieldType::Item(Kind::Channel),
             "How people and events reach the agent.",
         ),
-        many("tools", &FieldType::Item(Kind::Tool), "What the agent can call."),
-        many(
+        list_field("tools", &FieldType::Item(Kind::Tool), "What the agent can call."),
+        list_field(
             "skills",
             &FieldType::Item(Kind::Skill),
             "What the agent knows how to do.",
         ),
-        opt("memory", FieldType::Item(Kind::Memory), "What the agent keeps."),
-        many(
+        optional_field("memory", FieldType::Item(Kind::Memory), "What the agent keeps."),
+        list_field(
             "world_models",
             &FieldType::Item(Kind::WorldModel),
             "What skills plan with (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "sandbox",
             FieldType::Items(Kind::Sandbox),
             "Where tools run: one, or a list. A tool names its own by `sandbox_ref`; the first holds for all others.",
         ),
-        many(
+        list_field(
             "policies",
             &FieldType::Item(Kind::Policy),
             "What is allowed; the rules form one list in this order.",
         ),
-        opt(
+        optional_field(
             "swarm",
             FieldType::Item(Kind::Swarm),
             "Several agents at one task.",
         ),
-        opt(
+        optional_field(
             "telemetry",
             FieldType::Item(Kind::Telemetry),
             "What is told about the agent.",

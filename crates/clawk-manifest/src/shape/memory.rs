@@ -2,7 +2,7 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{AT_LEAST_ONE, FieldType, MapShape, TEXTS, opt, req};
+use super::{AT_LEAST_ONE, FieldType, MapShape, TEXTS, optional_field, required_field};
 use crate::model::{
     AcquisitionMode, CompactionStrategy, ConfidenceDecay, ConsolidationMode, Evidence, ForgettingStrategy,
     PlanFallback, PlanningHorizon, RetrievalMode, SearchFusion, SearchStrategy, StoreBackend, StoreRole,
@@ -13,7 +13,7 @@ use crate::model::{
 pub(super) static MEMORY: MapShape = MapShape {
     title: "a Memory",
     doc: "What the agent keeps (CKP 5.6).",
-    fields: &[req(
+    fields: &[required_field(
         "stores",
         FieldType::List {
             of: &FieldType::Map(&STORE),
@@ -27,90 +27,90 @@ static STORE: MapShape = MapShape {
     title: "a memory store",
     doc: "One store.",
     fields: &[
-        req("name", FieldType::FullText, "Unique within the memory."),
-        req(
+        required_field("name", FieldType::FullText, "Unique within the memory."),
+        required_field(
             "type",
             FieldType::Word(StoreType::WORDS),
             "What the store is for (`checkpoint`: 0.3.0).",
         ),
-        opt(
+        optional_field(
             "backend",
             FieldType::Word(StoreBackend::WORDS),
             "Where the store keeps its entries.",
         ),
-        opt(
+        optional_field(
             "retention",
             FieldType::Map(&RETENTION),
             "How long and how many entries clawk keeps.",
         ),
-        opt(
+        optional_field(
             "compaction",
             FieldType::Map(&COMPACTION),
             "How clawk makes the store smaller.",
         ),
-        opt(
+        optional_field(
             "embedding",
             FieldType::Map(&EMBEDDING),
             "How a semantic store makes vectors.",
         ),
-        opt(
+        optional_field(
             "search",
             FieldType::Map(&SEARCH),
             "How a semantic store searches.",
         ),
-        opt(
+        optional_field(
             "scope",
             FieldType::Word(StoreScope::WORDS),
             "Who shares its entries.",
         ),
-        opt("encryption", FieldType::Bool, "Entries are encrypted at rest."),
-        opt(
+        optional_field("encryption", FieldType::Bool, "Entries are encrypted at rest."),
+        optional_field(
             "path",
             FieldType::FullText,
             "Directory of a workspace; may hold `{identity_name}` and `{tenant_id}`.",
         ),
-        opt(
+        optional_field(
             "isolation",
             FieldType::Word(WorkspaceIsolation::WORDS),
             "Who shares a workspace's files.",
         ),
-        opt("max_size_mb", AT_LEAST_ONE, "Size limit of a workspace."),
-        opt(
+        optional_field("max_size_mb", AT_LEAST_ONE, "Size limit of a workspace."),
+        optional_field(
             "checkpoint",
             FieldType::Map(&CHECKPOINT),
             "Snapshots of a checkpoint store (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "role",
             FieldType::Word(StoreRole::WORDS),
             "The store's part in the memory (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "lifecycle",
             FieldType::Map(&LIFECYCLE),
             "How entries come in, settle and come back (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "forgetting",
             FieldType::Map(&FORGETTING),
             "Which entries clawk forgets (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "salience",
             FieldType::Map(&SALIENCE),
             "What makes an entry important (0.3.0).",
         )
-        .newer(),
-        opt(
+        .since_v03(),
+        optional_field(
             "confidence",
             FieldType::Map(&CONFIDENCE),
             "How sure an entry is, and how that changes (0.3.0).",
         )
-        .newer(),
+        .since_v03(),
     ],
 };
 
@@ -118,12 +118,12 @@ static RETENTION: MapShape = MapShape {
     title: "retention",
     doc: "How long and how much.",
     fields: &[
-        opt(
+        optional_field(
             "max_age",
             FieldType::Duration,
             "clawk removes entries older than this.",
         ),
-        opt(
+        optional_field(
             "max_entries",
             AT_LEAST_ONE,
             "The most entries; clawk removes the oldest beyond this number.",
@@ -135,8 +135,8 @@ static COMPACTION: MapShape = MapShape {
     title: "compaction",
     doc: "How a conversation is made smaller.",
     fields: &[
-        opt("enabled", FieldType::Bool, "On by default."),
-        opt(
+        optional_field("enabled", FieldType::Bool, "On by default."),
+        optional_field(
             "strategy",
             FieldType::Word(CompactionStrategy::WORDS),
             "`summarize` by default.",
@@ -148,13 +148,13 @@ static EMBEDDING: MapShape = MapShape {
     title: "an embedding",
     doc: "Vectors of a semantic store.",
     fields: &[
-        req(
+        required_field(
             "provider_ref",
             FieldType::Ref(Kind::Provider),
             "The name of a provider of this manifest.",
         ),
-        req("model", FieldType::FullText, "The embedding model."),
-        req("dimensions", AT_LEAST_ONE, "Numbers in a vector."),
+        required_field("model", FieldType::FullText, "The embedding model."),
+        required_field("dimensions", AT_LEAST_ONE, "Numbers in a vector."),
     ],
 };
 
@@ -162,17 +162,17 @@ static SEARCH: MapShape = MapShape {
     title: "search",
     doc: "Search of a semantic store.",
     fields: &[
-        opt(
+        optional_field(
             "strategy",
             FieldType::Word(SearchStrategy::WORDS),
             "`hybrid` by default.",
         ),
-        opt(
+        optional_field(
             "fusion",
             FieldType::Word(SearchFusion::WORDS),
             "`reciprocal-rank` by default.",
         ),
-        opt(
+        optional_field(
             "top_k",
             AT_LEAST_ONE,
             "The most entries of a result; 10 by default.",
@@ -184,8 +184,8 @@ static CHECKPOINT: MapShape = MapShape {
     title: "a checkpoint",
     doc: "Snapshots of a checkpoint store.",
     fields: &[
-        opt("max_snapshots", AT_LEAST_ONE, "Snapshots kept for each task."),
-        opt("ttl", FieldType::Duration, "How long a snapshot is kept."),
+        optional_field("max_snapshots", AT_LEAST_ONE, "Snapshots kept for each task."),
+        optional_field("ttl", FieldType::Duration, "How long a snapshot is kept."),
     ],
 };
 
@@ -193,17 +193,17 @@ static LIFECYCLE: MapShape = MapShape {
     title: "a store's lifecycle",
     doc: "How entries come in, settle and come back.",
     fields: &[
-        opt(
+        optional_field(
             "acquisition",
             FieldType::Word(AcquisitionMode::WORDS),
             "How entries come in.",
         ),
-        opt(
+        optional_field(
             "consolidation",
             FieldType::Word(ConsolidationMode::WORDS),
             "How entries are consolidated.",
         ),
-        opt(
+        optional_field(
             "retrieval",
             FieldType::Word(RetrievalMode::WORDS),
             "How entries are found.",
@@ -215,12 +215,12 @@ static FORGETTING: MapShape = MapShape {
     title: "forgetting",
     doc: "How entries fade.",
     fields: &[
-        opt(
+        optional_field(
             "strategy",
             FieldType::Word(ForgettingStrategy::WORDS),
             "The method.",
         ),
-        opt("signals", TEXTS, "Which facts count."),
+        optional_field("signals", TEXTS, "Which facts count."),
     ],
 };
 
@@ -228,8 +228,8 @@ static SALIENCE: MapShape = MapShape {
     title: "salience",
     doc: "What makes an entry stand out.",
     fields: &[
-        opt("enabled", FieldType::Bool, "Off by default."),
-        opt("signals", TEXTS, "Which facts count."),
+        optional_field("enabled", FieldType::Bool, "Off by default."),
+        optional_field("signals", TEXTS, "Which facts count."),
     ],
 };
 
@@ -237,12 +237,12 @@ static CONFIDENCE: MapShape = MapShape {
     title: "confidence",
     doc: "How sure an entry is.",
     fields: &[
-        opt(
+        optional_field(
             "source_tracking",
             FieldType::Bool,
             "Records where an entry came from.",
         ),
-        opt(
+        optional_field(
             "decay",
             FieldType::Word(ConfidenceDecay::WORDS),
             "How confidence decreases with time.",
@@ -254,34 +254,34 @@ pub(super) static WORLD_MODEL: MapShape = MapShape {
     title: "a WorldModel",
     doc: "What a skill plans with (CKP 0.3.0).",
     fields: &[
-        req(
+        required_field(
             "paradigm",
             FieldType::Word(WorldModelParadigm::WORDS),
             "What kind of model it is.",
         ),
-        opt(
+        optional_field(
             "scope",
             FieldType::Word(WorldModelScope::WORDS),
             "How long the world model lives; `agent-wide` by default.",
         ),
-        opt(
+        optional_field(
             "memory_ref",
             FieldType::FullText,
             "The memory, or one of its stores.",
         ),
-        req(
+        required_field(
             "backend",
             FieldType::Map(&WORLD_MODEL_BACKEND),
             "What answers for the world model.",
         ),
-        opt(
+        optional_field(
             "predicts",
             FieldType::Map(&PREDICTS),
             "What the world model predicts.",
         ),
-        opt("planning", FieldType::Map(&PLANNING), "How it plans."),
-        opt("update", FieldType::Map(&UPDATE), "How the world model learns."),
-        opt(
+        optional_field("planning", FieldType::Map(&PLANNING), "How it plans."),
+        optional_field("update", FieldType::Map(&UPDATE), "How the world model learns."),
+        optional_field(
             "constraints",
             FieldType::Map(&CONSTRAINTS),
             "What limits the world model.",
@@ -293,8 +293,8 @@ static WORLD_MODEL_BACKEND: MapShape = MapShape {
     title: "a world model's backend",
     doc: "What answers.",
     fields: &[
-        req("type", FieldType::Word(WorldModelBackendType::WORDS), "The kind."),
-        req(
+        required_field("type", FieldType::Word(WorldModelBackendType::WORDS), "The kind."),
+        required_field(
             "ref",
             FieldType::FullText,
             "The declared tool or provider; any text for `custom`.",
@@ -306,10 +306,10 @@ static PREDICTS: MapShape = MapShape {
     title: "predicts",
     doc: "What it foretells; all off by default.",
     fields: &[
-        opt("state", FieldType::Bool, "The next state."),
-        opt("observation", FieldType::Bool, "The next observation."),
-        opt("risk", FieldType::Bool, "The risk of an action."),
-        opt("cost", FieldType::Bool, "The cost of an action."),
+        optional_field("state", FieldType::Bool, "The next state."),
+        optional_field("observation", FieldType::Bool, "The next observation."),
+        optional_field("risk", FieldType::Bool, "The risk of an action."),
+        optional_field("cost", FieldType::Bool, "The cost of an action."),
     ],
 };
 
@@ -317,17 +317,17 @@ static PLANNING: MapShape = MapShape {
     title: "planning",
     doc: "How it plans.",
     fields: &[
-        opt(
+        optional_field(
             "horizon",
             FieldType::Word(PlanningHorizon::WORDS),
             "How far ahead.",
         ),
-        opt(
+        optional_field(
             "uncertainty_mode",
             FieldType::Word(UncertaintyMode::WORDS),
             "How uncertainty is handled.",
         ),
-        opt(
+        optional_field(
             "fallback",
             FieldType::Word(PlanFallback::WORDS),
             "What happens when no future is good.",
@@ -339,8 +339,8 @@ static UPDATE: MapShape = MapShape {
     title: "update",
     doc: "How it learns.",
     fields: &[
-        opt("mode", FieldType::Word(UpdateMode::WORDS), "When it learns."),
-        opt(
+        optional_field("mode", FieldType::Word(UpdateMode::WORDS), "When it learns."),
+        optional_field(
             "evidence",
             FieldType::Word(Evidence::WORDS),
             "What it learns from.",
@@ -351,7 +351,7 @@ static UPDATE: MapShape = MapShape {
 static CONSTRAINTS: MapShape = MapShape {
     title: "constraints",
     doc: "What binds it.",
-    fields: &[opt(
+    fields: &[optional_field(
         "policy_ref",
         FieldType::Ref(Kind::Policy),
         "A declared policy.",

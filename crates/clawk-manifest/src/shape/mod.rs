@@ -104,7 +104,7 @@ pub(crate) struct Field {
 }
 
 /// A required field.
-pub(crate) const fn req(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
+pub(crate) const fn required_field(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
         ty,
@@ -115,7 +115,7 @@ pub(crate) const fn req(name: &'static str, ty: FieldType, doc: &'static str) ->
 }
 
 /// An optional field.
-pub(crate) const fn opt(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
+pub(crate) const fn optional_field(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
         ty,
@@ -127,7 +127,7 @@ pub(crate) const fn opt(name: &'static str, ty: FieldType, doc: &'static str) ->
 
 impl Field {
     /// Marks the field as new in protocol 0.3.0.
-    pub(crate) const fn newer(self) -> Self {
+    pub(crate) const fn since_v03(self) -> Self {
         Self { newer: true, ..self }
     }
 }

@@ -2,60 +2,60 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{COUNT, FieldType, MONEY, MapShape, SMALL_AT_LEAST_ONE, opt, req};
+use super::{COUNT, FieldType, MONEY, MapShape, SMALL_AT_LEAST_ONE, optional_field, required_field};
 use crate::model::{BackoffStrategy, SkillFilesystem};
 
 pub(super) static TOOL: MapShape = MapShape {
     title: "a Tool",
     doc: "A function the agent can call (CKP 5.4).",
     fields: &[
-        opt(
+        optional_field(
             "description",
             FieldType::FullText,
             "What the tool does, for the model; required without `mcp_source`.",
         ),
-        opt(
+        optional_field(
             "input_schema",
             FieldType::ObjectSchema,
             "JSON Schema of the arguments; a call that does not fit is refused. Required without `mcp_source`.",
         ),
-        opt(
+        optional_field(
             "output_schema",
             FieldType::Schema,
             "JSON Schema of the result; a result that does not fit reaches the model as an error.",
         ),
-        opt(
+        optional_field(
             "sandbox_ref",
             FieldType::Ref(Kind::Sandbox),
             "The sandbox of this manifest in which the tool runs; without it, the first one.",
         ),
-        opt(
+        optional_field(
             "policy_ref",
             FieldType::Ref(Kind::Policy),
             "A policy of this manifest that every call of the tool must pass as well.",
         ),
-        opt(
+        optional_field(
             "mcp_source",
             FieldType::Map(&MCP_SOURCE),
             "The MCP server that runs the tool.",
         ),
-        opt(
+        optional_field(
             "annotations",
             FieldType::Hints,
             "MCP annotations: `readOnlyHint`, `destructiveHint`, `idempotentHint`, `openWorldHint` are booleans.",
         ),
-        opt(
+        optional_field(
             "composite",
             FieldType::Bool,
             "Runs a skill's workflow as one call; needs `skill_ref`.",
         ),
-        opt(
+        optional_field(
             "skill_ref",
             FieldType::Ref(Kind::Skill),
             "The skill of this manifest that a composite tool runs.",
         ),
-        opt("timeout_ms", COUNT, "Time limit of one call, in milliseconds."),
-        opt(
+        optional_field("timeout_ms", COUNT, "Time limit of one call, in milliseconds."),
+        optional_field(
             "retry",
             FieldType::Map(&TOOL_RETRY),
             "How clawk retries a transient failure.",
@@ -67,12 +67,12 @@ static MCP_SOURCE: MapShape = MapShape {
     title: "an mcp_source",
     doc: "An MCP server.",
     fields: &[
-        req(
+        required_field(
             "uri",
             FieldType::McpUri,
             "`stdio:///path?arg=…`, `https://…`, or `http://` to loopback.",
         ),
-        opt(
+        optional_field(
             "tool_name",
             FieldType::FullText,
             "The tool's name at the server; without it and without `input_schema`, all tools of the server.",
@@ -84,12 +84,12 @@ static TOOL_RETRY: MapShape = MapShape {
     title: "a tool's retry",
     doc: "Retry of transient failures.",
     fields: &[
-        opt(
+        optional_field(
             "max_attempts",
             SMALL_AT_LEAST_ONE,
             "Attempts in total; 3 by default.",
         ),
-        opt(
+        optional_field(
             "backoff",
             FieldType::Word(BackoffStrategy::WORDS),
             "How the wait between attempts grows; `exponential` by default.",
@@ -101,8 +101,8 @@ pub(super) static SKILL: MapShape = MapShape {
     title: "a Skill",
     doc: "A workflow of tools, told in words (CKP 5.5).",
     fields: &[
-        req("description", FieldType::FullText, "What the skill accomplishes."),
-        req(
+        required_field("description", FieldType::FullText, "What the skill accomplishes."),
+        required_field(
             "tools_required",
             FieldType::List {
                 of: &FieldType::Ref(Kind::Tool),
@@ -110,33 +110,33 @@ pub(super) static SKILL: MapShape = MapShape {
             },
             "Declared tools that it needs.",
         ),
-        req("instruction", FieldType::FullText, "How the model does it."),
-        opt(
+        required_field("instruction", FieldType::FullText, "How the model does it."),
+        optional_field(
             "input_schema",
             FieldType::ObjectSchema,
             "JSON Schema of the input.",
         ),
-        opt(
+        optional_field(
             "output_schema",
             FieldType::Schema,
             "JSON Schema of the result; a result that does not fit reaches the model as an error.",
         ),
-        opt(
+        optional_field(
             "permissions",
             FieldType::Map(&PERMISSIONS),
             "The most that the skill may do while it runs.",
         ),
-        opt(
+        optional_field(
             "estimates",
             FieldType::Map(&ESTIMATES),
             "Expected use of resources.",
         ),
-        opt(
+        optional_field(
             "world_model_ref",
             FieldType::Ref(Kind::WorldModel),
             "The declared world model that it plans with (0.3.0).",
         )
-        .newer(),
+        .since_v03(),
     ],
 };
 
@@ -144,13 +144,13 @@ static PERMISSIONS: MapShape = MapShape {
     title: "a skill's permissions",
     doc: "A ceiling while the skill runs.",
     fields: &[
-        opt("network", FieldType::Bool, "Network access."),
-        opt(
+        optional_field("network", FieldType::Bool, "Network access."),
+        optional_field(
             "filesystem",
             FieldType::Word(SkillFilesystem::WORDS),
             "File access.",
         ),
-        opt(
+        optional_field(
             "approval_required",
             FieldType::Bool,
             "A person must approve before it starts.",
@@ -162,12 +162,12 @@ static ESTIMATES: MapShape = MapShape {
     title: "a skill's estimates",
     doc: "Expected use of resources.",
     fields: &[
-        opt(
+        optional_field(
             "avg_tokens",
             COUNT,
             "Tokens of one run, on average; a composite tool needs room for them in the budget.",
         ),
-        opt("avg_duration_seconds", MONEY, "Seconds of one run, on average."),
-        opt("avg_tool_calls", COUNT, "Tool calls of one run, on average."),
+        optional_field("avg_duration_seconds", MONEY, "Seconds of one run, on average."),
+        optional_field("avg_tool_calls", COUNT, "Tool calls of one run, on average."),
     ],
 };

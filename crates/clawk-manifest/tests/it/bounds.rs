@@ -1,6 +1,6 @@
 //! The bounds of numbers and lists: the schema and the checker hold the same ones.
 
-use clawk_manifest::{LoadOptions, LoadedDocument, SCHEMA_KINDS, schema, validate_primitive};
+use clawk_manifest::{LoadOptions, LoadedDocument, SCHEMA_KINDS, schema_for_kind, validate_primitive};
 use serde_json::{Value, json};
 
 use crate::schemas::{fullest, without_conflicts};
@@ -49,7 +49,7 @@ fn bounds(schema: &Value, path: &str, pointer: &str, out: &mut Vec<Bound>) {
 }
 
 fn with(kind: &str, pointer: &str, value: Value) -> LoadedDocument {
-    let mut spec = fullest(&schema(kind).unwrap()["properties"]["spec"], "spec");
+    let mut spec = fullest(&schema_for_kind(kind).unwrap()["properties"]["spec"], "spec");
     without_conflicts(kind, &mut spec);
     if let Some(place) = spec.pointer_mut(pointer) {
         *place = value;
@@ -68,7 +68,12 @@ fn every_bound_of_the_schema_is_kept_by_the_checker() {
     let mut seen = 0;
     for kind in SCHEMA_KINDS.into_iter().filter(|kind| *kind != "Claw") {
         let mut all = Vec::new();
-        bounds(&schema(kind).unwrap()["properties"]["spec"], "", "", &mut all);
+        bounds(
+            &schema_for_kind(kind).unwrap()["properties"]["spec"],
+            "",
+            "",
+            &mut all,
+        );
         for bound in all {
             let below = match (bound.number, bound.exact) {
                 (false, _) => json!([]),
@@ -116,7 +121,12 @@ fn the_public_schemas_bounds_are_there() {
     ];
     for (kind, path, expected) in least {
         let mut all = Vec::new();
-        bounds(&schema(kind).unwrap()["properties"]["spec"], "", "", &mut all);
+        bounds(
+            &schema_for_kind(kind).unwrap()["properties"]["spec"],
+            "",
+            "",
+            &mut all,
+        );
         let found = all.iter().find(|bound| bound.path == path);
         assert_eq!(found.map(|bound| bound.least), Some(expected), "{kind} {path}");
     }
@@ -133,7 +143,7 @@ fn hints_are_booleans_and_other_annotations_are_data() {
         let told = errors(&with("Tool", "/annotations", json!({hint: "yes"})));
         assert_eq!(told, [format!("wrong-type /spec/annotations/{hint}")]);
         assert_eq!(
-            schema("Tool").unwrap().pointer(&format!(
+            schema_for_kind("Tool").unwrap().pointer(&format!(
                 "/properties/spec/properties/annotations/properties/{hint}/type"
             )),
             Some(&json!("boolean"))

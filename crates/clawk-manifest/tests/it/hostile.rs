@@ -1,6 +1,6 @@
 //! Untrusted input: any bytes end in findings, never in a panic, and in bounded time and memory.
 
-use clawk_manifest::{LoadOptions, WireOptions, from_value, load, render};
+use clawk_manifest::{LoadOptions, WireOptions, from_value, load_manifest, render_diagnostics};
 use clawk_proto::uri::ClawUri;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -46,21 +46,27 @@ fn large_files_odd_files_and_odd_bytes() {
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(100 << 20).unwrap();
     let started = std::time::Instant::now();
-    assert_eq!(errors(&load(&path, &LoadOptions::default())), ["too-large "]);
+    assert_eq!(
+        errors(&load_manifest(&path, &LoadOptions::default())),
+        ["too-large "]
+    );
     assert!(started.elapsed().as_secs() < 5);
     std::fs::write(&path, b"claw: \"0.3.0\"\nkind: \xff\n").unwrap();
-    let loaded = load(&path, &LoadOptions::default());
+    let loaded = load_manifest(&path, &LoadOptions::default());
     assert!(
         loaded.diagnostics[0].message.contains("line 2"),
         "{:?}",
         loaded.diagnostics
     );
     assert_eq!(
-        errors(&load(dir.path(), &LoadOptions::default())),
+        errors(&load_manifest(dir.path(), &LoadOptions::default())),
         ["not-a-file "]
     );
     assert_eq!(
-        errors(&load(&dir.path().join("none.yaml"), &LoadOptions::default())),
+        errors(&load_manifest(
+            &dir.path().join("none.yaml"),
+            &LoadOptions::default()
+        )),
         ["file-not-found "]
     );
 }
@@ -144,9 +150,9 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("claw.yaml");
         std::fs::write(&path, &bytes).unwrap();
-        let loaded = load(&path, &LoadOptions::default());
+        let loaded = load_manifest(&path, &LoadOptions::default());
         prop_assert!(!loaded.is_valid() && loaded.manifest.is_none());
-        let _ = render(&loaded.diagnostics, &loaded.sources, true);
+        let _ = render_diagnostics(&loaded.diagnostics, &loaded.sources, true);
     }
 
     #[test]
@@ -157,7 +163,7 @@ proptest! {
         text.splice(from..to, with.chars());
         let loaded = load_text(&text.into_iter().collect::<String>());
         prop_assert_eq!(loaded.manifest.is_some(), loaded.is_valid());
-        let _ = render(&loaded.diagnostics, &loaded.sources, false);
+        let _ = render_diagnostics(&loaded.diagnostics, &loaded.sources, false);
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn load_text(text: &str) -> LoadedDocument {
 fn load_files(files: &[(&str, &str)]) -> LoadedDocument {
     let dir = tempfile::tempdir().unwrap();
     write_files(dir.path(), files);
-    clawk_manifest::load(&dir.path().join("claw.yaml"), &LoadOptions::default())
+    clawk_manifest::load_manifest(&dir.path().join("claw.yaml"), &LoadOptions::default())
 }
 
 fn write_files(dir: &Path, files: &[(&str, &str)]) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clawk_manifest::{LoadOptions, WireOptions, from_value, load};
+use clawk_manifest::{LoadOptions, WireOptions, from_value, load_manifest};
 use serde_json::json;
 
 use crate::{errors, load_files, manifest, write_files};
@@ -116,7 +116,7 @@ fn references_stay_inside_the_tree() {
     ];
     for reference in outside {
         write_files(&home, &[("claw.yaml", &root(reference))]);
-        let refused = load(&home.join("claw.yaml"), &LoadOptions::default());
+        let refused = load_manifest(&home.join("claw.yaml"), &LoadOptions::default());
         assert_eq!(errors(&refused), ["outside-tree /spec/tools/0"], "{reference}");
     }
     let options = LoadOptions {
@@ -131,7 +131,7 @@ fn references_stay_inside_the_tree() {
     ] {
         write_files(&home, &[("claw.yaml", &root(reference))]);
         assert_eq!(
-            errors(&load(&home.join("claw.yaml"), &options)),
+            errors(&load_manifest(&home.join("claw.yaml"), &options)),
             Vec::<String>::new(),
             "{reference}"
         );
@@ -139,7 +139,7 @@ fn references_stay_inside_the_tree() {
     std::os::unix::fs::symlink(home.join("in.yaml"), home.join("within.yaml")).unwrap();
     write_files(&home, &[("claw.yaml", &root("./within.yaml"))]);
     assert_eq!(
-        errors(&load(&home.join("claw.yaml"), &LoadOptions::default())),
+        errors(&load_manifest(&home.join("claw.yaml"), &LoadOptions::default())),
         Vec::<String>::new()
     );
 }
@@ -187,7 +187,7 @@ fn registries_are_directories() {
     ];
     for (uri, error) in cases {
         write_files(dir.path(), &[("agent/claw.yaml", &root(uri))]);
-        let found = errors(&load(&dir.path().join("agent/claw.yaml"), &options));
+        let found = errors(&load_manifest(&dir.path().join("agent/claw.yaml"), &options));
         assert_eq!(found.first().map(String::as_str), error, "{uri}");
     }
 }

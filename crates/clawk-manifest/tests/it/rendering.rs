@@ -1,6 +1,6 @@
 //! Findings as people see them.
 
-use clawk_manifest::{LoadOptions, load, render};
+use clawk_manifest::{LoadOptions, load_manifest, render_diagnostics};
 
 use crate::{load_text, manifest};
 
@@ -12,8 +12,8 @@ fn findings_look_like_a_compiler_s() {
         "  tools:\n    - ./tools/gone.yaml\n    - inline:\n        nmae: \"x\"\n        mcp_source: {uri: \"mcp://x\"}\n",
     );
     std::fs::write(&path, text).unwrap();
-    let loaded = load(&path, &LoadOptions::default());
-    let shown = render(&loaded.diagnostics, &loaded.sources, false)
+    let loaded = load_manifest(&path, &LoadOptions::default());
+    let shown = render_diagnostics(&loaded.diagnostics, &loaded.sources, false)
         .replace(&format!("{}/", dir.path().display()), "");
     let expected = r#"error[file-not-found]: `./tools/gone.yaml` does not exist
   --> claw.yaml:18:7
@@ -44,11 +44,11 @@ fn control_characters_and_long_lines_cannot_harm_a_terminal() {
     let loaded = load_text(&manifest(&format!(
         "  memory: {{inline: {{stores: [{{name: \"{long}\", type: \"\\e[2J\u{202e}\"}}]}}}}\n"
     )));
-    let shown = render(&loaded.diagnostics, &loaded.sources, false);
+    let shown = render_diagnostics(&loaded.diagnostics, &loaded.sources, false);
     assert!(
         !shown.contains('\u{1b}') && !shown.contains('\u{202e}'),
         "{shown:?}"
     );
     assert!(shown.lines().all(|line| line.chars().count() < 400), "{shown}");
-    assert!(render(&loaded.diagnostics, &loaded.sources, true).contains("\u{1b}[1;31merror"));
+    assert!(render_diagnostics(&loaded.diagnostics, &loaded.sources, true).contains("\u{1b}[1;31merror"));
 }

@@ -5,7 +5,7 @@ use clawk_manifest::{LoadOptions, LoadedDocument, validate_primitive};
 use crate::{errors, warnings};
 
 /// A primitive's spec in flow style.
-fn check(kind: &str, spec: &str) -> LoadedDocument {
+fn check_rules(kind: &str, spec: &str) -> LoadedDocument {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("primitive.yaml");
     let text = format!(
@@ -18,18 +18,18 @@ fn check(kind: &str, spec: &str) -> LoadedDocument {
 
 #[track_caller]
 fn accepts(kind: &str, spec: &str) {
-    let loaded = check(kind, spec);
+    let loaded = check_rules(kind, spec);
     assert_eq!((errors(&loaded), warnings(&loaded)), (vec![], vec![]), "{spec}");
 }
 
 #[track_caller]
 fn rejects(kind: &str, spec: &str, expected: &str) {
-    assert_eq!(errors(&check(kind, spec)), [expected], "{spec}");
+    assert_eq!(errors(&check_rules(kind, spec)), [expected], "{spec}");
 }
 
 #[track_caller]
 fn warns(kind: &str, spec: &str, expected: &str) {
-    let loaded = check(kind, spec);
+    let loaded = check_rules(kind, spec);
     assert_eq!(
         (errors(&loaded), warnings(&loaded)),
         (vec![], vec![expected.to_owned()]),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clawk_manifest::{LoadOptions, SCHEMA_KINDS, schema, schema_file, validate_primitive};
+use clawk_manifest::{LoadOptions, SCHEMA_KINDS, schema_file, schema_for_kind, validate_primitive};
 use serde_json::{Map, Value, json};
 
 fn committed(kind: &str) -> PathBuf {
@@ -22,7 +22,7 @@ fn the_committed_schemas_are_the_printed_ones() {
     for kind in SCHEMA_KINDS {
         let printed = format!(
             "{}\n",
-            serde_json::to_string_pretty(&schema(kind).unwrap()).unwrap()
+            serde_json::to_string_pretty(&schema_for_kind(kind).unwrap()).unwrap()
         );
         if update {
             std::fs::write(committed(kind), &printed).unwrap();
@@ -34,7 +34,11 @@ fn the_committed_schemas_are_the_printed_ones() {
             schema_file(kind)
         );
     }
-    assert!(schema("Nonsense").is_none() && schema("world-model").is_some() && schema("tool").is_some());
+    assert!(
+        schema_for_kind("Nonsense").is_none()
+            && schema_for_kind("world-model").is_some()
+            && schema_for_kind("tool").is_some()
+    );
 }
 
 /// An instance of a schema with every member present, so that a member the model lacks (or one more) shows.
@@ -90,7 +94,7 @@ pub(crate) fn without_conflicts(kind: &str, spec: &mut Value) {
 fn every_member_of_the_schema_is_a_member_of_the_model() {
     let dir = tempfile::tempdir().unwrap();
     for kind in SCHEMA_KINDS.into_iter().filter(|kind| *kind != "Claw") {
-        let mut spec = fullest(&schema(kind).unwrap()["properties"]["spec"], "spec");
+        let mut spec = fullest(&schema_for_kind(kind).unwrap()["properties"]["spec"], "spec");
         without_conflicts(kind, &mut spec);
         let document = json!({"claw": "0.3.0", "kind": kind, "metadata": {"name": "x1"}, "spec": spec});
         let path = dir.path().join(format!("{kind}.json"));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clawk_manifest::{LoadOptions, LoadedDocument, load, validate, validate_primitive};
+use clawk_manifest::{LoadOptions, LoadedDocument, load_manifest, validate_file, validate_primitive};
 
 use crate::{errors, warnings};
 
@@ -13,7 +13,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn vector(name: &str) -> LoadedDocument {
-    validate(&fixture(&format!("vectors/{name}.yaml")), &LoadOptions::default())
+    validate_file(&fixture(&format!("vectors/{name}.yaml")), &LoadOptions::default())
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn invalid_manifests_are_refused_for_the_right_reason() {
 
 #[test]
 fn a_primitive_is_no_manifest_and_the_reverse() {
-    let primitive = load(&fixture("vectors/tv-l3-04.yaml"), &LoadOptions::default());
+    let primitive = load_manifest(&fixture("vectors/tv-l3-04.yaml"), &LoadOptions::default());
     assert_eq!(errors(&primitive), ["kind-mismatch /kind"]);
     let whole = validate_primitive(&fixture("vectors/tv-l1-01.yaml"), &LoadOptions::default());
     assert_eq!(errors(&whole), ["kind-mismatch /kind"]);
@@ -59,7 +59,7 @@ fn a_primitive_is_no_manifest_and_the_reverse() {
 
 #[test]
 fn the_full_example_loads_from_its_files() {
-    let loaded = load(&fixture("appendix-a/claw.yaml"), &LoadOptions::default());
+    let loaded = load_manifest(&fixture("appendix-a/claw.yaml"), &LoadOptions::default());
     assert_eq!(errors(&loaded), Vec::<String>::new());
     // The specification's own example: its spending rule stands behind the security policy's `default-deny`.
     assert_eq!(warnings(&loaded), ["unreachable-rule /spec/rules/0"]);

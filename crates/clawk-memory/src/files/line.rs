@@ -96,12 +96,12 @@ impl LineSeal {
 
     /// The place that a line is bound to. It contains the line's number, so that lines can't be exchanged, duplicated or removed.
     /// Only removing lines at the end is not detected.
-    fn at(&self, number: usize) -> String {
+    fn seal_place(&self, number: usize) -> String {
         format!("{}/{number}", self.place)
     }
 
-    fn open(&self, number: usize, text: &str) -> Result<Option<String>, SealError> {
-        self.vault.open_text(&self.at(number), text)
+    fn open_line(&self, number: usize, text: &str) -> Result<Option<String>, SealError> {
+        self.vault.open_text(&self.seal_place(number), text)
     }
 }
 
@@ -116,12 +116,12 @@ pub(super) struct EntryFileContent {
     pub(super) stale: bool,
 }
 
-fn parsed(path: &Path, number: usize, text: &str, closed: Option<&LineSeal>) -> io::Result<StoreChange> {
+fn parse_line(path: &Path, number: usize, text: &str, closed: Option<&LineSeal>) -> io::Result<StoreChange> {
     let fault = |error: String| io::Error::other(format!("`{}`, line {number}: {error}", path.display()));
     let opened = match closed {
         _ if !is_sealed_text(text) => None,
         Some(closed) => closed
-            .open(number, text)
+            .open_line(number, text)
             .map_err(|error| fault(error.to_string()))?,
         None => return Err(fault(MISSING.to_owned())),
     };
@@ -148,7 +148,7 @@ pub(super) fn is_sealed(path: &Path, closed: Option<&LineSeal>) -> io::Result<bo
     let Some(text) = text.strip_suffix('\n').filter(|text| is_sealed_text(text)) else {
         return Ok(false);
     };
-    parsed(path, 1, text, closed).map(|_| true)
+    parse_line(path, 1, text, closed).map(|_| true)
 }
 
 /// The identity and the state of a file. If another process writes the file, the stamp changes.
@@ -161,7 +161,7 @@ pub(super) struct EntryFileStamp {
 }
 
 impl EntryFileStamp {
-    fn of(facts: &fs::Metadata) -> Self {
+    fn from_metadata(facts: &fs::Metadata) -> Self {
         Self {
             device: facts.dev(),
             inode: facts.ino(),
@@ -172,18 +172,18 @@ impl EntryFileStamp {
 
     /// The stamp of an open file.
     pub(super) fn of_file(file: &File) -> io::Result<Self> {
-        Ok(Self::of(&file.metadata()?))
+        Ok(Self::from_metadata(&file.metadata()?))
     }
 
     /// The stamp of the file that is at the path now. Links are not followed.
     pub(super) fn of_path(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(&fs::symlink_metadata(path)?))
+        Ok(Self::from_metadata(&fs::symlink_metadata(path)?))
     }
 }
 
 /// Reads the file and opens it for appending. If a crash cut the last line, the line is removed: it was never acknowledged. If only
 /// the newline is missing, as after some editors, it is added.
-pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFileContent> {
+pub(super) fn open_file(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFileContent> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
@@ -218,7 +218,7 @@ pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFi
             break;
         }
         let text = String::from_utf8(text).map_err(io::Error::other)?;
-        let line = parsed(path, lines.len() + 1, &text, closed)?;
+        let line = parse_line(path, lines.len() + 1, &text, closed)?;
         if !lines.is_empty() && is_sealed_text(&text) != sealed {
             return Err(io::Error::other(format!(
                 "`{}`, line {}: only some lines are encrypted, so it was not written by clawk alone",
@@ -251,10 +251,14 @@ pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFi
 }
 
 /// The bytes of a line with its newline. `number` is the line number, counted from 1.
-pub(super) fn bytes(line: &StoreChange, closed: Option<&LineSeal>, number: usize) -> io::Result<Vec<u8>> {
+pub(super) fn line_bytes(
+    line: &StoreChange,
+    closed: Option<&LineSeal>,
+    number: usize,
+) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
     if let Some(closed) = closed {
-        let sealed = closed.vault.seal_text(&closed.at(number), &text);
+        let sealed = closed.vault.seal_text(&closed.seal_place(number), &text);
         text = sealed.map_err(io::Error::other)?;
     }
     text.push('\n');
@@ -262,20 +266,20 @@ pub(super) fn bytes(line: &StoreChange, closed: Option<&LineSeal>, number: usize
 }
 
 /// Appends a line durably. Returns the number of bytes.
-pub(super) fn add(
+pub(super) fn append_line(
     file: &mut File,
     line: &StoreChange,
     closed: Option<&LineSeal>,
     number: usize,
 ) -> io::Result<u64> {
-    let bytes = bytes(line, closed, number)?;
+    let bytes = line_bytes(line, closed, number)?;
     file.write_all(&bytes)?;
     file.sync_data()?;
     Ok(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
 }
 
 /// Replaces a file atomically: completely or not at all.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("new");
     // Remove an old partial file first: it may be a link to another user's file.
     match fs::remove_file(&partial) {

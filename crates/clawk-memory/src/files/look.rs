@@ -30,14 +30,14 @@ impl FolderScopeView {
     ///
     /// # Errors
     /// A folder can't be read, or is encrypted and its key is missing.
-    pub fn all(root: &Path, vault: Option<&Arc<SealKeyring>>) -> io::Result<Vec<Self>> {
+    pub fn all_scopes(root: &Path, vault: Option<&Arc<SealKeyring>>) -> io::Result<Vec<Self>> {
         let open = |place| Self::open(place, vault);
-        places::known(root)?.into_iter().map(open).collect()
+        places::known_scopes(root)?.into_iter().map(open).collect()
     }
 
     fn open(place: FolderScopeLocation, vault: Option<&Arc<SealKeyring>>) -> io::Result<Self> {
         let FolderScopeLocation { store, scope, folder } = place;
-        let spec = Store::named(&store);
+        let spec = Store::with_name(&store);
         Ok(Self {
             part: FolderScopeStore::open(&folder, (&spec, &scope), vault)?,
             store,
@@ -51,7 +51,7 @@ impl FolderScopeView {
     #[must_use]
     pub fn seal_all_anew(root: &Path, vault: &Arc<SealKeyring>) -> (usize, ResealReport) {
         let mut report = ResealReport::default();
-        let places = match places::known(root) {
+        let places = match places::known_scopes(root) {
             Ok(places) => places,
             Err(error) => {
                 report.add_fault(root.display(), error);
@@ -77,33 +77,33 @@ impl FolderScopeView {
 
     /// The newest entries first, at most `limit`. With `aside`: the entries that compaction set aside.
     #[must_use]
-    pub fn newest(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
-        self.part.newest(aside, limit)
+    pub fn newest_entries(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
+        self.part.newest_entries(aside, limit)
     }
 
     /// Searches entries by words, best first.
     #[must_use]
-    pub fn search(&self, words: &str, limit: usize) -> Vec<EntryHit> {
+    pub fn search_words(&self, words: &str, limit: usize) -> Vec<EntryHit> {
         let ask = clawk_core::ports::MemorySearch {
             whose: ConversationFilter::All,
             query: StoreQuery::Text(words.to_owned()),
             vector: None,
             limit,
         };
-        self.part.ask(&self.spec, &ask).hits
+        self.part.search_entries(&self.spec, &ask).hits
     }
 
     /// Entries with this id or key. Entries that were set aside are found by their id, too.
     #[must_use]
-    pub fn named(&self, name: &str) -> Vec<EntryHit> {
-        self.part.named(name)
+    pub fn entries_named(&self, name: &str) -> Vec<EntryHit> {
+        self.part.entries_named(name)
     }
 
     /// Removes an entry permanently, together with entries that were set aside for it and summaries made from it.
     ///
     /// # Errors
     /// The folder can't be written.
-    pub fn forget(&mut self, id: &str) -> Result<Option<EntryHit>, MemoryError> {
+    pub fn forget_entry(&mut self, id: &str) -> Result<Option<EntryHit>, MemoryError> {
         self.part.remove(&ConversationFilter::All, id)
     }
 
@@ -111,7 +111,7 @@ impl FolderScopeView {
     ///
     /// # Errors
     /// The folder can't be written.
-    pub fn restore(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
-        self.part.restore(id)
+    pub fn restore_entries(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
+        self.part.restore_entries(id)
     }
 }

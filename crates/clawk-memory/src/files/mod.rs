@@ -62,7 +62,7 @@ impl FolderMemory {
     ///
     /// # Errors
     /// The path has an unknown variable, contains `..`, or leads out of the root where that is not allowed.
-    pub fn base(&self, store: &Store, identity: &str) -> Result<PathBuf, MemoryError> {
+    pub fn base_folder(&self, store: &Store, identity: &str) -> Result<PathBuf, MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
         let Some(path) = store.path.as_deref() else {
             return Ok(self.options.root.join(part_of_path(&store.name)));
@@ -102,7 +102,7 @@ impl FolderMemory {
 
     /// Checks that the given key opens the store's encrypted files, and that an encrypted store's manifest still says so.
     fn is_the_key(&self, store: &Store) -> Result<(), MemoryError> {
-        let known = places::known(&self.options.root).map_err(|error| backend(store, &error))?;
+        let known = places::known_scopes(&self.options.root).map_err(|error| backend_error(store, &error))?;
         for place in known
             .into_iter()
             .filter(|place| is_of(place, store, &self.options.root))
@@ -110,17 +110,17 @@ impl FolderMemory {
             let vault = self.options.vault.clone();
             let closed = vault.map(|vault| LineSeal::new(vault, &store.name, &place.scope));
             let sealed = line::is_sealed(&place.folder.join("entries.jsonl"), closed.as_ref());
-            if sealed.map_err(|error| backend(store, &error))? && !store.encryption {
-                return Err(backend(store, &io::Error::other(STAYS)));
+            if sealed.map_err(|error| backend_error(store, &error))? && !store.encryption {
+                return Err(backend_error(store, &io::Error::other(STAYS)));
             }
         }
         Ok(())
     }
 
     /// The folder of a store for one scope.
-    fn folder(&self, store: &Store, place: &Scope) -> Result<PathBuf, MemoryError> {
-        let path = self.base(store, &place.identity)?;
-        Ok(match Scope::of(store) {
+    fn scope_folder(&self, store: &Store, place: &Scope) -> Result<PathBuf, MemoryError> {
+        let path = self.base_folder(store, &place.identity)?;
+        Ok(match Scope::store_scope(store) {
             StoreScope::Global => path.join("shared"),
             StoreScope::PerIdentity => path.join(part_of_path(&place.identity)),
             StoreScope::PerChannel => path
@@ -136,18 +136,23 @@ impl FolderMemory {
         place: &Scope,
         job: impl FnOnce(&mut FolderScopeStore, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
-        let (folder, store, open) = (self.folder(store, place)?, store.clone(), Arc::clone(&self.open));
-        let (root, name) = (self.options.root.clone(), place.part(&store));
+        let (folder, store, open) = (
+            self.scope_folder(store, place)?,
+            store.clone(),
+            Arc::clone(&self.open),
+        );
+        let (root, name) = (self.options.root.clone(), place.part_name(&store));
         let vault = self.options.vault.clone();
-        let base = self.base(&store, &place.identity)?;
+        let base = self.base_folder(&store, &place.identity)?;
         off_thread(move || {
-            line::refuse_links(&base, &folder).map_err(|error| backend(&store, &error))?;
+            line::refuse_links(&base, &folder).map_err(|error| backend_error(&store, &error))?;
             let mut parts: FolderScopesGuard<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
                 // Recorded, so that it is found later even if the manifest changes.
-                places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
+                places::note_scope(&root, &store.name, &name, &folder)
+                    .map_err(|error| backend_error(&store, &error))?;
             }
-            opened(&mut parts, (&folder, &name), (&store, vault.as_ref()), job)
+            with_open_scope(&mut parts, (&folder, &name), (&store, vault.as_ref()), job)
         })
         .await
     }
@@ -164,11 +169,11 @@ impl FolderMemory {
         let (open, store, root) = (Arc::clone(&self.open), store.clone(), self.options.root.clone());
         let vault = self.options.vault.clone();
         off_thread(move || {
-            let known = places::known(&root).map_err(|error| backend(&store, &error))?;
+            let known = places::known_scopes(&root).map_err(|error| backend_error(&store, &error))?;
             let mut done = Vec::new();
             for place in known.into_iter().filter(|place| is_of(place, &store, &root)) {
                 let mut parts: FolderScopesGuard<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
-                let each = opened(
+                let each = with_open_scope(
                     &mut parts,
                     (&place.folder, &place.scope),
                     (&store, vault.as_ref()),
@@ -187,11 +192,12 @@ impl FolderMemory {
         place: &Scope,
         job: impl FnOnce(&WorkspaceFolder, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
-        let (folder, store) = (self.folder(store, place)?, store.clone());
+        let (folder, store) = (self.scope_folder(store, place)?, store.clone());
         let name = digest_of(folder.as_os_str().as_encoded_bytes()).to_hex();
         let marks = self.options.root.join(".marks").join(format!("{name}.jsonl"));
         off_thread(move || {
-            let workspace = WorkspaceFolder::open(folder, marks).map_err(|error| backend(&store, &error))?;
+            let workspace =
+                WorkspaceFolder::open(folder, marks).map_err(|error| backend_error(&store, &error))?;
             job(&workspace, &store)
         })
         .await
@@ -205,7 +211,7 @@ fn is_of(place: &places::FolderScopeLocation, store: &Store, root: &Path) -> boo
 }
 
 /// Runs a job on a scope. Reads the scope from its folder first if it is not loaded or its file has changed.
-fn opened<T>(
+fn with_open_scope<T>(
     parts: &mut FolderScopesGuard<'_>,
     (folder, scope): (&Path, &str),
     (store, vault): (&Store, Option<&Arc<SealKeyring>>),
@@ -215,8 +221,8 @@ fn opened<T>(
         parts.remove(folder); // what is on the disk counts
     }
     if !parts.contains_key(folder) {
-        let mut part =
-            FolderScopeStore::open(folder, (store, scope), vault).map_err(|error| backend(store, &error))?;
+        let mut part = FolderScopeStore::open(folder, (store, scope), vault)
+            .map_err(|error| backend_error(store, &error))?;
         part.seal_anew()?;
         parts.insert(folder.to_owned(), part);
     }
@@ -231,7 +237,7 @@ fn opened<T>(
 }
 
 impl Memory for FolderMemory {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
         if store.encryption && store.kind == StoreType::Workspace {
             return refuse(
@@ -249,10 +255,10 @@ impl Memory for FolderMemory {
                 "a workspace's files are not removed by age or number; leave `retention` out, `max_size_mb` bounds it",
             );
         }
-        self.folder(store, &Scope::default()).map(|_| ())
+        self.scope_folder(store, &Scope::default()).map(|_| ())
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -260,14 +266,16 @@ impl Memory for FolderMemory {
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, move |workspace, store| {
-                let found = workspace.ask(&ask.whose, &ask.query, ask.limit);
-                found.map_err(|error| backend(store, &error))
+                let found = workspace.search_entries(&ask.whose, &ask.query, ask.limit);
+                found.map_err(|error| backend_error(store, &error))
             }));
         }
-        Box::pin(self.on_part(store, place, move |part, store| Ok(part.ask(store, &ask))))
+        Box::pin(self.on_part(store, place, move |part, store| {
+            Ok(part.search_entries(store, &ask))
+        }))
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -280,15 +288,19 @@ impl Memory for FolderMemory {
                 return Err(MemoryError::Backend("files keep no journal".to_owned()));
             }
             if store.kind == StoreType::Workspace {
-                let keep = move |workspace: &WorkspaceFolder, store: &Store| workspace.keep(store, entries);
+                let keep = move |workspace: &WorkspaceFolder, store: &Store| {
+                    workspace.insert_entries(store, entries)
+                };
                 return self.on_workspace(store, place, keep).await;
             }
-            self.on_part(store, place, move |part, store| part.keep(store, entries, at))
-                .await
+            self.on_part(store, place, move |part, store| {
+                part.insert_entries(store, entries, at)
+            })
+            .await
         })
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -296,10 +308,10 @@ impl Memory for FolderMemory {
         if store.kind == StoreType::Workspace {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
-        Box::pin(self.on_part(store, place, |part, store| Ok(part.old(store))))
+        Box::pin(self.on_part(store, place, |part, store| Ok(part.entries_to_compact(store))))
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -310,14 +322,18 @@ impl Memory for FolderMemory {
             return Box::pin(std::future::ready(Ok((0, 0))));
         }
         Box::pin(self.on_part(store, place, move |part, store| {
-            part.compact(store, at, summary.as_ref())
+            part.compact_entries(store, at, summary.as_ref())
         }))
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let gone = self
-                .on_every_part(store, move |_, part, store| part.expire(store, at))
+                .on_every_part(store, move |_, part, store| part.expire_entries(store, at))
                 .await?;
             Ok(gone.into_iter().sum())
         })
@@ -333,22 +349,26 @@ impl Memory for FolderMemory {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, move |workspace, store| {
                 let removed = workspace.remove(&whose, &id);
-                removed.map_err(|error| backend(store, &error))
+                removed.map_err(|error| backend_error(store, &error))
             }));
         }
         Box::pin(self.on_part(store, place, move |part, _| part.remove(&whose, &id)))
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, |workspace, store| {
-                workspace.count().map_err(|error| backend(store, &error))
+                workspace.count().map_err(|error| backend_error(store, &error))
             }));
         }
         Box::pin(self.on_part(store, place, |part, _| Ok(part.count())))
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
@@ -358,7 +378,7 @@ impl Memory for FolderMemory {
         Box::pin(async move {
             let lacking = self
                 .on_every_part(store, move |folder, part, _| {
-                    let mut lacking = part.lacking(&model, limit);
+                    let mut lacking = part.unembedded_entries(&model, limit);
                     for one in &mut lacking {
                         one.handle = format!("{}\n{}", folder.display(), one.handle);
                     }
@@ -403,7 +423,7 @@ async fn off_thread<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(MemoryError::Backend(error.to_string())))
 }
 
-fn backend(store: &Store, error: &std::io::Error) -> MemoryError {
+fn backend_error(store: &Store, error: &std::io::Error) -> MemoryError {
     MemoryError::Backend(format!("store `{}`: {error}", store.name))
 }
 

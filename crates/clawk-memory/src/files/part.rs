@@ -13,10 +13,12 @@ use clawk_core::ports::{MemoryError, UnembeddedEntry};
 use clawk_core::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};
-use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, number, room};
+use clawk_recall::compact::{self, CompactionSummary, has_unique_keys, model_of};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntryInsertion, check_free_size, conversation_number,
+};
 use clawk_recall::index::Index;
-use clawk_recall::packed::{PackedVectors, pack};
+use clawk_recall::packed::{PackedVectors, pack_vector};
 use clawk_recall::seal::SealKeyring;
 use clawk_recall::{table, words};
 
@@ -35,7 +37,7 @@ struct FolderEntryRow {
 }
 
 impl FolderEntryRow {
-    fn hit(&self) -> EntryHit {
+    fn entry_hit(&self) -> EntryHit {
         let StoredLineEntry {
             id,
             key,
@@ -105,7 +107,7 @@ impl FolderScopeStore {
     ) -> io::Result<Self> {
         line::make_folder(folder)?;
         let closed = vault.map(|vault| LineSeal::new(Arc::clone(vault), &store.name, scope));
-        let opened = line::open(&folder.join("entries.jsonl"), closed.as_ref())?;
+        let opened = line::open_file(&folder.join("entries.jsonl"), closed.as_ref())?;
         let mut part = Self {
             store: store.name.clone(),
             folder: folder.to_owned(),
@@ -129,7 +131,7 @@ impl FolderScopeStore {
             merged: (0, 0),
         };
         for line in opened.lines {
-            part.apply(line);
+            part.apply_change(line);
         }
         Ok(part)
     }
@@ -138,13 +140,13 @@ impl FolderScopeStore {
     pub(super) fn seal_anew(&mut self) -> Result<(), MemoryError> {
         let markdown = self.folder.join(MARKDOWN).exists();
         if self.sealed && (self.stale || markdown) {
-            self.rewrite()?;
+            self.rewrite_files()?;
             self.stale = false;
         }
         Ok(())
     }
 
-    fn seals(&self) -> Option<&LineSeal> {
+    fn line_seal(&self) -> Option<&LineSeal> {
         self.closed.as_ref().filter(|_| self.sealed)
     }
 
@@ -158,31 +160,31 @@ impl FolderScopeStore {
     }
 
     /// Applies a change: first on disk, then in memory.
-    fn commit(&mut self, line: StoreChange) -> Result<(), MemoryError> {
+    fn commit_change(&mut self, line: StoreChange) -> Result<(), MemoryError> {
         if line.is_empty() {
             return Ok(());
         }
-        let told = self.markdown(&line.keep);
+        let told = self.render_markdown(&line.keep);
         let closed = self.closed.as_ref().filter(|_| self.sealed);
-        let added = match line::add(&mut self.log, &line, closed, self.lines + 1) {
+        let added = match line::append_line(&mut self.log, &line, closed, self.lines + 1) {
             Ok(added) => added,
             Err(error) => {
                 self.broken = true;
-                return Err(self.failed(&error));
+                return Err(self.write_error(&error));
             }
         };
         self.lines += 1;
-        self.look(added);
+        self.refresh_stamp(added);
         // `entries.md` is only for people: the change itself is durable already.
-        if let Err(error) = self.tell(&told) {
+        if let Err(error) = self.append_markdown(&told) {
             tracing::warn!(%error, store = self.store, "`entries.md` could not be written");
         }
         self.dead += line.gone.len() + line.aside.len() + line.back.len();
-        self.apply(line);
+        self.apply_change(line);
         Ok(())
     }
 
-    fn failed(&self, error: &io::Error) -> MemoryError {
+    fn write_error(&self, error: &io::Error) -> MemoryError {
         MemoryError::Backend(format!(
             "store `{}` in `{}`: {error}",
             self.store,
@@ -190,9 +192,9 @@ impl FolderScopeStore {
         ))
     }
 
-    fn apply(&mut self, line: StoreChange) {
+    fn apply_change(&mut self, line: StoreChange) {
         for id in line.gone {
-            self.take(&id);
+            self.remove_row(&id);
             let aside: Vec<i64> = self
                 .aside
                 .iter()
@@ -204,7 +206,7 @@ impl FolderScopeStore {
             }
         }
         for id in line.aside {
-            if let Some((n, row)) = self.take(&id) {
+            if let Some((n, row)) = self.remove_row(&id) {
                 self.aside.insert(n, (row, line.instead.clone()));
             }
         }
@@ -215,16 +217,16 @@ impl FolderScopeStore {
                 .find(|(_, (row, _))| row.kept.id == id)
                 .map(|(n, _)| *n);
             if let Some((n, (row, _))) = found.and_then(|n| self.aside.remove_entry(&n)) {
-                self.put(n, row);
+                self.insert_row(n, row);
             }
         }
         for kept in line.keep {
             // An edited file may contain an entry twice: the later one counts, and the earlier one is removed.
-            self.take(&kept.id);
+            self.remove_row(&kept.id);
             let at = Timestamp::parse(&kept.at).unwrap_or(Timestamp(0)); // silent-ok: written by us
             let n = self.next;
             self.next += 1;
-            self.put(n, FolderEntryRow { kept, at });
+            self.insert_row(n, FolderEntryRow { kept, at });
         }
         for (id, model, vector) in line.vectors {
             let (Some(n), Ok(bytes)) = (self.ids.get(&id).copied(), hex::decode(vector)) else {
@@ -234,12 +236,12 @@ impl FolderScopeStore {
         }
     }
 
-    fn put(&mut self, n: i64, row: FolderEntryRow) {
+    fn insert_row(&mut self, n: i64, row: FolderEntryRow) {
         let text = row.text();
-        if let Some(vector) = table::embed(&text).filter(|_| self.embeds) {
-            let whose = number(&row.kept.mark.whose);
+        if let Some(vector) = table::embed_text(&text).filter(|_| self.embeds) {
+            let whose = conversation_number(&row.kept.mark.whose);
             let matrix = self.vectors.entry(table::NAME.to_owned()).or_default();
-            matrix.add(n, whose, &pack(&vector));
+            matrix.add(n, whose, &pack_vector(&vector));
         }
         self.index.add(n, text);
         self.bytes += row.bytes();
@@ -247,7 +249,7 @@ impl FolderScopeStore {
         self.rows.insert(n, row);
     }
 
-    fn take(&mut self, id: &str) -> Option<(i64, FolderEntryRow)> {
+    fn remove_row(&mut self, id: &str) -> Option<(i64, FolderEntryRow)> {
         let n = self.ids.remove(id)?;
         self.index.remove(n);
         let row = self.rows.remove(&n)?;
@@ -256,14 +258,17 @@ impl FolderScopeStore {
     }
 
     fn add_vector(&mut self, n: i64, model: String, bytes: Vec<u8>) {
-        let whose = self.rows.get(&n).map_or(0, |row| number(&row.kept.mark.whose));
+        let whose = self
+            .rows
+            .get(&n)
+            .map_or(0, |row| conversation_number(&row.kept.mark.whose));
         let matrix = self.vectors.entry(model.clone()).or_default();
         matrix.add(n, whose, &bytes);
         self.packed.insert((model, n), bytes);
     }
 
     /// Entries without a vector of this model, newest first. Each handle also names this scope.
-    pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<UnembeddedEntry> {
+    pub(super) fn unembedded_entries(&self, model: &str, limit: usize) -> Vec<UnembeddedEntry> {
         let lacks = self
             .rows
             .iter()
@@ -289,15 +294,16 @@ impl FolderScopeStore {
                 .get(id)
                 .is_some_and(|n| !self.packed.contains_key(&(model.to_owned(), *n)))
         });
-        let line =
-            |(id, vector): &(String, Vec<f32>)| (id.clone(), model.to_owned(), hex::encode(pack(vector)));
-        self.commit(StoreChange {
+        let line = |(id, vector): &(String, Vec<f32>)| {
+            (id.clone(), model.to_owned(), hex::encode(pack_vector(vector)))
+        };
+        self.commit_change(StoreChange {
             vectors: known.map(line).collect(),
             ..StoreChange::default()
         })
     }
 
-    pub(super) fn keep(
+    pub(super) fn insert_entries(
         &mut self,
         store: &Store,
         entries: Vec<EntryInsertion>,
@@ -307,14 +313,14 @@ impl FolderScopeStore {
         let (mut line, mut more) = (StoreChange::default(), 0);
         for (index, new) in entries.into_iter().enumerate() {
             let bytes = new
-                .fits(store)
+                .checked_size(store)
                 .map_err(|reason| MemoryError::Entry { index, reason })?;
             let EntryInsertion { id, entry, mark } = new;
             if self.ids.contains_key(&id) {
                 continue;
             }
             more += bytes;
-            if replaces(store.kind) {
+            if has_unique_keys(store.kind) {
                 let same = |row: &&FolderEntryRow| row.kept.key == entry.key;
                 line.gone
                     .extend(self.rows.values().filter(same).map(|row| row.kept.id.clone()));
@@ -329,44 +335,44 @@ impl FolderScopeStore {
             });
         }
         let size = |bytes| u64::try_from(bytes).unwrap_or(u64::MAX);
-        room(store, size(self.bytes), size(more))
+        check_free_size(store, size(self.bytes), size(more))
             .map_err(|reason| MemoryError::Entry { index: 0, reason })?;
-        self.commit(line)?;
-        self.retain(store, at)?;
+        self.commit_change(line)?;
+        self.apply_retention(store, at)?;
         Ok(ids)
     }
 
     /// Applies retention. Removed entries are also removed from the files.
-    pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
-        let gone = self.retain(store, at)?;
-        self.merge(store)?;
+    pub(super) fn expire_entries(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
+        let gone = self.apply_retention(store, at)?;
+        self.merge_duplicates(store)?;
         // Rewriting is delayed until here: `keep` would otherwise rewrite the files each time.
         if self.dead > 0 {
-            self.rewrite()?;
+            self.rewrite_files()?;
         }
         Ok(gone)
     }
 
     /// Sets aside entries that a later entry repeats.
-    fn merge(&mut self, store: &Store) -> Result<(), MemoryError> {
+    fn merge_duplicates(&mut self, store: &Store) -> Result<(), MemoryError> {
         let now = (self.rows.len(), self.next);
-        if !compact::merges(store) || self.merged == now {
+        if !compact::merges_duplicates(store) || self.merged == now {
             return Ok(());
         }
         self.merged = now;
-        let mut rows: Vec<(i64, EntryHit)> = self.rows.iter().map(|(n, row)| (*n, row.hit())).collect();
+        let mut rows: Vec<(i64, EntryHit)> = self.rows.iter().map(|(n, row)| (*n, row.entry_hit())).collect();
         rows.sort_by_key(|(n, _)| (self.rows.get(n).map(|row| row.at), *n));
         let again = compact::said_again(rows.iter().map(|(n, hit)| (*n, hit)));
         let id = |n: &i64| self.rows.get(n).map(|row| row.kept.id.clone());
         let aside = again.iter().filter_map(id).collect();
-        self.commit(StoreChange {
+        self.commit_change(StoreChange {
             aside,
             ..StoreChange::default()
         })
     }
 
     /// Applies retention by age, number and snapshots. If compaction is due, it runs first.
-    pub(super) fn retain(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
+    pub(super) fn apply_retention(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let before = self.count();
         let mut gone: Vec<String> = Vec::new();
         let snapshots = store.checkpoint.clone().unwrap_or_default();
@@ -392,7 +398,7 @@ impl FolderScopeStore {
                 }
             }
         }
-        self.commit(StoreChange {
+        self.commit_change(StoreChange {
             gone,
             ..StoreChange::default()
         })?;
@@ -401,19 +407,19 @@ impl FolderScopeStore {
         }
         if let Some(max) = store.retention.max_entries {
             let excess = self.count().saturating_sub(max);
-            let gone = self.oldest(excess);
-            self.commit(StoreChange {
+            let gone = self.oldest_ids(excess);
+            self.commit_change(StoreChange {
                 gone,
                 ..StoreChange::default()
             })?;
         }
         if self.dead > MAX_DEAD.max(self.rows.len()) {
-            self.rewrite()?;
+            self.rewrite_files()?;
         }
         Ok(before.saturating_sub(self.count()))
     }
 
-    fn oldest(&self, how_many: u64) -> Vec<String> {
+    fn oldest_ids(&self, how_many: u64) -> Vec<String> {
         let mut rows: Vec<(&i64, &FolderEntryRow)> = self.rows.iter().collect();
         rows.sort_by_key(|(n, row)| (row.at, **n));
         let how_many = usize::try_from(how_many).unwrap_or(usize::MAX);
@@ -423,11 +429,11 @@ impl FolderScopeStore {
             .collect()
     }
 
-    pub(super) fn old(&self, store: &Store) -> Vec<EntryHit> {
-        let ids = self.oldest(compact::goes(store, self.count()));
+    pub(super) fn entries_to_compact(&self, store: &Store) -> Vec<EntryHit> {
+        let ids = self.oldest_ids(compact::compaction_count(store, self.count()));
         ids.iter()
             .filter_map(|id| self.row(id))
-            .map(FolderEntryRow::hit)
+            .map(FolderEntryRow::entry_hit)
             .collect()
     }
 
@@ -435,16 +441,16 @@ impl FolderScopeStore {
         self.rows.get(self.ids.get(id)?)
     }
 
-    pub(super) fn compact(
+    pub(super) fn compact_entries(
         &mut self,
         store: &Store,
         at: Timestamp,
         summary: Option<&CompactionSummary>,
     ) -> Result<(u64, u64), MemoryError> {
         let before = self.count();
-        self.retain(store, at)?;
+        self.apply_retention(store, at)?;
         self.compact_now(store, at, summary)?;
-        self.rewrite()?;
+        self.rewrite_files()?;
         Ok((before, self.count()))
     }
 
@@ -454,16 +460,16 @@ impl FolderScopeStore {
         at: Timestamp,
         summary: Option<&CompactionSummary>,
     ) -> Result<(), MemoryError> {
-        let old = self.old(store);
+        let old = self.entries_to_compact(store);
         let aside: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
         let Some(last) = old.last() else { return Ok(()) };
-        if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
-            return self.commit(StoreChange {
+        if compact::compaction_strategy(store) != Some(CompactionStrategy::Summarize) {
+            return self.commit_change(StoreChange {
                 aside,
                 ..StoreChange::default()
             });
         }
-        let mut new = compact::summary(&old, summary, &at.to_string());
+        let mut new = compact::summary_entry(&old, summary, &at.to_string());
         while self.ids.contains_key(&new.id) {
             new.id.push('+');
         }
@@ -475,7 +481,7 @@ impl FolderScopeStore {
             metadata: new.entry.metadata,
             mark: new.mark,
         };
-        self.commit(StoreChange {
+        self.commit_change(StoreChange {
             keep: vec![kept],
             aside,
             instead: new.id,
@@ -484,7 +490,7 @@ impl FolderScopeStore {
     }
 
     /// Removes a summary and restores the entries that it replaced.
-    fn undo(&mut self, summary: &str) -> Result<u64, MemoryError> {
+    fn undo_summary(&mut self, summary: &str) -> Result<u64, MemoryError> {
         let stood: Vec<String> = self
             .aside
             .values()
@@ -492,7 +498,7 @@ impl FolderScopeStore {
             .map(|(row, _)| row.kept.id.clone())
             .collect();
         let count = u64::try_from(stood.len()).unwrap_or(u64::MAX);
-        self.commit(StoreChange {
+        self.commit_change(StoreChange {
             gone: vec![summary.to_owned()],
             back: stood,
             ..StoreChange::default()
@@ -500,20 +506,20 @@ impl FolderScopeStore {
         Ok(count)
     }
 
-    pub(super) fn newest(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
+    pub(super) fn newest_entries(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
         if aside {
-            let rows = self.aside.values().rev().map(|(row, _)| row.hit());
+            let rows = self.aside.values().rev().map(|(row, _)| row.entry_hit());
             return rows.take(limit).collect();
         }
         self.rows
             .values()
             .rev()
             .take(limit)
-            .map(FolderEntryRow::hit)
+            .map(FolderEntryRow::entry_hit)
             .collect()
     }
 
-    pub(super) fn named(&self, name: &str) -> Vec<EntryHit> {
+    pub(super) fn entries_named(&self, name: &str) -> Vec<EntryHit> {
         let here = |row: &&FolderEntryRow| row.kept.id == name || row.kept.key.as_deref() == Some(name);
         let aside = self
             .aside
@@ -524,36 +530,36 @@ impl FolderScopeStore {
             .values()
             .filter(here)
             .chain(aside)
-            .map(FolderEntryRow::hit)
+            .map(FolderEntryRow::entry_hit)
             .collect()
     }
 
-    pub(super) fn restore(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
+    pub(super) fn restore_entries(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
         let mut back = 0;
         match id {
             Some(id) => {
                 if self.aside.values().any(|(row, _)| row.kept.id == id) {
-                    self.commit(StoreChange {
+                    self.commit_change(StoreChange {
                         back: vec![id.to_owned()],
                         ..StoreChange::default()
                     })?;
                     back += 1;
                 }
                 if self.aside.values().any(|(_, instead)| instead == id) {
-                    back += self.undo(id)?;
+                    back += self.undo_summary(id)?;
                 }
             }
             None => {
                 while let Some((row, instead)) = self.aside.values().next_back() {
                     let (id, instead) = (row.kept.id.clone(), instead.clone());
                     if instead.is_empty() {
-                        self.commit(StoreChange {
+                        self.commit_change(StoreChange {
                             back: vec![id],
                             ..StoreChange::default()
                         })?;
                         back += 1;
                     } else {
-                        back += self.undo(&instead)?;
+                        back += self.undo_summary(&instead)?;
                     }
                 }
             }
@@ -570,9 +576,9 @@ impl FolderScopeStore {
             .aside
             .values()
             .find(|(row, _)| row.kept.id == id)
-            .map(|(row, instead)| (row.hit(), instead.clone()));
-        let found = self.row(id).map(|row| (row.hit(), String::new())).or(aside);
-        let Some((hit, instead)) = found.filter(|(hit, _)| whose.holds(&hit.mark.whose)) else {
+            .map(|(row, instead)| (row.entry_hit(), instead.clone()));
+        let found = self.row(id).map(|row| (row.entry_hit(), String::new())).or(aside);
+        let Some((hit, instead)) = found.filter(|(hit, _)| whose.includes_owner(&hit.mark.whose)) else {
             return Ok(None);
         };
         let mut gone = vec![id.to_owned()];
@@ -582,14 +588,14 @@ impl FolderScopeStore {
                 .filter(|(_, instead)| instead == id)
                 .map(|(row, _)| row.kept.id.clone()),
         );
-        self.commit(StoreChange {
+        self.commit_change(StoreChange {
             gone,
             ..StoreChange::default()
         })?;
         if !instead.is_empty() {
-            self.undo(&instead)?;
+            self.undo_summary(&instead)?;
         }
-        self.rewrite()?;
+        self.rewrite_files()?;
         Ok(Some(hit))
     }
 }

@@ -19,13 +19,13 @@ const FILE: &str = ".places.jsonl";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct FolderScopeLocation {
     pub(super) store: String,
-    /// As [`clawk_core::ports::Scope::part`] names it.
+    /// As [`clawk_core::ports::Scope::part_name`] names it.
     pub(super) scope: String,
     pub(super) folder: PathBuf,
 }
 
 /// All recorded locations that still exist, sorted.
-pub(super) fn known(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
+pub(super) fn known_scopes(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
     let text = match std::fs::read_to_string(root.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         other => other?,
@@ -42,14 +42,14 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
 }
 
 /// Records a location, if it is not recorded yet.
-pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::Result<()> {
+pub(super) fn note_scope(root: &Path, store: &str, scope: &str, folder: &Path) -> io::Result<()> {
     let mut place = FolderScopeLocation {
         store: store.to_owned(),
         scope: scope.to_owned(),
         folder: folder.to_owned(),
     };
     line::make_folder(folder)?;
-    if known(root)?.contains(&place) {
+    if known_scopes(root)?.contains(&place) {
         return Ok(());
     }
     if let Ok(below) = folder.strip_prefix(root) {

@@ -12,11 +12,12 @@ use clawk_core::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::entry::{
-    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod, room,
+    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod,
+    check_free_size,
 };
 use clawk_recall::fuse::{self, ScoreMeaning, WeightedRanking};
 use clawk_recall::index::Index;
-use clawk_recall::packed::{PackedVectors, pack};
+use clawk_recall::packed::{PackedVectors, pack_vector};
 use clawk_recall::table;
 use clawk_trace::chain::digest_of;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -65,14 +66,14 @@ impl WorkspaceFolder {
     }
 
     /// Opens a file below the folder. Links in the path are not followed, because a tool may have made them.
-    fn below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
+    fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let opened = rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, resolve)?;
         Ok(File::from(opened))
     }
 
     fn read(&self, path: &str) -> io::Result<Option<WorkspaceFile>> {
-        let file = self.below(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
         let facts = file.metadata()?;
         if !facts.is_file() || facts.len() > MAX_FILE_BYTES {
             return Ok(None);
@@ -93,7 +94,7 @@ impl WorkspaceFolder {
     }
 
     /// Paths of the files below the folder, within the limits. Links are not followed.
-    fn paths(&self) -> io::Result<Vec<String>> {
+    fn list_paths(&self) -> io::Result<Vec<String>> {
         let mut found = Vec::new();
         let mut folders = vec![(self.folder.clone(), String::new(), 0)];
         while let Some((folder, front, depth)) = folders.pop() {
@@ -116,8 +117,8 @@ impl WorkspaceFolder {
         Ok(found)
     }
 
-    fn marks(&self) -> io::Result<MarksByPath> {
-        let lines = line::open(&self.marks, None)?.lines;
+    fn read_marks(&self) -> io::Result<MarksByPath> {
+        let lines = line::open_file(&self.marks, None)?.lines;
         let kept = lines.into_iter().flat_map(|line| line.keep);
         Ok(kept
             .map(|kept| (kept.id, (kept.key.unwrap_or_default(), kept.mark)))
@@ -137,7 +138,7 @@ impl WorkspaceFolder {
             })
     }
 
-    fn hit(marks: &MarksByPath, content: WorkspaceFile, score: Option<f64>) -> EntryHit {
+    fn entry_hit(marks: &MarksByPath, content: WorkspaceFile, score: Option<f64>) -> EntryHit {
         EntryHit {
             mark: Self::mark_of(marks, &content),
             entry: MemoryEntry {
@@ -152,23 +153,25 @@ impl WorkspaceFolder {
     }
 
     pub(super) fn count(&self) -> io::Result<u64> {
-        Ok(u64::try_from(self.paths()?.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(self.list_paths()?.len()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn ask(
+    pub(super) fn search_entries(
         &self,
         whose: &ConversationFilter,
         query: &StoreQuery,
         limit: usize,
     ) -> io::Result<EntrySearchResult> {
-        let marks = self.marks()?;
-        let mine = |content: &WorkspaceFile| whose.holds(&Self::mark_of(&marks, content).whose);
+        let marks = self.read_marks()?;
+        let mine = |content: &WorkspaceFile| whose.includes_owner(&Self::mark_of(&marks, content).whose);
         if let StoreQuery::Key(key) = query {
             let found = match path_of(key) {
-                Some(key) => self.read(&key).or_else(absent)?,
+                Some(key) => self.read(&key).or_else(none_if_absent)?,
                 None => None,
             };
-            let hits = found.filter(mine).map(|found| Self::hit(&marks, found, None));
+            let hits = found
+                .filter(mine)
+                .map(|found| Self::entry_hit(&marks, found, None));
             return Ok(EntrySearchResult {
                 hits: hits.into_iter().take(limit).collect(),
                 used: None,
@@ -176,8 +179,8 @@ impl WorkspaceFolder {
             });
         }
         let mut files = Vec::new();
-        for path in self.paths()? {
-            files.extend(self.read(&path).or_else(absent)?.filter(mine));
+        for path in self.list_paths()? {
+            files.extend(self.read(&path).or_else(none_if_absent)?.filter(mine));
         }
         match query {
             StoreQuery::Text(text) => Ok(by_text(&marks, files, text, limit)),
@@ -187,7 +190,7 @@ impl WorkspaceFolder {
                 let hits = files
                     .into_iter()
                     .take(limit)
-                    .map(|file| Self::hit(&marks, file, None));
+                    .map(|file| Self::entry_hit(&marks, file, None));
                 Ok(EntrySearchResult {
                     hits: hits.collect(),
                     used: None,
@@ -198,7 +201,7 @@ impl WorkspaceFolder {
         }
     }
 
-    pub(super) fn keep(
+    pub(super) fn insert_entries(
         &self,
         store: &Store,
         entries: Vec<EntryInsertion>,
@@ -233,7 +236,7 @@ impl WorkspaceFolder {
         }
         let done = self.check_size(store, &files)?;
         done.and_then(|()| self.write(&files, &line))
-            .map_err(|error| super::backend(store, &error))?;
+            .map_err(|error| super::backend_error(store, &error))?;
         Ok(files.into_iter().map(|(path, _)| path).collect())
     }
 
@@ -241,7 +244,7 @@ impl WorkspaceFolder {
         if store.max_size_mb.is_none() {
             return Ok(Ok(()));
         }
-        let paths = match self.paths() {
+        let paths = match self.list_paths() {
             Ok(paths) => paths,
             Err(error) => return Ok(Err(error)),
         };
@@ -256,16 +259,16 @@ impl WorkspaceFolder {
             .iter()
             .map(|(_, text)| u64::try_from(text.len()).unwrap_or(u64::MAX))
             .sum();
-        room(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })?;
+        check_free_size(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })?;
         Ok(Ok(()))
     }
 
     /// Writes the provenance first: a file without a provenance counts as untrusted.
     fn write(&self, files: &[(String, String)], line: &StoreChange) -> io::Result<()> {
-        let mut log = line::open(&self.marks, None)?.file;
-        line::add(&mut log, line, None, 1)?;
+        let mut log = line::open_file(&self.marks, None)?.file;
+        line::append_line(&mut log, line, None, 1)?;
         for (path, text) in files {
-            let (folder, name) = self.parent(path, true)?;
+            let (folder, name) = self.open_parent(path, true)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let partial = rustix::fs::openat(&folder, PARTIAL, flags, Mode::RUSR | Mode::WUSR)?;
             let mut file = File::from(partial);
@@ -278,7 +281,7 @@ impl WorkspaceFolder {
     }
 
     /// Opens the folder of a file, one component at a time so that no link is followed. Returns the folder and the file's name.
-    fn parent<'p>(&self, path: &'p str, make: bool) -> io::Result<(OwnedFd, &'p str)> {
+    fn open_parent<'p>(&self, path: &'p str, make: bool) -> io::Result<(OwnedFd, &'p str)> {
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut folder = self.root.try_clone()?;
         for part in folders.split('/').filter(|part| !part.is_empty()) {
@@ -295,20 +298,21 @@ impl WorkspaceFolder {
     }
 
     pub(super) fn remove(&self, whose: &ConversationFilter, id: &str) -> io::Result<Option<EntryHit>> {
-        let marks = self.marks()?;
+        let marks = self.read_marks()?;
         let Some(path) = path_of(id) else { return Ok(None) };
-        let found = self.read(&path).or_else(absent)?;
-        let Some(found) = found.filter(|found| whose.holds(&Self::mark_of(&marks, found).whose)) else {
+        let found = self.read(&path).or_else(none_if_absent)?;
+        let Some(found) = found.filter(|found| whose.includes_owner(&Self::mark_of(&marks, found).whose))
+        else {
             return Ok(None);
         };
-        let (folder, name) = self.parent(&path, false)?;
+        let (folder, name) = self.open_parent(&path, false)?;
         rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty())?;
         rustix::fs::fsync(&folder)?;
-        Ok(Some(Self::hit(&marks, found, None)))
+        Ok(Some(Self::entry_hit(&marks, found, None)))
     }
 }
 
-fn absent(error: io::Error) -> io::Result<Option<WorkspaceFile>> {
+fn none_if_absent(error: io::Error) -> io::Result<Option<WorkspaceFile>> {
     // A link in the path, or the file is gone now.
     let errno = rustix::io::Errno::from_io_error(&error);
     match errno {
@@ -335,18 +339,18 @@ fn path_of(key: &str) -> Option<String> {
 
 fn by_text(marks: &MarksByPath, files: Vec<WorkspaceFile>, text: &str, limit: usize) -> EntrySearchResult {
     let (mut index, mut matrix) = (Index::default(), PackedVectors::default());
-    let query = table::embed(text);
+    let query = table::embed_text(text);
     for (n, file) in (0_i64..).zip(&files) {
         if query.is_some()
-            && let Some(vector) = table::embed(&file.text)
+            && let Some(vector) = table::embed_text(&file.text)
         {
-            matrix.add(n, 0, &pack(&vector));
+            matrix.add(n, 0, &pack_vector(&vector));
         }
         index.add(n, format!("{} {}", file.path, file.text));
     }
     let words = index.find(text, limit.max(50), |_| true);
     let near = query
-        .map(|query| matrix.nearest(&query, limit.max(50), |_| true))
+        .map(|query| matrix.nearest_rows(&query, limit.max(50), |_| true))
         .unwrap_or_default();
     let near: Vec<(i64, f64)> = near
         .into_iter()
@@ -366,8 +370,8 @@ fn by_text(marks: &MarksByPath, files: Vec<WorkspaceFile>, text: &str, limit: us
     ];
     let mut files: HashMap<i64, WorkspaceFile> = (0_i64..).zip(files).collect();
     let ranked = fuse::by_rank(&legs).into_iter().take(limit);
-    let hits =
-        ranked.filter_map(|(n, score)| Some(WorkspaceFolder::hit(marks, files.remove(&n)?, Some(score))));
+    let hits = ranked
+        .filter_map(|(n, score)| Some(WorkspaceFolder::entry_hit(marks, files.remove(&n)?, Some(score))));
     EntrySearchResult {
         hits: hits.collect(),
         used: Some(SearchMethod::Static),

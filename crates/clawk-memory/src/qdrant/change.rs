@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use clawk_core::ports::{MemoryError, UnembeddedEntry};
 use clawk_core::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
-use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};
-use clawk_recall::entry::{EntryHit, EntryInsertion, room};
+use clawk_recall::compact::{self, CompactionSummary, has_unique_keys, model_of};
+use clawk_recall::entry::{EntryHit, EntryInsertion, check_free_size};
 use clawk_recall::table;
 use serde_json::{Value, json};
 
-use super::row::{ASIDE, LIVE, PointPayload, is, owner};
+use super::row::{ASIDE, LIVE, PointPayload, match_condition, owner_name};
 use super::server::MAX_REQUEST_BYTES;
-use super::{QdrantCollection, QdrantStoreState, live};
+use super::{QdrantCollection, QdrantStoreState, live_conditions};
 
 /// How entries of a store are written.
 #[derive(Clone, Copy)]
@@ -24,9 +24,9 @@ struct QdrantWriteMode {
 }
 
 impl QdrantWriteMode {
-    fn of(store: &Store) -> Self {
+    fn for_store(store: &Store) -> Self {
         Self {
-            replaces: replaces(store.kind),
+            replaces: has_unique_keys(store.kind),
             embeds: model_of(store).as_deref() == Some(table::NAME),
         }
     }
@@ -40,7 +40,7 @@ fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: EntryInsertion)
         n,
         at: at.0,
         key: entry.key,
-        whose: owner(&mark.whose),
+        whose: owner_name(&mark.whose),
         state: LIVE.to_owned(),
         instead: String::new(),
         bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
@@ -59,12 +59,12 @@ impl QdrantStoreState {
     }
 }
 
-fn any(field: &str, of: &[String]) -> Value {
+fn any_condition(field: &str, of: &[String]) -> Value {
     json!({"key": field, "match": {"any": of}})
 }
 
 impl QdrantCollection<'_> {
-    async fn made(self, known: &mut QdrantStoreState) -> Result<(), MemoryError> {
+    async fn ensure_created(self, known: &mut QdrantStoreState) -> Result<(), MemoryError> {
         if !known.made.contains(self.name) {
             self.server.make_entries(self.name).await?;
             known.made.insert(self.name.to_owned());
@@ -72,7 +72,7 @@ impl QdrantCollection<'_> {
         Ok(())
     }
 
-    pub(super) async fn keep(
+    pub(super) async fn insert_entries(
         self,
         known: &mut QdrantStoreState,
         store: &Store,
@@ -84,17 +84,19 @@ impl QdrantCollection<'_> {
         let mut sizes = Vec::with_capacity(entries.len());
         for (index, new) in entries.iter().enumerate() {
             sizes.push(
-                new.fits(store)
+                new.checked_size(store)
                     .map_err(|reason| MemoryError::Entry { index, reason })?,
             );
         }
-        self.made(known).await?;
-        let there = self.every(vec![is("scope", scope), any("id", &ids)]).await?;
+        self.ensure_created(known).await?;
+        let there = self
+            .all_points(vec![match_condition("scope", scope), any_condition("id", &ids)])
+            .await?;
         let there: BTreeSet<String> = there
             .into_iter()
             .filter_map(|point| point.payload.map(|row| row.id))
             .collect();
-        let (way, mut points, mut more) = (QdrantWriteMode::of(store), BTreeMap::new(), 0_u64);
+        let (way, mut points, mut more) = (QdrantWriteMode::for_store(store), BTreeMap::new(), 0_u64);
         for (bytes, new) in sizes.into_iter().zip(entries) {
             if there.contains(&new.id) {
                 continue;
@@ -102,17 +104,21 @@ impl QdrantCollection<'_> {
             let row = row_of(scope, known.next(at), at, bytes, new);
             more += row.bytes;
             // If a batch has a key twice, the last entry counts, as with two batches.
-            points.insert(row.at_point(way.replaces), row.point(way.replaces, way.embeds)?);
+            points.insert(
+                row.at_point(way.replaces),
+                row.to_point(way.replaces, way.embeds)?,
+            );
         }
         if points.is_empty() {
             return Ok(ids);
         }
         if store.max_size_mb.is_some() {
-            let sizes = self.counted("bytes").await?;
+            let sizes = self.count_by_value("bytes").await?;
             let held = sizes
                 .iter()
                 .map(|(bytes, count)| bytes.as_u64().unwrap_or(0) * count);
-            room(store, held.sum(), more).map_err(|reason| MemoryError::Entry { index: 0, reason })?;
+            check_free_size(store, held.sum(), more)
+                .map_err(|reason| MemoryError::Entry { index: 0, reason })?;
         }
         let points = Value::Array(points.into_values().collect());
         let bytes = points.to_string().len();
@@ -122,20 +128,20 @@ impl QdrantCollection<'_> {
             );
             return Err(MemoryError::Entry { index: 0, reason });
         }
-        self.server.upsert(self.name, &points).await?;
-        self.retain(known, store, scope, at).await?;
+        self.server.upsert_points(self.name, &points).await?;
+        self.apply_retention(known, store, scope, at).await?;
         Ok(ids)
     }
 
     /// Permanently deletes the entries that match.
-    async fn purge(self, conditions: Vec<Value>) -> Result<(), MemoryError> {
-        let points = self.every(conditions).await?;
+    async fn purge_entries(self, conditions: Vec<Value>) -> Result<(), MemoryError> {
+        let points = self.all_points(conditions).await?;
         let points: Vec<String> = points.into_iter().map(|point| point.id).collect();
-        self.delete(&points).await
+        self.delete_entries(&points).await
     }
 
     /// Applies retention by age, number and snapshots. If compaction is due, it runs first.
-    pub(super) async fn retain(
+    pub(super) async fn apply_retention(
         self,
         known: &mut QdrantStoreState,
         store: &Store,
@@ -153,18 +159,19 @@ impl QdrantCollection<'_> {
         if ages.is_empty() && max_snapshots.is_none() && max.is_none() {
             return Ok(0);
         }
-        let before = self.count(live(scope)).await?;
+        let before = self.count_entries(live_conditions(scope)).await?;
         for age in ages {
             let ms = i64::try_from(age.as_secs())
                 .unwrap_or(i64::MAX)
                 .saturating_mul(1000);
             let oldest = at.plus_millis(ms.saturating_neg()).0;
             let old = json!({"key": "at", "range": {"lt": oldest}});
-            self.purge(vec![is("scope", scope), old]).await?;
+            self.purge_entries(vec![match_condition("scope", scope), old])
+                .await?;
         }
         if let Some(max) = max_snapshots {
             let mut of: BTreeMap<Option<String>, Vec<(i64, String)>> = BTreeMap::new();
-            for point in self.every(live(scope)).await? {
+            for point in self.all_points(live_conditions(scope)).await? {
                 if let Some(row) = point.payload {
                     of.entry(row.key).or_default().push((row.n, point.id));
                 }
@@ -175,32 +182,39 @@ impl QdrantCollection<'_> {
                 let stay = usize::try_from(max).unwrap_or(usize::MAX);
                 gone.extend(snapshots.into_iter().skip(stay).map(|(_, point)| point));
             }
-            self.delete(&gone).await?;
+            self.delete_entries(&gone).await?;
         }
-        let mut left = self.count(live(scope)).await?;
+        let mut left = self.count_entries(live_conditions(scope)).await?;
         if compact::is_due(store, left) {
-            self.compact(known, store, scope, at, None).await?;
-            left = self.count(live(scope)).await?;
+            self.compact_entries(known, store, scope, at, None).await?;
+            left = self.count_entries(live_conditions(scope)).await?;
         }
         if let Some(max) = max
             && left > max
         {
             let excess = usize::try_from(left - max).unwrap_or(usize::MAX);
-            let oldest = self.ordered(live(scope), ("at", false), excess).await?;
-            self.delete(&points_of(store, &oldest)).await?;
+            let oldest = self
+                .ordered_entries(live_conditions(scope), ("at", false), excess)
+                .await?;
+            self.delete_entries(&points_of(store, &oldest)).await?;
             left = max;
         }
         Ok(before.saturating_sub(left))
     }
 
     /// The entries that compaction would set aside now, oldest first.
-    pub(super) async fn old(self, store: &Store, scope: &str) -> Result<Vec<PointPayload>, MemoryError> {
-        let goes = compact::goes(store, self.count(live(scope)).await?);
+    pub(super) async fn entries_to_compact(
+        self,
+        store: &Store,
+        scope: &str,
+    ) -> Result<Vec<PointPayload>, MemoryError> {
+        let goes = compact::compaction_count(store, self.count_entries(live_conditions(scope)).await?);
         let goes = usize::try_from(goes).unwrap_or(usize::MAX);
-        self.ordered(live(scope), ("at", false), goes).await
+        self.ordered_entries(live_conditions(scope), ("at", false), goes)
+            .await
     }
 
-    pub(super) async fn compact(
+    pub(super) async fn compact_entries(
         self,
         known: &mut QdrantStoreState,
         store: &Store,
@@ -208,16 +222,19 @@ impl QdrantCollection<'_> {
         at: Timestamp,
         written: Option<&CompactionSummary>,
     ) -> Result<(), MemoryError> {
-        let old = self.old(store, scope).await?;
+        let old = self.entries_to_compact(store, scope).await?;
         let Some(last) = old.last() else { return Ok(()) };
         let points = points_of(store, &old);
-        if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
+        if compact::compaction_strategy(store) != Some(CompactionStrategy::Summarize) {
             return self.set_aside(&points, "").await;
         }
-        let hits: Vec<EntryHit> = old.iter().map(PointPayload::hit).collect();
-        let mut new = compact::summary(&hits, written, &at.to_string());
+        let hits: Vec<EntryHit> = old.iter().map(PointPayload::entry_hit).collect();
+        let mut new = compact::summary_entry(&hits, written, &at.to_string());
         while !self
-            .every(vec![is("scope", scope), is("id", &new.id)])
+            .all_points(vec![
+                match_condition("scope", scope),
+                match_condition("id", &new.id),
+            ])
             .await?
             .is_empty()
         {
@@ -225,12 +242,12 @@ impl QdrantCollection<'_> {
         }
         let instead = new.id.clone();
         let bytes = new.entry.content.to_string().len();
-        let way = QdrantWriteMode::of(store);
+        let way = QdrantWriteMode::for_store(store);
         let row = row_of(scope, known.next(at), Timestamp(last.at), bytes, new);
-        let point = row.point(way.replaces, way.embeds)?;
-        self.made(known).await?;
+        let point = row.to_point(way.replaces, way.embeds)?;
+        self.ensure_created(known).await?;
         // Write the summary first: a stop between the two steps then loses nothing.
-        self.server.upsert(self.name, &json!([point])).await?;
+        self.server.upsert_points(self.name, &json!([point])).await?;
         self.set_aside(&points, &instead).await
     }
 
@@ -240,7 +257,7 @@ impl QdrantCollection<'_> {
             return Ok(());
         }
         let nothing: [String; 0] = [];
-        self.set(
+        self.set_payload(
             points,
             json!({"state": ASIDE, "instead": instead, "vectors": nothing}),
         )
@@ -249,27 +266,29 @@ impl QdrantCollection<'_> {
     }
 
     /// Sets aside entries that a later entry repeats.
-    pub(super) async fn merge(
+    pub(super) async fn merge_duplicates(
         self,
         known: &mut QdrantStoreState,
         store: &Store,
         scope: &str,
     ) -> Result<(), MemoryError> {
-        if !compact::merges(store) {
+        if !compact::merges_duplicates(store) {
             return Ok(());
         }
-        let newest = self.ordered(live(scope), ("n", true), 1).await?;
+        let newest = self
+            .ordered_entries(live_conditions(scope), ("n", true), 1)
+            .await?;
         let now = (
-            self.count(live(scope)).await?,
+            self.count_entries(live_conditions(scope)).await?,
             newest.first().map_or(0, |row| row.n),
         );
         if known.merged.get(scope) == Some(&now) {
             return Ok(());
         }
-        let points = self.every(live(scope)).await?;
+        let points = self.all_points(live_conditions(scope)).await?;
         let mut rows: Vec<PointPayload> = points.into_iter().filter_map(|point| point.payload).collect();
         rows.sort_by_key(|row| (row.at, row.n));
-        let hits: Vec<EntryHit> = rows.iter().map(PointPayload::hit).collect();
+        let hits: Vec<EntryHit> = rows.iter().map(PointPayload::entry_hit).collect();
         let again = compact::said_again(hits.iter().enumerate());
         let again: Vec<PointPayload> = again
             .into_iter()
@@ -280,22 +299,22 @@ impl QdrantCollection<'_> {
         Ok(())
     }
 
-    pub(super) async fn lacking(
+    pub(super) async fn unembedded_entries(
         self,
         store: &Store,
         model: &str,
         limit: usize,
     ) -> Result<Vec<UnembeddedEntry>, MemoryError> {
         let body = json!({
-            "filter": {"must": [is("state", LIVE)], "must_not": [is("vectors", model)]},
+            "filter": {"must": [match_condition("state", LIVE)], "must_not": [match_condition("vectors", model)]},
             "order_by": {"key": "n", "direction": "desc"},
             "limit": limit,
             "with_payload": true,
         });
-        let found: Option<super::PointPage> = self.post(&["points", "scroll"], &body).await?;
+        let found: Option<super::PointPage> = self.post_request(&["points", "scroll"], &body).await?;
         let rows = found.into_iter().flat_map(|found| found.points);
         let rows = rows.filter_map(|point| point.payload);
-        let way = QdrantWriteMode::of(store);
+        let way = QdrantWriteMode::for_store(store);
         Ok(rows
             .map(|row| UnembeddedEntry {
                 handle: row.at_point(way.replaces),
@@ -322,7 +341,7 @@ impl QdrantCollection<'_> {
         for page in vectors.chunks(PAGE_OF_VECTORS) {
             let ids: Vec<&String> = page.iter().map(|(point, _)| point).collect();
             let here = self
-                .every(vec![json!({"has_id": ids}), is("state", LIVE)])
+                .all_points(vec![json!({"has_id": ids}), match_condition("state", LIVE)])
                 .await?;
             let mut rows: BTreeMap<String, PointPayload> = here
                 .into_iter()
@@ -339,7 +358,7 @@ impl QdrantCollection<'_> {
             if points.is_empty() {
                 continue;
             }
-            self.server.upsert(&name, &Value::Array(points)).await?;
+            self.server.upsert_points(&name, &Value::Array(points)).await?;
             // Most entries have no vectors of other models. They are updated in one request.
             let mut alike: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
             for (point, row) in rows {
@@ -348,7 +367,7 @@ impl QdrantCollection<'_> {
                 alike.entry(models).or_default().push(point);
             }
             for (models, points) in alike {
-                self.set(&points, json!({"vectors": models})).await?;
+                self.set_payload(&points, json!({"vectors": models})).await?;
             }
         }
         Ok(())
@@ -360,6 +379,6 @@ const PAGE_OF_VECTORS: usize = 128;
 
 /// The point ids of these entries.
 pub(super) fn points_of(store: &Store, rows: &[PointPayload]) -> Vec<String> {
-    let replaces = replaces(store.kind);
+    let replaces = has_unique_keys(store.kind);
     rows.iter().map(|row| row.at_point(replaces)).collect()
 }

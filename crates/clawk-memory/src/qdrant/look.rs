@@ -7,11 +7,11 @@ use clawk_manifest::model::Store;
 use clawk_recall::entry::EntryHit;
 use serde_json::json;
 
-use super::row::{ASIDE, LIVE, PointPayload, is, scope_name};
+use super::row::{ASIDE, LIVE, PointPayload, match_condition, scope_name};
 use super::{QdrantCollection, QdrantMemory};
 
 impl QdrantCollection<'_> {
-    async fn parts(self) -> Result<Vec<(String, u64)>, MemoryError> {
+    async fn list_parts(self) -> Result<Vec<(String, u64)>, MemoryError> {
         let mut parts: BTreeMap<String, u64> = BTreeMap::new();
         for state in [ASIDE, LIVE] {
             for (scope, count) in self.counted_of(state, "scope").await? {
@@ -26,54 +26,68 @@ impl QdrantCollection<'_> {
         Ok(parts.into_iter().collect())
     }
 
-    async fn page(self, scope: &str, page: Page) -> Result<Vec<(i64, EntryHit)>, MemoryError> {
+    async fn entry_page(self, scope: &str, page: Page) -> Result<Vec<(i64, EntryHit)>, MemoryError> {
         let state = if page.aside { ASIDE } else { LIVE };
-        let mut conditions = vec![is("scope", scope), is("state", state)];
+        let mut conditions = vec![match_condition("scope", scope), match_condition("state", state)];
         if let Some(before) = page.before {
             conditions.push(json!({"key": "n", "range": {"lt": before}}));
         }
-        let rows = self.ordered(conditions, ("n", true), page.limit).await?;
-        Ok(rows.iter().map(|row| (row.n, row.hit())).collect())
+        let rows = self.ordered_entries(conditions, ("n", true), page.limit).await?;
+        Ok(rows.iter().map(|row| (row.n, row.entry_hit())).collect())
     }
 
-    async fn named(self, scope: &str, name: &str) -> Result<Vec<EntryHit>, MemoryError> {
-        let by_id = self.every(vec![is("scope", scope), is("id", name)]).await?;
-        let by_key = vec![is("scope", scope), is("state", LIVE), is("key", name)];
+    async fn entries_named(self, scope: &str, name: &str) -> Result<Vec<EntryHit>, MemoryError> {
+        let by_id = self
+            .all_points(vec![match_condition("scope", scope), match_condition("id", name)])
+            .await?;
+        let by_key = vec![
+            match_condition("scope", scope),
+            match_condition("state", LIVE),
+            match_condition("key", name),
+        ];
         let mut rows: BTreeMap<String, PointPayload> = BTreeMap::new();
-        for point in by_id.into_iter().chain(self.every(by_key).await?) {
+        for point in by_id.into_iter().chain(self.all_points(by_key).await?) {
             rows.extend(point.payload.map(|row| (point.id, row)));
         }
         let mut rows: Vec<PointPayload> = rows.into_values().collect();
         rows.sort_by_key(|row| row.n);
-        Ok(rows.iter().map(PointPayload::hit).collect())
+        Ok(rows.iter().map(PointPayload::entry_hit).collect())
     }
 }
 
 impl MemoryInspector for QdrantMemory {
-    fn parts<'a>(
+    fn list_parts<'a>(
         &'a self,
         store: &'a Store,
         _known: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>> {
-        Box::pin(async move { self.at(&self.name(store)).parts().await })
+        Box::pin(async move { self.collection(&self.name(store)).list_parts().await })
     }
 
-    fn page<'a>(
+    fn list_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
         page: Page,
     ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>> {
-        Box::pin(async move { self.at(&self.name(store)).page(&scope_name(part), page).await })
+        Box::pin(async move {
+            self.collection(&self.name(store))
+                .entry_page(&scope_name(part), page)
+                .await
+        })
     }
 
-    fn named<'a>(
+    fn find_entries<'a>(
         &'a self,
         store: &'a Store,
         part: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
-        Box::pin(async move { self.at(&self.name(store)).named(&scope_name(part), name).await })
+        Box::pin(async move {
+            self.collection(&self.name(store))
+                .entries_named(&scope_name(part), name)
+                .await
+        })
     }
 
     fn bring_back<'a>(
@@ -84,9 +98,11 @@ impl MemoryInspector for QdrantMemory {
     ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let _held = known.lock().await;
-            self.at(&name).restore(&scope_name(part), id).await
+            self.collection(&name)
+                .restore_entries(&scope_name(part), id)
+                .await
         })
     }
 }

@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use row::{LIVE, PointPayload, is, scope_name};
+use row::{LIVE, PointPayload, match_condition, scope_name};
 pub use server::Options;
 use server::QdrantServer;
 
@@ -116,7 +116,7 @@ impl QdrantMemory {
         format!("{}{}", self.prefix, part_of_name(&store.name))
     }
 
-    async fn known(&self, name: &str) -> Arc<Mutex<QdrantStoreState>> {
+    async fn store_state(&self, name: &str) -> Arc<Mutex<QdrantStoreState>> {
         Arc::clone(self.open.lock().await.entry(name.to_owned()).or_default())
     }
 
@@ -125,15 +125,20 @@ impl QdrantMemory {
     ///
     /// # Errors
     /// The server is unreachable or refuses.
-    pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
+    pub async fn restore_entries(
+        &self,
+        store: &Store,
+        place: &Scope,
+        id: Option<&str>,
+    ) -> Result<u64, MemoryError> {
         let name = self.name(store);
-        let known = self.known(&name).await;
+        let known = self.store_state(&name).await;
         let _held = known.lock().await;
-        let scope = scope_name(&place.part(store));
-        self.at(&name).restore(&scope, id).await
+        let scope = scope_name(&place.part_name(store));
+        self.collection(&name).restore_entries(&scope, id).await
     }
 
-    const fn at<'a>(&'a self, name: &'a str) -> QdrantCollection<'a> {
+    const fn collection<'a>(&'a self, name: &'a str) -> QdrantCollection<'a> {
         QdrantCollection {
             server: &self.server,
             name,
@@ -142,13 +147,13 @@ impl QdrantMemory {
 }
 
 /// A filter that requires all conditions.
-fn all(conditions: impl IntoIterator<Item = Value>) -> Value {
+fn all_conditions(conditions: impl IntoIterator<Item = Value>) -> Value {
     json!({"must": conditions.into_iter().collect::<Vec<_>>()})
 }
 
 /// The conditions for live entries of a scope.
-fn live(scope: &str) -> Vec<Value> {
-    vec![is("scope", scope), is("state", LIVE)]
+fn live_conditions(scope: &str) -> Vec<Value> {
+    vec![match_condition("scope", scope), match_condition("state", LIVE)]
 }
 
 impl QdrantCollection<'_> {
@@ -158,22 +163,26 @@ impl QdrantCollection<'_> {
         format!("{}.{}", self.name, hex.get(..16).unwrap_or(&hex))
     }
 
-    async fn post<T: DeserializeOwned>(self, path: &[&str], body: &Value) -> Result<Option<T>, MemoryError> {
-        self.server.post(self.name, path, body).await
+    async fn post_request<T: DeserializeOwned>(
+        self,
+        path: &[&str],
+        body: &Value,
+    ) -> Result<Option<T>, MemoryError> {
+        self.server.post_request(self.name, path, body).await
     }
 
-    async fn count(self, conditions: Vec<Value>) -> Result<u64, MemoryError> {
+    async fn count_entries(self, conditions: Vec<Value>) -> Result<u64, MemoryError> {
         #[derive(Deserialize)]
         struct PointCount {
             count: u64,
         }
-        let body = json!({"filter": all(conditions), "exact": true});
-        let count: Option<PointCount> = self.post(&["points", "count"], &body).await?;
+        let body = json!({"filter": all_conditions(conditions), "exact": true});
+        let count: Option<PointCount> = self.post_request(&["points", "count"], &body).await?;
         Ok(count.map_or(0, |count| count.count))
     }
 
     /// Counts live entries by each value of a field, for example by scope or by size.
-    async fn counted(self, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
+    async fn count_by_value(self, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
         self.counted_of(LIVE, field).await
     }
 
@@ -188,16 +197,15 @@ impl QdrantCollection<'_> {
         struct FacetHits {
             hits: Vec<FacetHit>,
         }
-        let body =
-            json!({"key": field, "filter": all([is("state", state)]), "limit": 1_000_000, "exact": true});
-        let counted: Option<FacetHits> = self.post(&["facet"], &body).await?;
+        let body = json!({"key": field, "filter": all_conditions([match_condition("state", state)]), "limit": 1_000_000, "exact": true});
+        let counted: Option<FacetHits> = self.post_request(&["facet"], &body).await?;
         let hits = counted.into_iter().flat_map(|counted| counted.hits);
         Ok(hits.map(|one| (one.value, one.count)).collect())
     }
 
     /// The first `limit` entries, ordered by a number field and then by entry number. If more than [`PAGE`] entries at the end have
     /// equal values, any of them may be returned.
-    async fn ordered(
+    async fn ordered_entries(
         self,
         conditions: Vec<Value>,
         (field, newest_first): (&str, bool),
@@ -208,12 +216,12 @@ impl QdrantCollection<'_> {
         }
         let direction = if newest_first { "desc" } else { "asc" };
         let body = json!({
-            "filter": all(conditions),
+            "filter": all_conditions(conditions),
             "order_by": {"key": field, "direction": direction},
             "limit": limit.saturating_add(PAGE),
             "with_payload": true,
         });
-        let found: Option<PointPage> = self.post(&["points", "scroll"], &body).await?;
+        let found: Option<PointPage> = self.post_request(&["points", "scroll"], &body).await?;
         let mut rows: Vec<PointPayload> = found
             .into_iter()
             .flat_map(|found| found.points)
@@ -235,15 +243,15 @@ impl QdrantCollection<'_> {
     }
 
     /// All matching points, in no order.
-    async fn every(self, conditions: Vec<Value>) -> Result<Vec<QdrantPoint>, MemoryError> {
-        let filter = all(conditions);
+    async fn all_points(self, conditions: Vec<Value>) -> Result<Vec<QdrantPoint>, MemoryError> {
+        let filter = all_conditions(conditions);
         let (mut points, mut offset) = (Vec::new(), None);
         loop {
             let mut body = json!({"filter": filter, "limit": PAGE, "with_payload": true});
             if let (Some(members), Some(offset)) = (body.as_object_mut(), offset.take()) {
                 members.insert("offset".to_owned(), offset);
             }
-            let found: Option<PointPage> = self.post(&["points", "scroll"], &body).await?;
+            let found: Option<PointPage> = self.post_request(&["points", "scroll"], &body).await?;
             let Some(found) = found else { return Ok(points) };
             points.extend(found.points);
             match found.next_page_offset {
@@ -255,7 +263,9 @@ impl QdrantCollection<'_> {
 
     /// The names of the vector collections that belong to this store.
     async fn vector_collections(self) -> Result<Vec<String>, MemoryError> {
-        self.server.beginning(&format!("{}.", self.name)).await
+        self.server
+            .collections_with_prefix(&format!("{}.", self.name))
+            .await
     }
 
     /// Deletes the vectors of these points from all vector collections.
@@ -263,14 +273,16 @@ impl QdrantCollection<'_> {
         for name in self.vector_collections().await? {
             for page in points.chunks(PAGE) {
                 let body = json!({"points": page});
-                self.server.change(&name, &["points", "delete"], &body).await?;
+                self.server
+                    .send_change(&name, &["points", "delete"], &body)
+                    .await?;
             }
         }
         Ok(())
     }
 
     /// Permanently deletes entries. Deletes their vectors first, so that no vector remains without its entry.
-    async fn delete(self, points: &[String]) -> Result<(), MemoryError> {
+    async fn delete_entries(self, points: &[String]) -> Result<(), MemoryError> {
         if points.is_empty() {
             return Ok(());
         }
@@ -278,17 +290,17 @@ impl QdrantCollection<'_> {
         for page in points.chunks(PAGE) {
             let body = json!({"points": page});
             self.server
-                .change(self.name, &["points", "delete"], &body)
+                .send_change(self.name, &["points", "delete"], &body)
                 .await?;
         }
         Ok(())
     }
 
-    async fn set(self, points: &[String], payload: Value) -> Result<(), MemoryError> {
+    async fn set_payload(self, points: &[String], payload: Value) -> Result<(), MemoryError> {
         for page in points.chunks(PAGE) {
             let body = json!({"payload": payload, "points": page});
             self.server
-                .change(self.name, &["points", "payload"], &body)
+                .send_change(self.name, &["points", "payload"], &body)
                 .await?;
         }
         Ok(())
@@ -296,7 +308,7 @@ impl QdrantCollection<'_> {
 }
 
 impl Memory for QdrantMemory {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
         if store.encryption {
             return Err(MemoryError::Backend(format!(
                 "store `{}`: Qdrant searches what it keeps, so it keeps it readable; leave `encryption` out, or write `backend: sqlite`, \
@@ -307,7 +319,7 @@ impl Memory for QdrantMemory {
         Ok(())
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -315,13 +327,13 @@ impl Memory for QdrantMemory {
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            self.at(&name)
-                .ask(store, &scope_name(&place.part(store)), &ask)
+            self.collection(&name)
+                .search_entries(store, &scope_name(&place.part_name(store)), &ask)
                 .await
         })
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -334,26 +346,31 @@ impl Memory for QdrantMemory {
                 return Err(MemoryError::Backend("Qdrant keeps no journal".to_owned()));
             }
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let mut known = known.lock().await;
-            let scope = scope_name(&place.part(store));
-            self.at(&name).keep(&mut known, store, &scope, entries, at).await
+            let scope = scope_name(&place.part_name(store));
+            self.collection(&name)
+                .insert_entries(&mut known, store, &scope, entries, at)
+                .await
         })
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let rows = self.at(&name).old(store, &scope_name(&place.part(store))).await?;
-            Ok(rows.iter().map(PointPayload::hit).collect())
+            let rows = self
+                .collection(&name)
+                .entries_to_compact(store, &scope_name(&place.part_name(store)))
+                .await?;
+            Ok(rows.iter().map(PointPayload::entry_hit).collect())
         })
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -362,31 +379,35 @@ impl Memory for QdrantMemory {
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let mut known = known.lock().await;
-            let (scope, here) = (scope_name(&place.part(store)), self.at(&name));
-            let before = here.count(live(&scope)).await?;
+            let (scope, here) = (scope_name(&place.part_name(store)), self.collection(&name));
+            let before = here.count_entries(live_conditions(&scope)).await?;
             if before == 0 {
                 return Ok((0, 0));
             }
-            here.retain(&mut known, store, &scope, at).await?;
-            here.compact(&mut known, store, &scope, at, summary.as_ref())
+            here.apply_retention(&mut known, store, &scope, at).await?;
+            here.compact_entries(&mut known, store, &scope, at, summary.as_ref())
                 .await?;
-            Ok((before, here.count(live(&scope)).await?))
+            Ok((before, here.count_entries(live_conditions(&scope)).await?))
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let mut known = known.lock().await;
-            let here = self.at(&name);
+            let here = self.collection(&name);
             let mut gone = 0;
-            for (scope, _) in here.counted("scope").await? {
+            for (scope, _) in here.count_by_value("scope").await? {
                 let Some(scope) = scope.as_str() else { continue };
-                gone += here.retain(&mut known, store, scope, at).await?;
-                here.merge(&mut known, store, scope).await?;
+                gone += here.apply_retention(&mut known, store, scope, at).await?;
+                here.merge_duplicates(&mut known, store, scope).await?;
             }
             Ok(gone)
         })
@@ -401,21 +422,27 @@ impl Memory for QdrantMemory {
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let _held = known.lock().await;
-            let scope = scope_name(&place.part(store));
-            self.at(&name).remove(&scope, &whose, &id).await
+            let scope = scope_name(&place.part_name(store));
+            self.collection(&name).remove(&scope, &whose, &id).await
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            self.at(&name).count(live(&scope_name(&place.part(store)))).await
+            self.collection(&name)
+                .count_entries(live_conditions(&scope_name(&place.part_name(store))))
+                .await
         })
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
@@ -423,7 +450,9 @@ impl Memory for QdrantMemory {
     ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            self.at(&name).lacking(store, model, limit).await
+            self.collection(&name)
+                .unembedded_entries(store, model, limit)
+                .await
         })
     }
 
@@ -435,9 +464,11 @@ impl Memory for QdrantMemory {
     ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
-            let known = self.known(&name).await;
+            let known = self.store_state(&name).await;
             let mut known = known.lock().await;
-            self.at(&name).add_vectors(&mut known, model, vectors).await
+            self.collection(&name)
+                .add_vectors(&mut known, model, vectors)
+                .await
         })
     }
 }

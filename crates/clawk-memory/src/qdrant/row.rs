@@ -47,7 +47,7 @@ pub(super) struct PointPayload {
     pub(super) at: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// The conversation, in the form that [`owner`] writes.
+    /// The conversation, in the form that [`owner_name`] writes.
     pub(super) whose: String,
     pub(super) state: String,
     /// The id of the entry that replaces this one.
@@ -69,7 +69,7 @@ pub(super) fn scope_name(part: &str) -> String {
 }
 
 /// A conversation's name for a filter; never empty.
-pub(super) fn owner(whose: &str) -> String {
+pub(super) fn owner_name(whose: &str) -> String {
     format!("/{whose}")
 }
 
@@ -78,21 +78,21 @@ pub(super) fn of_owner(whose: &ConversationFilter) -> Option<Value> {
     match whose {
         ConversationFilter::All => None,
         ConversationFilter::Of(known) => {
-            let mut any = vec![owner("")];
-            any.extend(known.iter().map(|one| owner(one)));
+            let mut any = vec![owner_name("")];
+            any.extend(known.iter().map(|one| owner_name(one)));
             Some(json!({"key": "whose", "match": {"any": any}}))
         }
     }
 }
 
 /// `{"key": …, "match": {"value": …}}`.
-pub(super) fn is(key: &str, value: &str) -> Value {
+pub(super) fn match_condition(key: &str, value: &str) -> Value {
     json!({"key": key, "match": {"value": value}})
 }
 
 /// The indices of the sparse vector of a text's words. Two words may have the same index; the later ranking by the text corrects
 /// this.
-pub(super) fn sparse<'a>(stems: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
+pub(super) fn sparse_indices<'a>(stems: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
     let number = |stem: &str| {
         let [a, b, c, d, ..] = digest_of(stem.as_bytes()).0;
         u32::from_be_bytes([a, b, c, d])
@@ -125,7 +125,7 @@ impl PointPayload {
         serde_json::from_str(&self.content).unwrap_or_else(|_| Value::String(self.content.clone())) // silent-ok: written by us
     }
 
-    pub(super) fn hit(&self) -> EntryHit {
+    pub(super) fn entry_hit(&self) -> EntryHit {
         let metadata = self.metadata.as_deref();
         EntryHit {
             entry: MemoryEntry {
@@ -141,16 +141,16 @@ impl PointPayload {
     }
 
     /// Builds the point. With `replaces`, it replaces the point of the earlier entry with the same key.
-    pub(super) fn point(&self, replaces: bool, embeds: bool) -> Result<Value, MemoryError> {
+    pub(super) fn to_point(&self, replaces: bool, embeds: bool) -> Result<Value, MemoryError> {
         let text = self.text();
-        let stems: BTreeSet<String> = index::stems(&text).collect();
-        let numbers = sparse(stems.iter().map(String::as_str));
+        let stems: BTreeSet<String> = index::text_stems(&text).collect();
+        let numbers = sparse_indices(stems.iter().map(String::as_str));
         let mut vector = serde_json::Map::new();
         if !numbers.is_empty() {
             let values = vec![1.0_f32; numbers.len()];
             vector.insert(WORDS.to_owned(), json!({"indices": numbers, "values": values}));
         }
-        if let Some(values) = table::embed(&text).filter(|_| embeds) {
+        if let Some(values) = table::embed_text(&text).filter(|_| embeds) {
             vector.insert(STATIC.to_owned(), json!(values));
         }
         let payload = serde_json::to_value(self).map_err(|error| MemoryError::Backend(error.to_string()))?;

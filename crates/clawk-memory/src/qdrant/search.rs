@@ -10,8 +10,8 @@ use clawk_recall::words::{self, QueryTerm};
 use clawk_recall::{index, table};
 use serde_json::{Value, json};
 
-use super::row::{PointPayload, STATIC, WORDS, is, of_owner, sparse};
-use super::{PointPage, QdrantCollection, QdrantPoint, all, live};
+use super::row::{PointPayload, STATIC, WORDS, match_condition, of_owner, sparse_indices};
+use super::{PointPage, QdrantCollection, QdrantPoint, all_conditions, live_conditions};
 
 /// The maximum number of entries whose text is scored for one question.
 const MAX_RANKED: usize = 256;
@@ -27,7 +27,7 @@ struct FoundRows {
 }
 
 impl FoundRows {
-    fn add(&mut self, point: QdrantPoint) -> Option<RankKey> {
+    fn add_point(&mut self, point: QdrantPoint) -> Option<RankKey> {
         let row = point.payload?;
         let n = row.n;
         let rows = &mut self.rows;
@@ -38,9 +38,9 @@ impl FoundRows {
         Some((n, index))
     }
 
-    fn hits(&self, ranked: &[(RankKey, f64)], limit: usize) -> Vec<EntryHit> {
+    fn ranked_hits(&self, ranked: &[(RankKey, f64)], limit: usize) -> Vec<EntryHit> {
         let hits = ranked.iter().filter_map(|((_, index), score)| {
-            let mut hit = self.rows.get(*index)?.hit();
+            let mut hit = self.rows.get(*index)?.entry_hit();
             hit.entry.score = Some(score.clamp(0.0, 1.0));
             Some(hit)
         });
@@ -50,18 +50,18 @@ impl FoundRows {
 
 /// Converts a count; the counts here are far below 2^53, so this is exact.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-const fn real(count: u64) -> f64 {
+const fn to_f64(count: u64) -> f64 {
     count as f64
 }
 
 impl QdrantCollection<'_> {
-    pub(super) async fn ask(
+    pub(super) async fn search_entries(
         self,
         store: &Store,
         scope: &str,
         ask: &MemorySearch,
     ) -> Result<EntrySearchResult, MemoryError> {
-        let mut conditions = live(scope);
+        let mut conditions = live_conditions(scope);
         conditions.extend(of_owner(&ask.whose));
         let rows = match &ask.query {
             StoreQuery::Text(text) => {
@@ -76,20 +76,20 @@ impl QdrantCollection<'_> {
                     .await;
             }
             StoreQuery::Key(key) => {
-                let mut named = vec![is("key", key)];
+                let mut named = vec![match_condition("key", key)];
                 if store.kind != StoreType::KeyValue {
-                    named.push(is("id", key));
+                    named.push(match_condition("id", key));
                 }
                 conditions.push(json!({"should": named}));
-                self.ordered(conditions, ("n", true), ask.limit).await?
+                self.ordered_entries(conditions, ("n", true), ask.limit).await?
             }
             StoreQuery::Between(from, to) => {
                 conditions.push(json!({"key": "at", "range": {"gte": from.0, "lte": to.0}}));
-                self.ordered(conditions, ("at", false), ask.limit).await?
+                self.ordered_entries(conditions, ("at", false), ask.limit).await?
             }
         };
         Ok(EntrySearchResult {
-            hits: rows.iter().map(PointPayload::hit).collect(),
+            hits: rows.iter().map(PointPayload::entry_hit).collect(),
             ..EntrySearchResult::default()
         })
     }
@@ -102,12 +102,16 @@ impl QdrantCollection<'_> {
         vector: Option<&Vector>,
         limit: usize,
     ) -> Result<EntrySearchResult, MemoryError> {
-        let way = way::near(store, text, vector);
+        let way = way::vector_query(store, text, vector);
         let mut seen = FoundRows::default();
-        let depth = if way.is_some() { way::depth(limit) } else { limit };
+        let depth = if way.is_some() {
+            way::candidate_depth(limit)
+        } else {
+            limit
+        };
         let near = match &way {
             Some(way) => {
-                self.near(way, &conditions, (scope, whose), depth, &mut seen)
+                self.nearest_entries(way, &conditions, (scope, whose), depth, &mut seen)
                     .await?
             }
             None => Vec::new(),
@@ -116,7 +120,7 @@ impl QdrantCollection<'_> {
             Some(way) if way.only => (near, way.used),
             Some(way) => {
                 let words = self.by_words(&conditions, text, depth, &mut seen).await?;
-                (way.fused(&words, &near), way.used)
+                (way.fuse_rankings(&words, &near), way.used)
             }
             None => (
                 self.by_words(&conditions, text, depth, &mut seen).await?,
@@ -124,7 +128,7 @@ impl QdrantCollection<'_> {
             ),
         };
         Ok(EntrySearchResult {
-            hits: seen.hits(&ranked, limit),
+            hits: seen.ranked_hits(&ranked, limit),
             used: Some(used),
             ..EntrySearchResult::default()
         })
@@ -139,16 +143,23 @@ impl QdrantCollection<'_> {
         limit: usize,
         seen: &mut FoundRows,
     ) -> Result<Vec<(RankKey, f64)>, MemoryError> {
-        let terms = words::terms(question);
+        let terms = words::query_terms(question);
         let stems: Vec<Vec<u32>> = terms
             .iter()
-            .map(|term| sparse(index::stems(term).collect::<Vec<_>>().iter().map(String::as_str)))
+            .map(|term| {
+                sparse_indices(
+                    index::text_stems(term)
+                        .collect::<Vec<_>>()
+                        .iter()
+                        .map(String::as_str),
+                )
+            })
             .collect();
         let every: BTreeSet<u32> = stems.iter().flatten().copied().collect();
         if every.is_empty() {
             return Ok(Vec::new());
         }
-        let filter = all(conditions.iter().cloned());
+        let filter = all_conditions(conditions.iter().cloned());
         let query = |numbers: &[u32], limit: usize, with_payload: bool| {
             json!({
                 "query": {"indices": numbers, "values": vec![1.0_f32; numbers.len()]},
@@ -164,7 +175,7 @@ impl QdrantCollection<'_> {
         let every: Vec<u32> = every.into_iter().collect();
         searches.push(query(&every, MAX_RANKED.max(limit), true));
         let body = json!({ "searches": searches });
-        let found: Option<Vec<PointPage>> = self.post(&["points", "query", "batch"], &body).await?;
+        let found: Option<Vec<PointPage>> = self.post_request(&["points", "query", "batch"], &body).await?;
         let Some(mut found) = found else {
             return Ok(Vec::new());
         };
@@ -172,7 +183,7 @@ impl QdrantCollection<'_> {
         let mut rarities = found
             .into_iter()
             .map(|found| found.points.first().map(|point| point.score));
-        let total = real(self.count(Vec::new()).await?);
+        let total = to_f64(self.count_entries(Vec::new()).await?);
         let terms: Vec<QueryTerm> = terms
             .into_iter()
             .zip(&stems)
@@ -180,7 +191,7 @@ impl QdrantCollection<'_> {
                 let told = (!numbers.is_empty()).then(|| rarities.next().flatten()).flatten();
                 QueryTerm {
                     text,
-                    weight: told.unwrap_or_else(|| words::rarity(total, 0.0)),
+                    weight: told.unwrap_or_else(|| words::word_rarity(total, 0.0)),
                 }
             })
             .collect();
@@ -188,9 +199,9 @@ impl QdrantCollection<'_> {
             .into_iter()
             .filter_map(|point| {
                 let known = point.score;
-                let which = seen.add(point)?;
+                let which = seen.add_point(point)?;
                 let row = seen.rows.get(which.1)?;
-                Some((which, words::score(&terms, &row.text(), known)))
+                Some((which, words::text_score(&terms, &row.text(), known)))
             })
             .collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
@@ -199,7 +210,7 @@ impl QdrantCollection<'_> {
     }
 
     /// Searches by vectors, nearest first.
-    async fn near(
+    async fn nearest_entries(
         self,
         way: &VectorQuery,
         conditions: &[Value],
@@ -211,12 +222,12 @@ impl QdrantCollection<'_> {
             let body = json!({
                 "query": way.query,
                 "using": STATIC,
-                "filter": all(conditions.iter().cloned()),
+                "filter": all_conditions(conditions.iter().cloned()),
                 "limit": limit,
                 "score_threshold": way.floor,
                 "with_payload": true,
             });
-            let found: Option<PointPage> = self.post(&["points", "query"], &body).await?;
+            let found: Option<PointPage> = self.post_request(&["points", "query"], &body).await?;
             found.map(|found| found.points).unwrap_or_default()
         } else {
             self.near_by_model(way, conditions, (scope, whose), limit).await?
@@ -227,7 +238,7 @@ impl QdrantCollection<'_> {
         Ok(ranked
             .filter_map(|point| {
                 let score = point.score.clamp(0.0, 1.0);
-                Some((seen.add(point)?, score))
+                Some((seen.add_point(point)?, score))
             })
             .collect())
     }
@@ -240,12 +251,16 @@ impl QdrantCollection<'_> {
         (scope, whose): (&str, &ConversationFilter),
         limit: usize,
     ) -> Result<Vec<QdrantPoint>, MemoryError> {
-        let of: Vec<Value> = std::iter::once(is("scope", scope))
+        let of: Vec<Value> = std::iter::once(match_condition("scope", scope))
             .chain(of_owner(whose))
             .collect();
-        let body = json!({"query": way.query, "filter": all(of), "limit": limit, "with_payload": false});
+        let body =
+            json!({"query": way.query, "filter": all_conditions(of), "limit": limit, "with_payload": false});
         let name = self.of_model(&way.model);
-        let found: Option<PointPage> = self.server.post(&name, &["points", "query"], &body).await?;
+        let found: Option<PointPage> = self
+            .server
+            .post_request(&name, &["points", "query"], &body)
+            .await?;
         let near = found.map(|found| found.points).unwrap_or_default();
         if near.is_empty() {
             return Ok(near);
@@ -253,7 +268,7 @@ impl QdrantCollection<'_> {
         let ids: Vec<&String> = near.iter().map(|point| &point.id).collect();
         let mut conditions = conditions.to_vec();
         conditions.push(json!({ "has_id": ids }));
-        let rows = self.every(conditions).await?;
+        let rows = self.all_points(conditions).await?;
         let mut rows: HashMap<String, Option<PointPayload>> =
             rows.into_iter().map(|point| (point.id, point.payload)).collect();
         let with = near.into_iter().filter_map(|point| {

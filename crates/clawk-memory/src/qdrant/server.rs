@@ -42,7 +42,7 @@ pub(super) struct QdrantServer {
     at: String,
 }
 
-fn millis(wait: Duration) -> u64 {
+fn to_millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -80,10 +80,10 @@ impl QdrantServer {
         base.set_query(None);
         base.set_fragment(None);
         let deadlines = ClientDeadlines {
-            connect_ms: millis(options.connect_timeout),
-            first_byte_ms: millis(options.operation_timeout),
-            idle_ms: millis(options.operation_timeout),
-            total_ms: millis(options.operation_timeout),
+            connect_ms: to_millis(options.connect_timeout),
+            first_byte_ms: to_millis(options.operation_timeout),
+            idle_ms: to_millis(options.operation_timeout),
+            total_ms: to_millis(options.operation_timeout),
         };
         let client = EgressClient::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
             .map_err(|error| fault(error.to_string()))?;
@@ -102,12 +102,12 @@ impl QdrantServer {
         })
     }
 
-    pub(super) fn fault(&self, what: &str) -> MemoryError {
+    pub(super) fn server_error(&self, what: &str) -> MemoryError {
         MemoryError::Backend(format!("Qdrant at {}: {what}", self.at))
     }
 
     /// Sends one request. `None`: the collection does not exist.
-    async fn ask<T: DeserializeOwned>(
+    async fn send_request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &[&str],
@@ -127,7 +127,7 @@ impl QdrantServer {
         if let Some(key) = &self.key {
             request.headers.insert("api-key", key.clone());
         }
-        let told = |error: clawk_egress::EgressError| self.fault(&error.to_string());
+        let told = |error: clawk_egress::EgressError| self.server_error(&error.to_string());
         let response = self.client.send(request).await.map_err(told)?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(told)?;
@@ -138,16 +138,16 @@ impl QdrantServer {
         if !status.is_success() {
             let why = answer.pointer("/status/error").and_then(Value::as_str);
             let why: String = why.unwrap_or("it gives no reason").chars().take(300).collect();
-            return Err(self.fault(&format!("{status}: {why}")));
+            return Err(self.server_error(&format!("{status}: {why}")));
         }
         let result = answer.get_mut("result").map(Value::take).unwrap_or_default();
         let read = serde_json::from_value(result);
         read.map(Some)
-            .map_err(|error| self.fault(&format!("its answer is not what its API says: {error}")))
+            .map_err(|error| self.server_error(&format!("its answer is not what its API says: {error}")))
     }
 
     /// `POST /collections/NAME/…`.
-    pub(super) async fn post<T: DeserializeOwned>(
+    pub(super) async fn post_request<T: DeserializeOwned>(
         &self,
         name: &str,
         path: &[&str],
@@ -157,27 +157,32 @@ impl QdrantServer {
             .into_iter()
             .chain(path.iter().copied())
             .collect();
-        self.ask(Method::POST, &path, Some(body)).await
+        self.send_request(Method::POST, &path, Some(body)).await
     }
 
     /// Sends a change. Returns an error if the collection does not exist.
-    pub(super) async fn change(&self, name: &str, path: &[&str], body: &Value) -> Result<(), MemoryError> {
-        let done: Option<Value> = self.post(name, path, body).await?;
+    pub(super) async fn send_change(
+        &self,
+        name: &str,
+        path: &[&str],
+        body: &Value,
+    ) -> Result<(), MemoryError> {
+        let done: Option<Value> = self.post_request(name, path, body).await?;
         done.map(drop)
-            .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
+            .ok_or_else(|| self.server_error(&format!("collection `{name}` is gone")))
     }
 
     /// Writes points and replaces existing ones. It is one server operation: all points are written, or none.
-    pub(super) async fn upsert(&self, name: &str, points: &Value) -> Result<(), MemoryError> {
+    pub(super) async fn upsert_points(&self, name: &str, points: &Value) -> Result<(), MemoryError> {
         let path = ["collections", name, "points"];
         let body = json!({ "points": points });
-        let done: Option<Value> = self.ask(Method::PUT, &path, Some(&body)).await?;
+        let done: Option<Value> = self.send_request(Method::PUT, &path, Some(&body)).await?;
         done.map(drop)
-            .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
+            .ok_or_else(|| self.server_error(&format!("collection `{name}` is gone")))
     }
 
     /// All collections whose names start with `with`.
-    pub(super) async fn beginning(&self, with: &str) -> Result<Vec<String>, MemoryError> {
+    pub(super) async fn collections_with_prefix(&self, with: &str) -> Result<Vec<String>, MemoryError> {
         #[derive(serde::Deserialize)]
         struct CollectionName {
             name: String,
@@ -186,7 +191,7 @@ impl QdrantServer {
         struct CollectionList {
             collections: Vec<CollectionName>,
         }
-        let all: Option<CollectionList> = self.ask(Method::GET, &["collections"], None).await?;
+        let all: Option<CollectionList> = self.send_request(Method::GET, &["collections"], None).await?;
         let names = all
             .into_iter()
             .flat_map(|all| all.collections)
@@ -200,15 +205,20 @@ impl QdrantServer {
             exists: bool,
         }
         let there: Option<CollectionExists> = self
-            .ask(Method::GET, &["collections", name, "exists"], None)
+            .send_request(Method::GET, &["collections", name, "exists"], None)
             .await?;
         Ok(there.is_some_and(|there| there.exists))
     }
 
-    async fn make(&self, name: &str, body: &Value, indexes: &[(&str, &str)]) -> Result<(), MemoryError> {
+    async fn create_collection(
+        &self,
+        name: &str,
+        body: &Value,
+        indexes: &[(&str, &str)],
+    ) -> Result<(), MemoryError> {
         if !self.is_there(name).await? {
             let made = self
-                .ask::<Value>(Method::PUT, &["collections", name], Some(body))
+                .send_request::<Value>(Method::PUT, &["collections", name], Some(body))
                 .await;
             // Another process may have created it in the meantime.
             if let Err(error) = made
@@ -220,7 +230,7 @@ impl QdrantServer {
         for (field_name, field_schema) in indexes {
             let body = json!({"field_name": field_name, "field_schema": field_schema});
             let _made: Option<Value> = self
-                .ask(Method::PUT, &["collections", name, "index"], Some(&body))
+                .send_request(Method::PUT, &["collections", name, "index"], Some(&body))
                 .await?;
         }
         Ok(())
@@ -232,13 +242,13 @@ impl QdrantServer {
             "vectors": {STATIC: {"size": clawk_recall::table::DIMENSIONS, "distance": "Cosine"}},
             "sparse_vectors": {WORDS: {"modifier": "idf"}},
         });
-        self.make(name, &body, &FIELDS).await
+        self.create_collection(name, &body, &FIELDS).await
     }
 
     /// Creates the collection of a model's vectors.
     pub(super) async fn make_vectors(&self, name: &str, size: usize) -> Result<(), MemoryError> {
         let body = json!({"vectors": {"size": size, "distance": "Cosine"}});
-        self.make(name, &body, &[("scope", "keyword"), ("whose", "keyword")])
+        self.create_collection(name, &body, &[("scope", "keyword"), ("whose", "keyword")])
             .await
     }
 }

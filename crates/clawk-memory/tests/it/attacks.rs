@@ -42,7 +42,7 @@ async fn a_workspaces_key_leads_to_a_file_below_its_folder_or_nowhere() {
     let put = async |key: &str| {
         let entry = new("1", Some(key), "planted");
         files
-            .keep(&spec, &place(""), vec![entry], T0, Batch::default())
+            .store_entries(&spec, &place(""), vec![entry], T0, Batch::default())
             .await
     };
     let long = "x".repeat(300);
@@ -69,7 +69,7 @@ async fn a_workspaces_key_leads_to_a_file_below_its_folder_or_nowhere() {
         let refused = put(key).await;
         assert!(refused.is_err(), "{key:?}");
         let query = StoreQuery::Key(key.to_owned());
-        let found = files.query(&spec, &place(""), query, 9).await;
+        let found = files.query_entries(&spec, &place(""), query, 9).await;
         assert!(
             found.is_err() || found.is_ok_and(|found| found.is_empty()),
             "{key:?}"
@@ -83,7 +83,7 @@ async fn a_workspaces_key_leads_to_a_file_below_its_folder_or_nowhere() {
     for key in ["..\\x", "C:\\x", "Notes.md", "notes.md", "a/..b", "~x", "a b\nc"] {
         put(key).await.unwrap();
         let query = StoreQuery::Key(key.to_owned());
-        let found = files.query(&spec, &place(""), query, 9).await.unwrap();
+        let found = files.query_entries(&spec, &place(""), query, 9).await.unwrap();
         assert_eq!(found.len(), 1, "{key:?}");
         assert_eq!(found[0].key.as_deref(), Some(key));
     }
@@ -94,7 +94,7 @@ async fn a_workspaces_key_leads_to_a_file_below_its_folder_or_nowhere() {
             .count(),
         0
     );
-    let all = files.count(&spec, &place("")).await.unwrap();
+    let all = files.count_entries(&spec, &place("")).await.unwrap();
     assert_eq!(all, 7);
 }
 
@@ -126,7 +126,7 @@ async fn what_a_template_stands_for_is_one_name() {
             channel: name.to_owned(),
         };
         files
-            .keep(
+            .store_entries(
                 &spec,
                 &at,
                 vec![new("1", Some("k"), "text")],
@@ -136,12 +136,12 @@ async fn what_a_template_stands_for_is_one_name() {
             .await
             .unwrap();
         files
-            .keep(&plain, &at, vec![new("1", None, name)], T0, Batch::default())
+            .store_entries(&plain, &at, vec![new("1", None, name)], T0, Batch::default())
             .await
             .unwrap();
         // Nobody else's entries are there: each name is a folder of its own.
         let all = StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX));
-        let found = files.query(&plain, &at, all, 9).await.unwrap();
+        let found = files.query_entries(&plain, &at, all, 9).await.unwrap();
         assert_eq!(found.len(), 1, "{name:?}: {found:?}");
         assert_eq!(found[0].content, json!(name));
     }
@@ -195,7 +195,7 @@ async fn a_folder_that_is_edited_while_it_is_in_use_loses_nothing() {
     std::fs::write(&path, format!("nonsense\n{whole}")).unwrap();
     let query = StoreQuery::Text("lamp".to_owned());
     let error = files
-        .query(&spec, &place(""), query.clone(), 9)
+        .query_entries(&spec, &place(""), query.clone(), 9)
         .await
         .unwrap_err();
     assert!(error.to_string().contains("line 1"), "{error}");
@@ -227,7 +227,9 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
         symlink(&secret, &place_of).unwrap();
         // Added, and then written anew.
         let entries = vec![new("2", None, "planted two")];
-        let kept = files.keep(&spec, &place(""), entries, T0, Batch::default()).await;
+        let kept = files
+            .store_entries(&spec, &place(""), entries, T0, Batch::default())
+            .await;
         let removed = files
             .remove(&spec, &place(""), ConversationFilter::All, "1".to_owned())
             .await;
@@ -243,7 +245,7 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
     std::fs::create_dir(&elsewhere).unwrap();
     symlink(&elsewhere, root.join("s/a")).unwrap();
     let refused = files(&root, true)
-        .keep(
+        .store_entries(
             &spec,
             &place(""),
             vec![new("1", None, "planted")],
@@ -264,7 +266,11 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
     )
     .unwrap();
     let query = StoreQuery::Text("x".to_owned());
-    let asked = async { files(&root, true).query(&spec, &place(""), query, 9).await };
+    let asked = async {
+        files(&root, true)
+            .query_entries(&spec, &place(""), query, 9)
+            .await
+    };
     let answer = tokio::time::timeout(Duration::from_secs(30), asked)
         .await
         .unwrap();
@@ -292,7 +298,7 @@ async fn sealed_lines_that_were_moved_swapped_doubled_or_left_out_are_noticed() 
         for (n, text) in [("1", "lamp"), ("2", "door"), ("3", "roof")] {
             let entries = vec![new(&format!("{channel}{n}"), None, text)];
             opened()
-                .keep(&spec, &place(channel), entries, T0, Batch::default())
+                .store_entries(&spec, &place(channel), entries, T0, Batch::default())
                 .await
                 .unwrap();
         }
@@ -326,7 +332,7 @@ async fn sealed_lines_that_were_moved_swapped_doubled_or_left_out_are_noticed() 
         std::fs::write(path("x"), &text).unwrap();
         let all = StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX));
         let error = opened()
-            .query(&spec, &place("x"), all, 9)
+            .query_entries(&spec, &place("x"), all, 9)
             .await
             .unwrap_err()
             .to_string();
@@ -339,10 +345,22 @@ async fn sealed_lines_that_were_moved_swapped_doubled_or_left_out_are_noticed() 
     // The whole file of another scope.
     std::fs::copy(path("y"), path("x")).unwrap();
     let all = StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX));
-    assert!(opened().query(&spec, &place("x"), all.clone(), 9).await.is_err());
+    assert!(
+        opened()
+            .query_entries(&spec, &place("x"), all.clone(), 9)
+            .await
+            .is_err()
+    );
     let whole: String = x.iter().map(|line| format!("{line}\n")).collect();
     std::fs::write(path("x"), whole).unwrap();
-    assert_eq!(opened().query(&spec, &place("x"), all, 9).await.unwrap().len(), 3);
+    assert_eq!(
+        opened()
+            .query_entries(&spec, &place("x"), all, 9)
+            .await
+            .unwrap()
+            .len(),
+        3
+    );
 }
 
 #[tokio::test]
@@ -356,7 +374,7 @@ async fn an_entry_that_is_too_large_is_refused_and_names_the_bound() {
         let files = files(dir.path(), true);
         let huge = "x".repeat(1024 * 1024 + 1);
         let refused = files
-            .keep(
+            .store_entries(
                 &spec,
                 &place(""),
                 vec![new("1", key, &huge)],
@@ -435,14 +453,14 @@ async fn whatever_qdrant_answers_is_an_error_or_nothing_and_soon() {
             StoreQuery::Key("k".to_owned()),
             StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX)),
         ] {
-            match memory.query(&spec, &place(""), query, 9).await {
+            match memory.query_entries(&spec, &place(""), query, 9).await {
                 Ok(found) => assert!(found.is_empty(), "{what}: {found:?}"),
                 Err(error) => assert!(!error.to_string().contains("CANARY"), "{what}: {error}"),
             }
         }
         let entries = vec![new("1", None, "planted")];
         let kept = memory
-            .keep(&spec, &place(""), entries, T0, Batch::default())
+            .store_entries(&spec, &place(""), entries, T0, Batch::default())
             .await;
         let kept = kept.unwrap_err().to_string();
         assert!(

@@ -122,7 +122,7 @@ async fn hits(memory: &CustomMemory, whose: ConversationFilter) -> Vec<EntryHit>
         vector: None,
         limit: 9,
     };
-    let found = memory.ask(&spec(), &place("x"), ask).await.unwrap();
+    let found = memory.search_entries(&spec(), &place("x"), ask).await.unwrap();
     assert_eq!(found.used, Some(SearchMethod::Hybrid));
     assert!(
         found
@@ -141,7 +141,7 @@ async fn two(memory: &CustomMemory) {
     anna.mark.whose = "tg/anna".to_owned();
     ben.mark.whose = "tg/ben".to_owned();
     let kept = memory
-        .keep(&spec(), &place("x"), vec![anna, ben], T0, Batch::default())
+        .store_entries(&spec(), &place("x"), vec![anna, ben], T0, Batch::default())
         .await;
     assert_eq!(kept.unwrap(), ["1", "2"]);
 }
@@ -163,7 +163,7 @@ async fn a_good_server_gives_back_what_it_was_given_and_where_it_came_from() {
     );
     assert!(!found[0].mark.untrusted);
     assert_eq!(hits(&memory, ConversationFilter::All).await.len(), 2);
-    assert_eq!(memory.count(&spec(), &place("x")).await.unwrap(), 2);
+    assert_eq!(memory.count_entries(&spec(), &place("x")).await.unwrap(), 2);
     // Ben's is not Anna's to forget.
     let theirs = memory
         .remove(&spec(), &place("x"), anna(), "2".to_owned())
@@ -209,7 +209,7 @@ async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
     let spec = store(json!({"type": "key-value", "backend": "custom", "scope": "per-channel"}));
     let entries = vec![new("1", Some("lamp"), "green"), new("2", Some("door"), "red")];
     memory
-        .keep(&spec, &place("x"), entries, T0, Batch::default())
+        .store_entries(&spec, &place("x"), entries, T0, Batch::default())
         .await
         .unwrap();
     let asked = async |memory: &CustomMemory, channel: &str, key: &str| {
@@ -219,7 +219,11 @@ async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
             vector: None,
             limit: 9,
         };
-        memory.ask(&spec, &place(channel), ask).await.unwrap().hits
+        memory
+            .search_entries(&spec, &place(channel), ask)
+            .await
+            .unwrap()
+            .hits
     };
     let found = asked(&memory, "x", "lamp").await;
     assert_eq!((found.len(), found[0].mark.untrusted), (1, false));
@@ -271,7 +275,7 @@ async fn a_server_that_acknowledges_nothing_or_forgets_nothing_is_an_error() {
     for (mode, word) in [(Mode::Vague, "ids"), (Mode::Away, "away")] {
         let memory = custom(mode, &held);
         let refused = memory
-            .keep(&spec(), &place("x"), entries(), T0, Batch::default())
+            .store_entries(&spec(), &place("x"), entries(), T0, Batch::default())
             .await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(word) && refused.contains("`s`"), "{refused}");
@@ -279,7 +283,7 @@ async fn a_server_that_acknowledges_nothing_or_forgets_nothing_is_an_error() {
     two(&custom(Mode::Good, &Arc::default())).await;
     let memory = custom(Mode::Keeping, &held);
     memory
-        .keep(&spec(), &place("x"), entries(), T0, Batch::default())
+        .store_entries(&spec(), &place("x"), entries(), T0, Batch::default())
         .await
         .unwrap();
     let refused = memory
@@ -291,7 +295,7 @@ async fn a_server_that_acknowledges_nothing_or_forgets_nothing_is_an_error() {
 #[test]
 fn what_such_a_server_cannot_be_told_is_refused_at_the_start() {
     let memory = custom(Mode::Good, &Arc::default());
-    memory.check(&spec()).unwrap();
+    memory.check_store(&spec()).unwrap();
     for (more, word) in [
         (json!({"type": "checkpoint"}), "checkpoint"),
         (json!({"type": "semantic", "encryption": true}), "encryption"),
@@ -311,7 +315,7 @@ fn what_such_a_server_cannot_be_told_is_refused_at_the_start() {
     ] {
         let mut spec = more;
         spec["backend"] = json!("custom");
-        let refused = memory.check(&store(spec)).unwrap_err().to_string();
+        let refused = memory.check_store(&store(spec)).unwrap_err().to_string();
         assert!(refused.contains(word), "{refused}");
     }
 }

@@ -55,14 +55,14 @@ fn new(id: &str, key: Option<&str>, text: &str) -> EntryInsertion {
 async fn keep(files: &FolderMemory, store: &Store, at: i64, entries: Vec<EntryInsertion>) {
     let at = T0.plus_millis(at);
     files
-        .keep(store, &place(""), entries, at, Batch::default())
+        .store_entries(store, &place(""), entries, at, Batch::default())
         .await
         .unwrap();
 }
 
 async fn all(files: &FolderMemory, store: &Store) -> Vec<String> {
     let query = StoreQuery::Between(T0, T0.plus_millis(i64::from(u32::MAX)));
-    let found = files.query(store, &place(""), query, 1000).await.unwrap();
+    let found = files.query_entries(store, &place(""), query, 1000).await.unwrap();
     found
         .into_iter()
         .map(|entry| entry.content.as_str().unwrap().to_owned())
@@ -115,10 +115,13 @@ async fn a_path_is_resolved_and_leads_nowhere_else() {
         (path("/tmp/x"), false, "over the wire"),
         (path("~/x"), false, "over the wire"),
     ] {
-        let refused = files(dir.path(), outside).check(&spec).unwrap_err().to_string();
+        let refused = files(dir.path(), outside)
+            .check_store(&spec)
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains(word), "{refused}");
     }
-    files(dir.path(), false).check(&path("below")).unwrap();
+    files(dir.path(), false).check_store(&path("below")).unwrap();
 }
 
 #[tokio::test]
@@ -134,12 +137,16 @@ async fn a_link_in_a_workspace_leads_nowhere() {
     for key in ["link", "up/secret", "../secret", "/etc/passwd"] {
         let query = StoreQuery::Key(key.to_owned());
         assert!(
-            files.query(&spec, &place(""), query, 9).await.unwrap().is_empty(),
+            files
+                .query_entries(&spec, &place(""), query, 9)
+                .await
+                .unwrap()
+                .is_empty(),
             "{key}"
         );
     }
     let _refused = files
-        .keep(
+        .store_entries(
             &spec,
             &place(""),
             vec![new("2", Some("up/secret"), "changed")],
@@ -162,13 +169,25 @@ async fn retention_reaches_folders_that_nobody_has_asked_since_the_start() {
     for channel in ["x", "y"] {
         let entries = vec![new(channel, None, "a secret of then")];
         before
-            .keep(&spec, &place(channel), entries, T0, Batch::default())
+            .store_entries(&spec, &place(channel), entries, T0, Batch::default())
             .await
             .unwrap();
     }
     let after = files(dir.path(), true);
-    assert_eq!(after.retain(&spec, T0.plus_millis(3_500_000)).await.unwrap(), 0);
-    assert_eq!(after.retain(&spec, T0.plus_millis(3_700_000)).await.unwrap(), 2);
+    assert_eq!(
+        after
+            .apply_retention(&spec, T0.plus_millis(3_500_000))
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        after
+            .apply_retention(&spec, T0.plus_millis(3_700_000))
+            .await
+            .unwrap(),
+        2
+    );
     for channel in ["x", "y"] {
         for file in ["entries.jsonl", "entries.md"] {
             let path = dir.path().join("s/a").join(channel).join(file);
@@ -190,25 +209,25 @@ async fn what_compaction_sets_aside_of_a_folder_comes_back_and_what_is_forgotten
             let entry = new(&format!("e{n}"), None, &format!("secret{n} of the garden"));
             keep(&running, &spec, n, vec![entry]).await;
         }
-        let counts = running.compact(&spec, &place(""), T0, None).await.unwrap();
+        let counts = running.compact_store(&spec, &place(""), T0, None).await.unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
         drop(running);
-        let mut held = FolderScopeView::all(dir.path(), None).unwrap();
+        let mut held = FolderScopeView::all_scopes(dir.path(), None).unwrap();
         assert_eq!(
             (held.len(), held[0].store.as_str(), held[0].scope.as_str()),
             (1, "s", "identity/a")
         );
         let held = &mut held[0];
-        assert!(held.forget("e2").unwrap().is_some());
+        assert!(held.forget_entry("e2").unwrap().is_some());
         let text = std::fs::read_to_string(dir.path().join("s/a/entries.jsonl")).unwrap();
         assert!(!text.contains("secret2"), "{strategy}: {text}");
-        held.restore(None).unwrap();
+        held.restore_entries(None).unwrap();
         let back = all(&files(dir.path(), true), &spec).await;
         assert_eq!(back.len(), 9, "{strategy}: {back:?}");
         assert_eq!(back[0], "secret0 of the garden");
         assert!(
-            FolderScopeView::all(dir.path(), None).unwrap()[0]
-                .newest(true, 9)
+            FolderScopeView::all_scopes(dir.path(), None).unwrap()[0]
+                .newest_entries(true, 9)
                 .is_empty()
         );
     }

@@ -17,7 +17,7 @@ fn scoped(mounts: &[(&str, bool)]) -> Filesystem {
 
 fn kept(filesystem: &mut Filesystem, base: &Path, own: &[&str]) -> Vec<String> {
     let files: Vec<PathBuf> = own.iter().map(|name| base.join(name)).collect();
-    filesystem.keep(&files, base);
+    filesystem.protect_files(&files, base);
     let below = |path: &PathBuf| path.strip_prefix(base).unwrap().to_string_lossy().into_owned();
     filesystem.own.iter().map(below).collect()
 }
@@ -72,15 +72,15 @@ fn of_a_link_on_the_way_the_link_is_kept_and_not_what_lies_behind_it() {
     assert_eq!(kept(&mut scoped(&[("links", true)]), &base, &own), own_names);
     let mut all = scoped(&[(".", true)]);
     assert_eq!(kept(&mut all, &base, &own), own_names);
-    assert!(!all.keeps(&base.join("links/link/out/a")));
+    assert!(!all.is_protected(&base.join("links/link/out/a")));
     // Through the link, the folder may be written.
     let mut behind = scoped(&[("links/link", true)]);
     assert_eq!(kept(&mut behind, &base, &own), own_names);
     assert!(behind.mounts.iter().all(|mount| mount.writable));
-    let kept = RuntimeFileGuard::of(&all.own);
-    assert!(kept.holds(&base.join("links/link")) && kept.holds(&base.join("real/bin/run")));
+    let kept = RuntimeFileGuard::from_paths(&all.own);
+    assert!(kept.contains_path(&base.join("links/link")) && kept.contains_path(&base.join("real/bin/run")));
     for other in ["real", "real/out/a", "real/bin/other"] {
-        assert!(!kept.holds(&base.join(other)), "{other}");
+        assert!(!kept.contains_path(&base.join(other)), "{other}");
     }
 }
 
@@ -95,12 +95,12 @@ fn a_mount_in_an_own_folder_is_read_only() {
         state: None,
         files: vec![base.join("atlas"), base.join("claw.yaml")],
     };
-    let (mount, by) = filesystem.contradicts(&own, &base).unwrap();
+    let (mount, by) = filesystem.find_contradiction(&own, &base).unwrap();
     assert_eq!((mount, by), (PathBuf::from("atlas/data"), base.join("atlas")));
-    filesystem.keep(&own.files, &base);
+    filesystem.protect_files(&own.files, &base);
     let writable: Vec<bool> = filesystem.mounts.iter().map(|mount| mount.writable).collect();
     assert_eq!(writable, [false, false, true]);
-    assert_eq!(filesystem.contradicts(&own, &base), None);
+    assert_eq!(filesystem.find_contradiction(&own, &base), None);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn changes_are_judged_by_name_by_folder_and_by_file() {
     std::fs::write(base.join("a/claw.yaml"), "x").unwrap();
     std::fs::write(base.join("a/tools/one.yaml"), "x").unwrap();
     std::fs::hard_link(base.join("a/tools/one.yaml"), base.join("a/second")).unwrap();
-    let kept = RuntimeFileGuard::of(&[
+    let kept = RuntimeFileGuard::from_paths(&[
         base.join("a/claw.yaml"),
         base.join("a/tools"),
         base.join("a/clawk.toml"),
@@ -121,15 +121,15 @@ fn changes_are_judged_by_name_by_folder_and_by_file() {
         (about.dev(), about.ino())
     };
     for name in ["a/claw.yaml", "a/tools", "a/tools/new.yaml", "a/clawk.toml"] {
-        assert!(kept.holds(&base.join(name)), "{name}");
+        assert!(kept.contains_path(&base.join(name)), "{name}");
     }
     for name in ["a", "a/other", "a/claw.yaml.bak"] {
-        assert!(!kept.holds(&base.join(name)), "{name}");
+        assert!(!kept.contains_path(&base.join(name)), "{name}");
     }
-    assert!(kept.leads(&base.join("a")) && !kept.leads(&base.join("a/other")));
+    assert!(kept.leads_to_own(&base.join("a")) && !kept.leads_to_own(&base.join("a/other")));
     for name in ["a/claw.yaml", "a/second"] {
         let (dev, ino) = which(name);
-        assert!(kept.is(dev, ino), "{name}");
+        assert!(kept.is_same_file(dev, ino), "{name}");
     }
     let (dev, ino) = which("a");
     assert!(kept.is_above(dev, ino));

@@ -9,7 +9,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
-use crate::preflight::path::lexical;
+use crate::preflight::path::lexical_path;
 
 /// The maximum number of links in one path; the kernel has the same limit.
 const MAX_LINKS: usize = 40;
@@ -64,7 +64,7 @@ impl TryFrom<SerializedDenied> for Denied {
     fn try_from(written: SerializedDenied) -> Result<Self, String> {
         match written.pattern {
             true => Self::try_from(written.text),
-            false => Ok(Self::place(written.text)),
+            false => Ok(Self::from_path(written.text)),
         }
     }
 }
@@ -76,7 +76,7 @@ impl TryFrom<String> for Denied {
     fn try_from(text: String) -> Result<Self, String> {
         let pattern = pattern_of(&text);
         if !pattern.contains(SPECIAL) {
-            return Ok(Self::place(text));
+            return Ok(Self::from_path(text));
         }
         let built = GlobBuilder::new(pattern.trim_end_matches('/'))
             .literal_separator(true)
@@ -102,7 +102,7 @@ fn pattern_of(text: &str) -> String {
 impl Denied {
     /// A rule that denies exactly this path and everything below it.
     #[must_use]
-    pub fn place(path: impl AsRef<Path>) -> Self {
+    pub fn from_path(path: impl AsRef<Path>) -> Self {
         Self {
             text: path.as_ref().to_string_lossy().into_owned(),
             glob: None,
@@ -123,13 +123,13 @@ impl Denied {
     }
 
     /// Returns the same rule with its fixed part replaced by `fixed`.
-    pub fn moved(&self, fixed: &Path) -> Result<Self, String> {
+    pub fn with_fixed_part(&self, fixed: &Path) -> Result<Self, String> {
         match self.is_pattern() {
             true => {
                 let rest = self.text.get(self.fixed_part().len()..).unwrap_or_default();
-                Self::try_from(below(fixed, &[rest.to_owned()]))
+                Self::try_from(pattern_below(fixed, &[rest.to_owned()]))
             }
-            false => Ok(Self::place(fixed)),
+            false => Ok(Self::from_path(fixed)),
         }
     }
 
@@ -166,9 +166,9 @@ impl Denied {
 
     /// Whether the path is denied: it is the denied path or below it, or the glob matches the path or one of its parents.
     #[must_use]
-    pub fn covers(&self, absolute: &Path, workdir: &Path) -> bool {
+    pub fn covers_path(&self, absolute: &Path, workdir: &Path) -> bool {
         match &self.glob {
-            None => absolute.starts_with(lexical(workdir, Path::new(&self.text))),
+            None => absolute.starts_with(lexical_path(workdir, Path::new(&self.text))),
             Some(glob) => absolute.ancestors().any(|part| {
                 glob.is_match(part) || part.strip_prefix(workdir).is_ok_and(|below| glob.is_match(below))
             }),
@@ -186,7 +186,7 @@ impl Denied {
     fn leads_to(&self, base: &Path) -> Result<Vec<Self>, String> {
         let mut all = Vec::new();
         let wholes: Vec<PathBuf> = match self.is_pattern() {
-            true => alternatives(&pattern_of(&self.text))?,
+            true => expand_alternatives(&pattern_of(&self.text))?,
             false => vec![self.text.clone()],
         }
         .iter()
@@ -198,11 +198,11 @@ impl Denied {
                 false => DeniedPathPart::of_path(whole),
             };
             let mut ways = LinkWalkResults::default();
-            ways.follow(LinkWalk::from_root(parts))?;
+            ways.follow_walk(LinkWalk::from_root(parts))?;
             for (folder, rest) in ways.found {
                 let one = match rest.is_empty() {
-                    true => Self::place(folder),
-                    false => Self::try_from(below(&folder, &rest))?,
+                    true => Self::from_path(folder),
+                    false => Self::try_from(pattern_below(&folder, &rest))?,
                 };
                 if one.text != whole.to_string_lossy() {
                     all.push(one);
@@ -210,16 +210,16 @@ impl Denied {
             }
         }
         // A file name may look like a pattern.
-        let literal = lexical(base, Path::new(&self.text));
+        let literal = lexical_path(base, Path::new(&self.text));
         if self.is_pattern() && literal.symlink_metadata().is_ok() {
-            all.push(Self::place(literal));
+            all.push(Self::from_path(literal));
         }
-        all.retain(|one| one.is_pattern() || !self.covers(Path::new(&one.text), base));
-        Ok(all.into_iter().map(|one| self.leading(one)).collect())
+        all.retain(|one| one.is_pattern() || !self.covers_path(Path::new(&one.text), base));
+        Ok(all.into_iter().map(|one| self.mark_origin(one)).collect())
     }
 
     /// Marks `place` as resolved from this entry.
-    fn leading(&self, place: Self) -> Self {
+    fn mark_origin(&self, place: Self) -> Self {
         let origin = self.origin.as_ref().unwrap_or(&self.text);
         Self {
             origin: Some(origin.clone()),
@@ -229,15 +229,15 @@ impl Denied {
 
     /// This rule under a mount's name: the mount shows the folder `real` as `named`.
     fn in_mount(&self, real: &Path, named: &Path, base: &Path) -> Option<Self> {
-        let fixed = lexical(base, Path::new(self.fixed_part()));
+        let fixed = lexical_path(base, Path::new(self.fixed_part()));
         let moved = named.join(fixed.strip_prefix(real).ok()?); // silent-ok: it lies elsewhere
-        let place = self.moved(&moved.components().collect::<PathBuf>());
-        place.ok().map(|place| self.leading(place)) // silent-ok: the rest was read before
+        let place = self.with_fixed_part(&moved.components().collect::<PathBuf>());
+        place.ok().map(|place| self.mark_origin(place)) // silent-ok: the rest was read before
     }
 }
 
 /// The pattern `rest` below `folder`. The folder's own name may contain pattern characters.
-fn below(folder: &Path, rest: &[String]) -> String {
+fn pattern_below(folder: &Path, rest: &[String]) -> String {
     let fixed = globset::escape(&folder.to_string_lossy());
     format!("{}/{}", fixed.trim_end_matches('/'), rest.join("/"))
 }
@@ -262,7 +262,7 @@ impl Filesystem {
             added.extend(places.into_iter().filter(|place| known.insert(key(place))));
         }
         for (path, _) in self.shown_mounts() {
-            let named = lexical(base, &path);
+            let named = lexical_path(base, &path);
             let Ok(real) = named.canonicalize() else {
                 continue; // refused when it is mounted
             };
@@ -312,7 +312,7 @@ impl DeniedPathPart {
     }
 
     /// This part as pattern text. Plain names are escaped.
-    fn text(&self) -> String {
+    fn pattern_text(&self) -> String {
         match self {
             Self::Up => "..".to_owned(),
             Self::Name(name) => name.to_string_lossy().into_owned(),
@@ -345,7 +345,7 @@ impl LinkWalk {
 
 impl LinkWalk {
     /// Follows a link: puts the parts of its target before the remaining parts.
-    fn through(&mut self, target: &Path) {
+    fn enter_target(&mut self, target: &Path) {
         self.links += 1;
         if target.is_absolute() {
             self.done = PathBuf::from("/");
@@ -367,7 +367,7 @@ impl LinkWalk {
                     let next = self.done.join(name);
                     match next.read_link() {
                         Ok(_) if self.links >= MAX_CHAIN => return true,
-                        Ok(target) => self.through(&target),
+                        Ok(target) => self.enter_target(&target),
                         Err(_) => self.done = next, // silent-ok: no link
                     }
                 }
@@ -387,7 +387,7 @@ struct LinkWalkResults {
 }
 
 impl LinkWalkResults {
-    fn follow(&mut self, mut way: LinkWalk) -> Result<(), String> {
+    fn follow_walk(&mut self, mut way: LinkWalk) -> Result<(), String> {
         while let Some(part) = way.ahead.pop_front() {
             match part {
                 DeniedPathPart::Up => {
@@ -398,50 +398,50 @@ impl LinkWalkResults {
                     let next = way.done.join(name);
                     match next.read_link() {
                         Ok(target) => {
-                            if !self.enter(&mut way, next, &target)? {
+                            if !self.enter_link(&mut way, next, &target)? {
                                 return Ok(());
                             }
                         }
                         Err(_) => way.done = next, // silent-ok: no link
                     }
                 }
-                DeniedPathPart::Pattern(text) => return self.fitting(&way, text),
+                DeniedPathPart::Pattern(text) => return self.add_pattern_matches(&way, text),
             }
         }
         match way.elsewhere {
-            true => self.add(way.done, Vec::new()),
+            true => self.add_place(way.done, Vec::new()),
             false => Ok(()),
         }
     }
 
     /// Follows a link: the parts of its target come before the remaining parts. A link at the end is also a place itself. Returns
     /// `false` if the links form a cycle, so that nothing can be opened by this name.
-    fn enter(&mut self, way: &mut LinkWalk, link: PathBuf, target: &Path) -> Result<bool, String> {
+    fn enter_link(&mut self, way: &mut LinkWalk, link: PathBuf, target: &Path) -> Result<bool, String> {
         if way.links >= MAX_LINKS {
-            way.through(target);
+            way.enter_target(target);
             return match way.clone().never_ends() {
                 true => Ok(false),
                 false => Err(format!("more than {MAX_LINKS} links lie on its way")),
             };
         }
         if way.ahead.is_empty() {
-            self.add(link, Vec::new())?;
+            self.add_place(link, Vec::new())?;
         }
-        way.through(target);
+        way.enter_target(target);
         Ok(true)
     }
 
     /// Handles a pattern part: adds the rule itself in its real folder, and follows the links that match the part. `**` is not
     /// walked here, because a sandbox searches its mounts for matches.
-    fn fitting(&mut self, way: &LinkWalk, text: String) -> Result<(), String> {
+    fn add_pattern_matches(&mut self, way: &LinkWalk, text: String) -> Result<(), String> {
         if way.ahead.iter().any(|part| matches!(part, DeniedPathPart::Up)) {
             return Err("`..` behind a pattern leads nowhere that can be known".to_owned());
         }
         let fits = Denied::try_from(format!("/{text}"))?;
         let recursive = text.contains("**");
         if way.elsewhere {
-            let rest = way.ahead.iter().map(DeniedPathPart::text);
-            self.add(way.done.clone(), std::iter::once(text).chain(rest).collect())?;
+            let rest = way.ahead.iter().map(DeniedPathPart::pattern_text);
+            self.add_place(way.done.clone(), std::iter::once(text).chain(rest).collect())?;
         }
         let listing = match recursive {
             true => None,
@@ -457,17 +457,17 @@ impl LinkWalkResults {
             let name = entry.file_name();
             let Ok(kind) = entry.file_type() else { continue };
             let leads = kind.is_symlink() || (kind.is_dir() && !way.ahead.is_empty());
-            if leads && fits.covers(&Path::new("/").join(&name), Path::new("/")) {
+            if leads && fits.covers_path(&Path::new("/").join(&name), Path::new("/")) {
                 let mut branch = way.clone();
                 branch.ahead.push_front(DeniedPathPart::Name(name));
                 branch.elsewhere = false;
-                self.follow(branch)?;
+                self.follow_walk(branch)?;
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, folder: PathBuf, rest: Vec<String>) -> Result<(), String> {
+    fn add_place(&mut self, folder: PathBuf, rest: Vec<String>) -> Result<(), String> {
         if self.found.len() >= MAX_RULES {
             return Err(format!("it leads to more than {MAX_RULES} places"));
         }
@@ -477,7 +477,7 @@ impl LinkWalkResults {
 }
 
 /// Expands braces: one pattern for each alternative.
-fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
+fn expand_alternatives(pattern: &str) -> Result<Vec<String>, String> {
     let mut done = Vec::new();
     let mut open = vec![pattern.to_owned()];
     while let Some(text) = open.pop() {

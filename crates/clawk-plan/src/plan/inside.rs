@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{FsMode, Plan, SYSTEM};
 use crate::level::Level;
-use crate::preflight::path::lexical;
+use crate::preflight::path::lexical_path;
 
 /// The search path for programs whose environment has no `PATH`.
 pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -22,7 +22,7 @@ impl Plan {
     /// A writable home folder for this tool only. It is in memory, counts against the run's limits, and is deleted after the run.
     /// `None`: this level has no such folder.
     #[must_use]
-    pub fn home(&self) -> Option<&'static str> {
+    pub fn private_home(&self) -> Option<&'static str> {
         match (self.level, self.filesystem.mode) {
             (Level::None | Level::Wasm, _) => None,
             // The sandbox shows the host's `/tmp`, so use another folder in memory.
@@ -39,7 +39,7 @@ impl Plan {
             Level::Container | Level::Wasm => None,
             Level::None | Level::Process | Level::Vm => BASH.into_iter().find(|path| {
                 let path = Path::new(path);
-                path.is_file() && !self.filesystem.denies(path, base)
+                path.is_file() && !self.filesystem.denies_path(path, base)
             }),
         };
         found.unwrap_or(SH)
@@ -47,7 +47,7 @@ impl Plan {
 
     /// The folders that a tool may use, one per line, for people to read. `None`: all folders of the host.
     #[must_use]
-    pub fn folders(&self) -> Option<Vec<String>> {
+    pub fn visible_folders(&self) -> Option<Vec<String>> {
         if self.level == Level::None || self.filesystem.mode == FsMode::Full {
             return None;
         }
@@ -71,17 +71,17 @@ impl Plan {
         }
         let mounts = self.filesystem.shown_mounts();
         let mut roots: Vec<PathBuf> = SYSTEM.iter().chain(&MEMORY).map(PathBuf::from).collect();
-        roots.extend(mounts.iter().map(|(mount, _)| lexical(base, mount)));
-        roots.extend(further.iter().map(|path| lexical(base, path)));
+        roots.extend(mounts.iter().map(|(mount, _)| lexical_path(base, mount)));
+        roots.extend(further.iter().map(|path| lexical_path(base, path)));
         let shown = |folder: &&str| {
             let folder = Path::new(folder);
             if !folder.is_absolute() {
                 return true;
             }
-            let folder = lexical(Path::new("/"), folder);
+            let folder = lexical_path(Path::new("/"), folder);
             let there =
                 self.filesystem.mode == FsMode::Full || roots.iter().any(|root| folder.starts_with(root));
-            there && !self.filesystem.denies(&folder, base)
+            there && !self.filesystem.denies_path(&folder, base)
         };
         path.split(':').filter(shown).collect::<Vec<_>>().join(":")
     }

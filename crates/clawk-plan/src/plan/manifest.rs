@@ -12,25 +12,25 @@ use crate::level::{Level, SandboxRefusal};
 use crate::preflight::shell::{self, CommandPattern};
 
 impl Plan {
-    /// Compiles a Sandbox. `None` means that the agent declares none: see [`Plan::undeclared`].
+    /// Compiles a Sandbox. `None` means that the agent declares none: see [`Plan::for_undeclared`].
     ///
-    /// If a pattern can't be compiled, the plan refuses every call ([`Plan::available`] names the pattern). It never blocks less
+    /// If a pattern can't be compiled, the plan refuses every call ([`Plan::check_available`] names the pattern). It never blocks less
     /// than the manifest says.
     #[must_use]
     pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &PlanDefaults) -> Self {
         let Some(sandbox) = sandbox else {
-            return Self::undeclared(defaults);
+            return Self::for_undeclared(defaults);
         };
         let mut defects = Vec::new();
         let capabilities = &sandbox.capabilities;
         let mut plan = Self {
             name: Some(sandbox.name.clone()),
-            level: level(sandbox.level),
+            level: compile_level(sandbox.level),
             runtime: Some(sandbox.runtime().as_str().to_owned()),
-            limits: limits(&sandbox.resource_limits, &defaults.limits),
-            network: network(&capabilities.network),
-            filesystem: filesystem(&capabilities.filesystem, &mut defects),
-            shell: shell(&capabilities.shell, &mut defects),
+            limits: compile_limits(&sandbox.resource_limits, &defaults.limits),
+            network: compile_network(&capabilities.network),
+            filesystem: compile_filesystem(&capabilities.filesystem, &mut defects),
+            shell: compile_shell(&capabilities.shell, &mut defects),
             injection: match capabilities.secrets.injection {
                 model::SecretInjection::HostBoundary => SecretInjectionMode::HostBoundary,
                 model::SecretInjection::Environment => SecretInjectionMode::Environment,
@@ -51,7 +51,7 @@ impl Plan {
     }
 }
 
-fn level(level: model::SandboxLevel) -> Level {
+fn compile_level(level: model::SandboxLevel) -> Level {
     match level {
         model::SandboxLevel::None => Level::None,
         model::SandboxLevel::Process => Level::Process,
@@ -61,7 +61,7 @@ fn level(level: model::SandboxLevel) -> Level {
     }
 }
 
-fn limits(given: &model::ResourceLimits, defaults: &Limits) -> Limits {
+fn compile_limits(given: &model::ResourceLimits, defaults: &Limits) -> Limits {
     Limits {
         memory_mb: given.memory_mb.unwrap_or(defaults.memory_mb),
         cpu_shares: given.cpu_shares.unwrap_or(defaults.cpu_shares),
@@ -72,7 +72,7 @@ fn limits(given: &model::ResourceLimits, defaults: &Limits) -> Limits {
     }
 }
 
-fn network(given: &model::NetworkSettings) -> Network {
+fn compile_network(given: &model::NetworkSettings) -> Network {
     let guard = &given.ssrf_protection;
     Network {
         mode: match given.mode {
@@ -90,7 +90,7 @@ fn network(given: &model::NetworkSettings) -> Network {
     }
 }
 
-fn filesystem(given: &model::FilesystemSettings, defects: &mut Vec<String>) -> Filesystem {
+fn compile_filesystem(given: &model::FilesystemSettings, defects: &mut Vec<String>) -> Filesystem {
     let mounts = given.mount_paths.iter().map(|mount| Mount {
         path: PathBuf::from(&mount.path),
         writable: mount.permissions == model::MountPermission::Rw,
@@ -107,19 +107,19 @@ fn filesystem(given: &model::FilesystemSettings, defects: &mut Vec<String>) -> F
         denied: given
             .denied_paths
             .iter()
-            .map(|text| denied(text, defects))
+            .map(|text| compile_denied(text, defects))
             .collect(),
     }
 }
 
-fn denied(text: &str, defects: &mut Vec<String>) -> Denied {
+fn compile_denied(text: &str, defects: &mut Vec<String>) -> Denied {
     Denied::try_from(text.to_owned()).unwrap_or_else(|defect| {
         defects.push(defect);
-        Denied::place(text)
+        Denied::from_path(text)
     })
 }
 
-fn shell(given: &model::ShellSettings, defects: &mut Vec<String>) -> Shell {
+fn compile_shell(given: &model::ShellSettings, defects: &mut Vec<String>) -> Shell {
     let mut commands = Vec::with_capacity(given.blocked_commands.len());
     for text in given
         .blocked_commands
@@ -135,7 +135,7 @@ fn shell(given: &model::ShellSettings, defects: &mut Vec<String>) -> Shell {
     }
     let mut patterns = Vec::with_capacity(given.blocked_patterns.len());
     for text in &given.blocked_patterns {
-        match shell::pattern(text) {
+        match shell::compile_pattern(text) {
             Ok(pattern) => patterns.push(pattern),
             Err(error) => defects.push(format!(
                 "`blocked_patterns` entry `{text}` can't be read: {error}"

@@ -38,7 +38,7 @@ fn a_pattern_that_cannot_be_read_refuses_every_call() {
         "shell": {"mode": "restricted", "blocked_patterns": ["(?=x)"]}}}),
     );
     let refusal = Plan::compile(Some(&given), &PlanDefaults::default())
-        .available()
+        .check_available()
         .expect_err("no such syntax");
     assert!(refusal.to_string().contains("(?=x)"), "{refusal}");
 }
@@ -53,8 +53,9 @@ fn what_a_plan_shows_is_its_view() {
         );
         Plan::compile(Some(&given), &PlanDefaults::default())
     };
-    let shows =
-        |level: &str, mode: &str, path: &str| plan(level, mode).shows(Path::new(path), Path::new("/home/a"));
+    let shows = |level: &str, mode: &str, path: &str| {
+        plan(level, mode).shows_path(Path::new(path), Path::new("/home/a"))
+    };
     for (path, seen) in [
         ("/usr/bin/git", true),
         ("/bin/sh", true),

@@ -6,12 +6,12 @@ use clawk_proto::place::{HostAllowList, HostPort};
 use crate::level::SandboxRefusal;
 use crate::plan::{Network, NetworkMode};
 
-pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), SandboxRefusal> {
+pub(super) fn check_host(network: &Network, host: &str, port: u16) -> Result<(), SandboxRefusal> {
     let (rule, allowed) = match network.mode {
         NetworkMode::Deny => ("network.mode: deny", "no connection at all".to_owned()),
-        NetworkMode::AllowAll | NetworkMode::Allowlist if may(network, host, port) => return Ok(()),
+        NetworkMode::AllowAll | NetworkMode::Allowlist if is_allowed(network, host, port) => return Ok(()),
         NetworkMode::AllowAll | NetworkMode::Allowlist => {
-            ("network.allowed_hosts", listed(&network.allowed_hosts))
+            ("network.allowed_hosts", list_hosts(&network.allowed_hosts))
         }
     };
     Err(SandboxRefusal::Blocked {
@@ -21,20 +21,20 @@ pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), Sand
     })
 }
 
-fn may(network: &Network, host: &str, port: u16) -> bool {
+fn is_allowed(network: &Network, host: &str, port: u16) -> bool {
     let rules = HostAllowList {
         // The machine's operator, not the plan, decides which private addresses are open.
         any_private: true,
-        ..network.rules()
+        ..network.host_rules()
     };
-    match place(host, port) {
+    match host_port(host, port) {
         Some(place) => rules.judge_place(&place).is_ok(),
         // No rule covers this kind of host; the egress guard checks the real connection.
         None => network.mode == NetworkMode::AllowAll,
     }
 }
 
-fn place(host: &str, port: u16) -> Option<HostPort> {
+fn host_port(host: &str, port: u16) -> Option<HostPort> {
     let bare = if host.contains(':') {
         format!("[{host}]")
     } else {
@@ -43,7 +43,7 @@ fn place(host: &str, port: u16) -> Option<HostPort> {
     HostPort::parse(&bare, Some(port))
 }
 
-fn listed(hosts: &[String]) -> String {
+fn list_hosts(hosts: &[String]) -> String {
     if hosts.is_empty() {
         return "none, the list is empty".to_owned();
     }

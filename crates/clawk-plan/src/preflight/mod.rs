@@ -38,11 +38,11 @@ pub enum Request<'a> {
     },
 }
 
-pub(crate) fn check(plan: &Plan, request: &Request<'_>) -> Result<(), SandboxRefusal> {
+pub(crate) fn check_request(plan: &Plan, request: &Request<'_>) -> Result<(), SandboxRefusal> {
     match *request {
-        Request::Shell { command } => shell::check(&plan.shell, command),
-        Request::Path { path, write, workdir } => path::check(&plan.filesystem, path, write, workdir),
-        Request::Url { host, port } => host::check(&plan.network, host, port),
+        Request::Shell { command } => shell::check_command(&plan.shell, command),
+        Request::Path { path, write, workdir } => path::check_path(&plan.filesystem, path, write, workdir),
+        Request::Url { host, port } => host::check_host(&plan.network, host, port),
     }
 }
 

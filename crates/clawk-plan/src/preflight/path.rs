@@ -5,8 +5,13 @@ use std::path::{Component, Path, PathBuf};
 use crate::level::SandboxRefusal;
 use crate::plan::{Filesystem, FsMode, Mount};
 
-pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<(), SandboxRefusal> {
-    permit(fs, path, write, workdir).map(drop)
+pub(super) fn check_path(
+    fs: &Filesystem,
+    path: &str,
+    write: bool,
+    workdir: &Path,
+) -> Result<(), SandboxRefusal> {
+    permit_path(fs, path, write, workdir).map(drop)
 }
 
 /// A path that a mount admits, split into a root and a relative path. It must be opened beneath the root.
@@ -24,46 +29,50 @@ pub struct AllowedPath {
 ///
 /// # Errors
 /// [`SandboxRefusal::Blocked`] names the rule that refuses the path.
-pub fn permit(
+pub fn permit_path(
     fs: &Filesystem,
     path: &str,
     write: bool,
     workdir: &Path,
 ) -> Result<AllowedPath, SandboxRefusal> {
-    let refused = |rule: &str, allowed: String| refusal(path, write, rule, allowed);
+    let refused = |rule: &str, allowed: String| path_refusal(path, write, rule, allowed);
     if path.is_empty() || path.contains('\0') {
         return Err(refused(
             "filesystem",
             "a path without null bytes that is not empty".to_owned(),
         ));
     }
-    let absolute = lexical(workdir, Path::new(path));
-    if let Some(denied) = fs.denied.iter().find(|denied| denied.covers(&absolute, workdir)) {
+    let absolute = lexical_path(workdir, Path::new(path));
+    if let Some(denied) = fs
+        .denied
+        .iter()
+        .find(|denied| denied.covers_path(&absolute, workdir))
+    {
         return Err(refused(
             "filesystem.denied_paths",
             format!("paths outside `{}`", denied.text()),
         ));
     }
-    let admitted = admit(fs, path, write, workdir, absolute)?;
-    if write && fs.keeps(&admitted.absolute) {
-        let subject = format!("writing `{}`", shown(path));
+    let admitted = admit_path(fs, path, write, workdir, absolute)?;
+    if write && fs.is_protected(&admitted.absolute) {
+        let subject = format!("writing `{}`", format_path(path));
         return Err(fs.kept_refusal(subject, &admitted.absolute, workdir));
     }
     Ok(admitted)
 }
 
 /// Checks the filesystem mode and the mounts.
-fn admit(
+fn admit_path(
     fs: &Filesystem,
     path: &str,
     write: bool,
     workdir: &Path,
     absolute: PathBuf,
 ) -> Result<AllowedPath, SandboxRefusal> {
-    let refused = |rule: &str, allowed: String| refusal(path, write, rule, allowed);
+    let refused = |rule: &str, allowed: String| path_refusal(path, write, rule, allowed);
     match fs.mode {
         FsMode::Deny => return Err(refused("filesystem.mode: deny", "no path at all".to_owned())),
-        FsMode::Full => return Ok(split(Path::new("/"), &absolute)),
+        FsMode::Full => return Ok(split_root(Path::new("/"), &absolute)),
         FsMode::ReadOnly if write => {
             return Err(refused(
                 "filesystem.mode: read-only",
@@ -76,30 +85,34 @@ fn admit(
     let holder = fs
         .mounts
         .iter()
-        .map(|mount| (lexical(workdir, &mount.path), mount))
+        .map(|mount| (lexical_path(workdir, &mount.path), mount))
         .filter(|(root, _)| absolute.starts_with(root))
         .max_by_key(|(root, _)| root.components().count());
     match holder {
-        None => Err(refused("filesystem.mount_paths", mounts(&fs.mounts))),
+        None => Err(refused("filesystem.mount_paths", format_mounts(&fs.mounts))),
         Some((_, mount)) if write && !mount.writable => Err(refused(
             "filesystem.mount_paths",
             format!("reading below `{}`", mount.path.display()),
         )),
-        Some((root, _)) => Ok(split(&root, &absolute)),
+        Some((root, _)) => Ok(split_root(&root, &absolute)),
     }
 }
 
-fn refusal(path: &str, write: bool, rule: &str, allowed: String) -> SandboxRefusal {
+fn path_refusal(path: &str, write: bool, rule: &str, allowed: String) -> SandboxRefusal {
     SandboxRefusal::Blocked {
         rule: rule.to_owned(),
-        subject: format!("{} `{}`", if write { "writing" } else { "reading" }, shown(path)),
+        subject: format!(
+            "{} `{}`",
+            if write { "writing" } else { "reading" },
+            format_path(path)
+        ),
         allowed,
     }
 }
 
 /// Makes `path` absolute relative to `base` and removes `.` and `..` as text. `..` above `/` stays at `/`.
 #[must_use]
-pub fn lexical(base: &Path, path: &Path) -> PathBuf {
+pub fn lexical_path(base: &Path, path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for component in base.join(path).components() {
         match component {
@@ -113,7 +126,7 @@ pub fn lexical(base: &Path, path: &Path) -> PathBuf {
     out
 }
 
-fn split(root: &Path, absolute: &Path) -> AllowedPath {
+fn split_root(root: &Path, absolute: &Path) -> AllowedPath {
     let below = absolute
         .strip_prefix(root)
         .map(Path::to_path_buf)
@@ -125,7 +138,7 @@ fn split(root: &Path, absolute: &Path) -> AllowedPath {
     }
 }
 
-fn mounts(mounts: &[Mount]) -> String {
+fn format_mounts(mounts: &[Mount]) -> String {
     if mounts.is_empty() {
         return "none, there are no mounts".to_owned();
     }
@@ -140,6 +153,6 @@ fn mounts(mounts: &[Mount]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn shown(path: &str) -> String {
+fn format_path(path: &str) -> String {
     path.chars().take(200).flat_map(char::escape_debug).collect()
 }

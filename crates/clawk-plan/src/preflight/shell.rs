@@ -31,7 +31,7 @@ impl CommandPattern {
         });
         for (at, word) in words.iter().enumerate() {
             if let Some(before) = at.checked_sub(1).and_then(|before| words.get(before)) {
-                source.push_str(gap(before, word));
+                source.push_str(gap_pattern(before, word));
             }
             let literals: Vec<String> = word.split('*').map(regex::escape).collect();
             source.push_str(&literals.join("(?s:.*)"));
@@ -55,7 +55,7 @@ fn is_word(character: char) -> bool {
 
 /// The regex for a blank in the pattern: one or more blanks between two plain words; zero or more beside an operator or a `*`,
 /// because the shell needs none there.
-fn gap(before: &str, after: &str) -> &'static str {
+fn gap_pattern(before: &str, after: &str) -> &'static str {
     let loose = |character: char| "|;&<>*".contains(character);
     match (before.ends_with(loose), after.starts_with(loose)) {
         (false, false) => r"\s+",
@@ -65,11 +65,11 @@ fn gap(before: &str, after: &str) -> &'static str {
 }
 
 /// Compiles one `blocked_patterns` entry.
-pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+pub(crate) fn compile_pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).size_limit(4 << 20).build()
 }
 
-pub(super) fn check(shell: &Shell, command: &str) -> Result<(), SandboxRefusal> {
+pub(super) fn check_command(shell: &Shell, command: &str) -> Result<(), SandboxRefusal> {
     let refused = |rule: &str, subject: String, allowed: &str| {
         Err(SandboxRefusal::Blocked {
             rule: rule.to_owned(),
@@ -129,14 +129,14 @@ pub(crate) fn normal_form(command: &str) -> String {
                 Some('\n') | None => {}
                 Some(escaped) => out.push(escaped),
             },
-            '$' => dollar(&mut rest, &mut out),
+            '$' => strip_dollar(&mut rest, &mut out),
             other => out.push(other),
         }
     }
     out
 }
 
-fn dollar(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
+fn strip_dollar(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     let ahead: String = rest.clone().take(5).collect();
     if ahead.starts_with("{IFS") {
         // Skip `${IFS}`, `${IFS%?}`, … up to the closing brace.

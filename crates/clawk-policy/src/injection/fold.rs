@@ -14,7 +14,7 @@ pub(super) struct FoldedText {
 }
 
 impl FoldedText {
-    pub(super) fn of(original: &str) -> Self {
+    pub(super) fn from_text(original: &str) -> Self {
         let mut folded = Self {
             text: Vec::with_capacity(original.len()),
             places: Vec::with_capacity(original.len()),
@@ -25,13 +25,13 @@ impl FoldedText {
         let mut chars = original.char_indices().peekable();
         while let Some((at, c)) = chars.next() {
             let next = chars.peek().map_or(original.len(), |(at, _)| *at);
-            let place = (number(at), number(next));
+            let place = (to_u32(at), to_u32(next));
             if c.is_ascii() {
                 let sign = matches!(c, '@' | '$')
                     && glued
                     && chars.peek().is_some_and(|(_, c)| c.is_ascii_alphanumeric());
                 if c.is_ascii_alphanumeric() || sign {
-                    folded.push(letter(c.to_ascii_lowercase()), place, glued);
+                    folded.push(fold_letter(c.to_ascii_lowercase()), place, glued);
                     glued = true;
                 } else {
                     glued = false;
@@ -50,7 +50,7 @@ impl FoldedText {
                 for lower in look_alike(part).to_lowercase() {
                     let lower = look_alike(lower);
                     if lower.is_alphanumeric() {
-                        folded.push(letter(lower), place, glued);
+                        folded.push(fold_letter(lower), place, glued);
                         any = true;
                     }
                 }
@@ -80,7 +80,7 @@ impl FoldedText {
     }
 
     /// The range in the original text.
-    pub(super) fn place(&self, start: usize, end: usize) -> (usize, usize) {
+    pub(super) fn original_range(&self, start: usize, end: usize) -> (usize, usize) {
         let from = self.places.get(start).map_or(0, |place| place.0);
         let to = self.places.get(end.saturating_sub(1)).map_or(0, |place| place.1);
         (
@@ -90,17 +90,17 @@ impl FoldedText {
     }
 }
 
-fn number(at: usize) -> u32 {
+fn to_u32(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 /// Folds a phrase.
-pub(super) fn letters(phrase: &str) -> Vec<u8> {
-    FoldedText::of(phrase).text
+pub(super) fn fold_phrase(phrase: &str) -> Vec<u8> {
+    FoldedText::from_text(phrase).text
 }
 
 /// The plain letters of a phrase, before digits and look-alikes are unified.
-pub(super) fn unfolded(phrase: &str) -> String {
+pub(super) fn plain_letters(phrase: &str) -> String {
     phrase
         .chars()
         .filter(|c| c.is_ascii_alphanumeric())
@@ -109,12 +109,12 @@ pub(super) fn unfolded(phrase: &str) -> String {
 }
 
 /// Folds letters again after they were decoded.
-pub(super) fn refold(text: &str) -> Vec<u8> {
-    letters(text)
+pub(super) fn refold_text(text: &str) -> Vec<u8> {
+    fold_phrase(text)
 }
 
 /// Maps digits to the letters they stand for. `l` and `1` become `i`, because they look alike.
-const fn letter(c: char) -> char {
+const fn fold_letter(c: char) -> char {
     match c {
         '0' => 'o',
         '1' | 'l' => 'i',

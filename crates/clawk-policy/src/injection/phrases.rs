@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::fold::letters;
+use super::fold::fold_phrase;
 use super::{InjectionGoal, PhraseWeight};
 
 /// A phrase with at least this many letters counts even inside joined words.
@@ -207,15 +207,15 @@ struct PhraseLexicon {
 static WORDS: LazyLock<PhraseLexicon> = LazyLock::new(|| {
     let mut verbs: Vec<_> = VERBS
         .iter()
-        .map(|(verb, strong)| (letters(verb), *strong))
+        .map(|(verb, strong)| (fold_phrase(verb), *strong))
         .collect();
     verbs.sort_by_key(|(verb, _)| std::cmp::Reverse(verb.len()));
-    let mut fillers: Vec<_> = FILLERS.iter().map(|word| letters(word)).collect();
+    let mut fillers: Vec<_> = FILLERS.iter().map(|word| fold_phrase(word)).collect();
     fillers.sort_by_key(|word| std::cmp::Reverse(word.len()));
     PhraseLexicon {
         verbs,
         fillers,
-        negations: NEGATIONS.iter().map(|word| letters(word)).collect(),
+        negations: NEGATIONS.iter().map(|word| fold_phrase(word)).collect(),
     }
 });
 
@@ -267,7 +267,7 @@ pub(super) const DRESSED: &[&str] = &[
 ];
 
 /// The phrases with their goal and weight.
-pub(super) fn lists() -> Vec<(InjectionGoal, PhraseWeight, &'static str)> {
+pub(super) fn phrase_lists() -> Vec<(InjectionGoal, PhraseWeight, &'static str)> {
     let (mut all, mut section) = (Vec::new(), None);
     for line in include_str!("phrases.txt")
         .lines()

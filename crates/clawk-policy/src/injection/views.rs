@@ -26,7 +26,7 @@ impl DecodedView {
 }
 
 /// Letters hidden in tag characters (U+E0000) and in variation selectors (one byte each).
-pub(super) fn hidden(text: &str) -> Vec<DecodedView> {
+pub(super) fn decode_hidden(text: &str) -> Vec<DecodedView> {
     let (mut tags, mut bytes) = (String::new(), Vec::new());
     let (mut start, mut end) = (None, 0);
     for (at, c) in text.char_indices() {
@@ -50,7 +50,7 @@ pub(super) fn hidden(text: &str) -> Vec<DecodedView> {
 }
 
 /// Pieces of base64 that contain text.
-pub(super) fn base64(text: &str) -> Vec<DecodedView> {
+pub(super) fn decode_base64(text: &str) -> Vec<DecodedView> {
     let mut views = Vec::new();
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -90,7 +90,7 @@ pub(super) fn base64(text: &str) -> Vec<DecodedView> {
 }
 
 /// Decodes rot13.
-pub(super) fn rot13(text: &str) -> String {
+pub(super) fn decode_rot13(text: &str) -> String {
     let turn = |c: char| match c {
         'a'..='m' | 'A'..='M' => char::from_u32(u32::from(c) + 13).unwrap_or(c),
         'n'..='z' | 'N'..='Z' => char::from_u32(u32::from(c) - 13).unwrap_or(c),

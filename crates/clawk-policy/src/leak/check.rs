@@ -26,7 +26,7 @@ pub(super) enum CharacterSet {
 }
 
 impl CharacterSet {
-    pub(super) const fn has(self, byte: u8) -> bool {
+    pub(super) const fn contains(self, byte: u8) -> bool {
         match self {
             Self::Alnum => byte.is_ascii_alphanumeric(),
             Self::Word => byte.is_ascii_alphanumeric() || byte == b'_',
@@ -65,7 +65,7 @@ pub(super) fn run(text: &[u8], from: usize, max: usize, set: CharacterSet) -> us
     from + rest
         .iter()
         .take(max.saturating_add(1))
-        .take_while(|byte| set.has(**byte))
+        .take_while(|byte| set.contains(**byte))
         .count()
 }
 
@@ -76,15 +76,15 @@ pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: CharacterSet) ->
         .iter()
         .rev()
         .take(max)
-        .take_while(|byte| set.has(**byte))
+        .take_while(|byte| set.contains(**byte))
         .count()
 }
 
 /// Whether a word can start here. The end of an escape or colour sequence does not belong to the word.
-pub(super) fn starts(text: &[u8], at: usize) -> bool {
+pub(super) fn is_word_start(text: &[u8], at: usize) -> bool {
     let back = |n: usize| at.checked_sub(n).and_then(|at| text.get(at)).copied();
     let Some(last) = back(1) else { return true };
-    if !CharacterSet::Word.has(last) {
+    if !CharacterSet::Word.contains(last) {
         return true;
     }
     let escaped = back(2) == Some(b'\\') && matches!(last, b'n' | b't' | b'r' | b'b' | b'f' | b'e' | b'0');
@@ -110,11 +110,11 @@ fn ends_colour(text: &[u8], at: usize) -> bool {
 
 /// Whether the text is random enough for a key and is not an example.
 pub(super) fn is_key(body: &[u8], set: CharacterSet) -> bool {
-    disorder(body) >= set.least_disorder() && !is_placeholder(body)
+    byte_entropy(body) >= set.least_disorder() && !is_placeholder(body)
 }
 
 /// The Shannon entropy, bits per byte.
-pub(super) fn disorder(body: &[u8]) -> f64 {
+pub(super) fn byte_entropy(body: &[u8]) -> f64 {
     let mut counts = [0_u32; 256];
     for byte in body {
         if let Some(count) = counts.get_mut(usize::from(*byte)) {
@@ -172,7 +172,7 @@ const PLACEHOLDERS: &[&[u8]] = &[
 /// Whether the text is an example, by its words or its regularity.
 pub(super) fn is_placeholder(body: &[u8]) -> bool {
     let lower = body.to_ascii_lowercase();
-    if PLACEHOLDERS.iter().any(|word| contains(&lower, word)) {
+    if PLACEHOLDERS.iter().any(|word| contains_word(&lower, word)) {
         return true;
     }
     // Six equal characters, or eight in sequence: a person typed them, not a generator.
@@ -192,12 +192,12 @@ pub(super) fn is_placeholder(body: &[u8]) -> bool {
     false
 }
 
-pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
+pub(super) fn contains_word(text: &[u8], word: &[u8]) -> bool {
     memchr::memmem::find(text, word).is_some()
 }
 
 /// Whether the text has both letters and digits.
-pub(super) fn mixed(body: &[u8]) -> bool {
+pub(super) fn has_letters_and_digits(body: &[u8]) -> bool {
     body.iter().any(u8::is_ascii_digit) && body.iter().any(u8::is_ascii_alphabetic)
 }
 

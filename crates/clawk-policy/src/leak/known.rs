@@ -72,8 +72,8 @@ impl KnownSecretSearch {
                 continue;
             }
             values += 1;
-            for piece in pieces(&value) {
-                for form in forms(piece) {
+            for piece in value_pieces(&value) {
+                for form in encoded_forms(piece) {
                     patterns.push(form);
                     owners.push(Arc::clone(&name));
                 }
@@ -101,7 +101,7 @@ impl KnownSecretSearch {
     }
 
     /// The most bytes that one form takes in a text, including the line breaks that tools insert.
-    pub(super) const fn longest(&self) -> usize {
+    pub(super) const fn longest_form(&self) -> usize {
         if self.broken {
             MAX_SECRET_BYTES
         } else {
@@ -114,7 +114,7 @@ impl KnownSecretSearch {
     }
 
     /// Finds every occurrence of every form, even if its encoding is wrapped over lines.
-    pub(super) fn find(&self, text: &[u8], found: &mut Vec<SecretLeak>) {
+    pub(super) fn find_leaks(&self, text: &[u8], found: &mut Vec<SecretLeak>) {
         if self.broken && !text.is_empty() {
             found.push(SecretLeak {
                 kind: Kind::Known("unsearchable".into()),
@@ -124,7 +124,7 @@ impl KnownSecretSearch {
         }
         let Some(search) = &self.search else { return };
         for hit in search.find_overlapping_iter(text) {
-            found.extend(self.leak(hit.pattern().as_usize(), hit.start(), hit.end()));
+            found.extend(self.leak_at(hit.pattern().as_usize(), hit.start(), hit.end()));
         }
         if memchr(b'\n', text).is_some() {
             self.find_wrapped(search, text, found);
@@ -146,12 +146,12 @@ impl KnownSecretSearch {
             };
             let wrapped = last + 1 - start > hit.end() - hit.start();
             if wrapped && last + 1 - start <= MAX_SECRET_BYTES {
-                found.extend(self.leak(hit.pattern().as_usize(), start, last + 1));
+                found.extend(self.leak_at(hit.pattern().as_usize(), start, last + 1));
             }
         }
     }
 
-    fn leak(&self, pattern: usize, start: usize, end: usize) -> Option<SecretLeak> {
+    fn leak_at(&self, pattern: usize, start: usize, end: usize) -> Option<SecretLeak> {
         let kind = Kind::Known(Arc::clone(self.owners.get(pattern)?));
         Some(SecretLeak { kind, start, end })
     }
@@ -172,8 +172,8 @@ fn too_plain(value: &str) -> bool {
 }
 
 /// The value, or its parts: lines, and consecutive pieces of long ones.
-fn pieces(value: &str) -> Vec<&str> {
-    let value = cut(value, 0, MAX_VALUE_BYTES);
+fn value_pieces(value: &str) -> Vec<&str> {
+    let value = slice_from(value, 0, MAX_VALUE_BYTES);
     let mut parts = Vec::new();
     let trimmed = value.trim();
     if value.len() <= PIECE_BYTES {
@@ -184,7 +184,7 @@ fn pieces(value: &str) -> Vec<&str> {
     } else {
         let mut at = 0;
         while at < value.len() {
-            let piece = cut(value, at, PIECE_BYTES);
+            let piece = slice_from(value, at, PIECE_BYTES);
             if piece.is_empty() {
                 break;
             }
@@ -208,7 +208,7 @@ fn pieces(value: &str) -> Vec<&str> {
 }
 
 /// At most `len` bytes from `at`, cut at character boundaries.
-fn cut(text: &str, at: usize, len: usize) -> &str {
+fn slice_from(text: &str, at: usize, len: usize) -> &str {
     let end = (at..=text.len().min(at.saturating_add(len)))
         .rev()
         .find(|end| text.is_char_boundary(*end))
@@ -217,10 +217,10 @@ fn cut(text: &str, at: usize, len: usize) -> &str {
 }
 
 /// Every encoding of a value with at least [`MIN_FORM_BYTES`].
-fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
+fn encoded_forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     let mut forms = vec![value.as_bytes().to_vec()];
     for (plus, upper) in [(false, true), (false, false), (true, true), (true, false)] {
-        forms.push(percent(value, plus, upper));
+        forms.push(percent_encode(value, plus, upper));
     }
     forms.push(
         value
@@ -239,8 +239,8 @@ fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     forms.push(json.replace('/', "\\/").into_bytes());
     forms.push(json_inner(value, true).into_bytes());
     forms.push(json.into_bytes());
-    forms.push(hex(value, false));
-    forms.push(hex(value, true));
+    forms.push(encode_hex(value, false));
+    forms.push(encode_hex(value, true));
     for lead in 0..3 {
         let bytes: Zeroizing<Vec<u8>> =
             Zeroizing::new(std::iter::repeat_n(0, lead).chain(value.bytes()).collect());
@@ -249,7 +249,7 @@ fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
         for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
             let whole = Zeroizing::new(whole);
             let core = whole.get(from..to).unwrap_or_default();
-            forms.push(percent(core, false, true));
+            forms.push(percent_encode(core, false, true));
             forms.push(core.replace('/', "\\/").into_bytes());
             forms.push(core.as_bytes().to_vec());
         }
@@ -260,7 +260,7 @@ fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     forms.into_iter().map(Zeroizing::new).collect()
 }
 
-fn hex(value: &str, upper: bool) -> Vec<u8> {
+fn encode_hex(value: &str, upper: bool) -> Vec<u8> {
     let digit = |b: u8| {
         if upper {
             format!("{b:02X}")
@@ -272,7 +272,7 @@ fn hex(value: &str, upper: bool) -> Vec<u8> {
 }
 
 /// Percent-encoding of everything except RFC 3986's unreserved characters. `plus`: a space becomes `+`, as in forms.
-fn percent(value: &str, plus: bool, upper: bool) -> Vec<u8> {
+fn percent_encode(value: &str, plus: bool, upper: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() * 3);
     for byte in value.bytes() {
         match byte {
@@ -310,9 +310,9 @@ fn json_inner(value: &str, ascii: bool) -> String {
 
 #[cfg(test)]
 pub(super) fn forms_of(value: &str) -> Vec<Vec<u8>> {
-    pieces(value)
+    value_pieces(value)
         .into_iter()
-        .flat_map(forms)
+        .flat_map(encoded_forms)
         .map(|form| form.to_vec())
         .collect()
 }

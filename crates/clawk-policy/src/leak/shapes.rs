@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-use super::check::{CharacterSet, is_key, mixed, run, starts};
+use super::check::{CharacterSet, has_letters_and_digits, is_key, is_word_start, run};
 use super::special;
 use super::{Kind, SecretLeak};
 
@@ -34,16 +34,16 @@ struct CharacterRun {
     mixed: bool,
 }
 
-const fn exact(
+const fn exact_shape(
     kind: &'static str,
     anchors: &'static [&'static str],
     set: CharacterSet,
     len: usize,
 ) -> KeyShape {
-    between(kind, anchors, set, len, len)
+    ranged_shape(kind, anchors, set, len, len)
 }
 
-const fn between(
+const fn ranged_shape(
     kind: &'static str,
     anchors: &'static [&'static str],
     set: CharacterSet,
@@ -63,7 +63,7 @@ const fn between(
     }
 }
 
-const fn by(
+const fn checked_shape(
     kind: &'static str,
     anchors: &'static [&'static str],
     check: fn(&[u8], usize, usize) -> special::Span,
@@ -85,13 +85,13 @@ pub(super) const SHORT: usize = 512;
 const VAST: [&str; 4] = ["private-key", "putty-private-key", "jwt", "authorization-header"];
 
 pub(super) static SHAPES: &[KeyShape] = &[
-    exact(
+    exact_shape(
         "aws-access-key",
         &["AKIA", "ASIA", "ABIA", "ACCA"],
         CharacterSet::Base32,
         16,
     ),
-    by(
+    checked_shape(
         "aws-secret-key",
         &[
             "aws_secret_access_key",
@@ -104,23 +104,23 @@ pub(super) static SHAPES: &[KeyShape] = &[
         ],
         special::aws_secret,
     ),
-    exact("gcp-api-key", &["AIza"], CharacterSet::Url, 35),
-    between("gcp-oauth-token", &["ya29."], CharacterSet::Url, 40, LONG),
-    exact("gcp-client-secret", &["GOCSPX-"], CharacterSet::Url, 28),
-    exact(
+    exact_shape("gcp-api-key", &["AIza"], CharacterSet::Url, 35),
+    ranged_shape("gcp-oauth-token", &["ya29."], CharacterSet::Url, 40, LONG),
+    exact_shape("gcp-client-secret", &["GOCSPX-"], CharacterSet::Url, 28),
+    exact_shape(
         "github-token",
         &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"],
         CharacterSet::Alnum,
         36,
     ),
-    between(
+    ranged_shape(
         "github-fine-grained-token",
         &["github_pat_"],
         CharacterSet::Word,
         60,
         120,
     ),
-    between(
+    ranged_shape(
         "gitlab-token",
         &[
             "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "glsoat-",
@@ -130,7 +130,7 @@ pub(super) static SHAPES: &[KeyShape] = &[
         20,
         100,
     ),
-    between(
+    ranged_shape(
         "slack-token",
         &[
             "xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxo-", "xoxe-", "xoxe.",
@@ -139,61 +139,61 @@ pub(super) static SHAPES: &[KeyShape] = &[
         24,
         LONG,
     ),
-    between("slack-app-token", &["xapp-1-"], CharacterSet::Dash, 40, LONG),
-    by(
+    ranged_shape("slack-app-token", &["xapp-1-"], CharacterSet::Dash, 40, LONG),
+    checked_shape(
         "slack-webhook",
         &["hooks.slack.com/services/", "hooks.slack.com/workflows/"],
         special::path_key,
     ),
-    between(
+    ranged_shape(
         "stripe-key",
         &["sk_live_", "rk_live_", "sk_test_", "rk_test_", "sk_org_live_"],
         CharacterSet::Alnum,
         20,
         250,
     ),
-    between("stripe-webhook-secret", &["whsec_"], CharacterSet::Base64, 32, 80),
-    between(
+    ranged_shape("stripe-webhook-secret", &["whsec_"], CharacterSet::Base64, 32, 80),
+    ranged_shape(
         "openai-key",
         &["sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"],
         CharacterSet::Url,
         40,
         LONG,
     ),
-    by("openai-key", &["sk-"], special::openai_classic),
-    between("anthropic-key", &["sk-ant-"], CharacterSet::Url, 40, LONG),
-    exact("openrouter-key", &["sk-or-v1-"], CharacterSet::HexLower, 64),
-    between("huggingface-token", &["hf_"], CharacterSet::Alnum, 34, 40),
-    exact("huggingface-org-token", &["api_org_"], CharacterSet::Alnum, 34),
-    exact("npm-token", &["npm_"], CharacterSet::Alnum, 36),
-    between(
+    checked_shape("openai-key", &["sk-"], special::openai_classic),
+    ranged_shape("anthropic-key", &["sk-ant-"], CharacterSet::Url, 40, LONG),
+    exact_shape("openrouter-key", &["sk-or-v1-"], CharacterSet::HexLower, 64),
+    ranged_shape("huggingface-token", &["hf_"], CharacterSet::Alnum, 34, 40),
+    exact_shape("huggingface-org-token", &["api_org_"], CharacterSet::Alnum, 34),
+    exact_shape("npm-token", &["npm_"], CharacterSet::Alnum, 36),
+    ranged_shape(
         "pypi-token",
         &["pypi-AgEIcHlwaS5vcmc", "pypi-AgENdGVzdC5weXBpLm9yZw"],
         CharacterSet::Url,
         40,
         LONG,
     ),
-    by("sendgrid-key", &["SG."], special::sendgrid),
-    exact("twilio-key", &["SK"], CharacterSet::HexLower, 32),
-    by("telegram-bot-token", &[":AA"], special::telegram),
-    by(
+    checked_shape("sendgrid-key", &["SG."], special::sendgrid_span),
+    exact_shape("twilio-key", &["SK"], CharacterSet::HexLower, 32),
+    checked_shape("telegram-bot-token", &[":AA"], special::telegram_span),
+    checked_shape(
         "discord-bot-token",
         &["MT", "MD", "Mj", "Mz", "ND", "NT", "Nj", "Nz", "OD", "OT"],
-        special::discord,
+        special::discord_span,
     ),
-    by(
+    checked_shape(
         "discord-webhook",
         &["discord.com/api/webhooks/", "discordapp.com/api/webhooks/"],
         special::path_key,
     ),
-    by(
+    checked_shape(
         "private-key",
         &["-----BEGIN ", "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"],
-        special::pem,
+        special::pem_span,
     ),
-    by("putty-private-key", &["Private-Lines: "], special::putty),
-    by("jwt", &["eyJ"], special::jwt),
-    by(
+    checked_shape("putty-private-key", &["Private-Lines: "], special::putty_span),
+    checked_shape("jwt", &["eyJ"], special::jwt_span),
+    checked_shape(
         "database-url",
         &[
             "postgres://",
@@ -223,108 +223,108 @@ pub(super) static SHAPES: &[KeyShape] = &[
         ],
         special::url_password,
     ),
-    by(
+    checked_shape(
         "azure-storage-key",
         &["AccountKey=", "SharedAccessKey="],
         special::azure_storage,
     ),
-    by("azure-sas-signature", &["sig="], special::azure_sas),
-    by("azure-client-secret", &["7Q~", "8Q~"], special::azure_client),
-    exact(
+    checked_shape("azure-sas-signature", &["sig="], special::azure_sas),
+    checked_shape("azure-client-secret", &["7Q~", "8Q~"], special::azure_client),
+    exact_shape(
         "digitalocean-token",
         &["dop_v1_", "doo_v1_", "dor_v1_"],
         CharacterSet::HexLower,
         64,
     ),
-    exact("age-secret-key", &["AGE-SECRET-KEY-1"], CharacterSet::Upper, 58),
-    exact("mailgun-key", &["key-"], CharacterSet::HexLower, 32),
-    by("mailchimp-key", &["-us"], special::mailchimp),
-    exact(
+    exact_shape("age-secret-key", &["AGE-SECRET-KEY-1"], CharacterSet::Upper, 58),
+    exact_shape("mailgun-key", &["key-"], CharacterSet::HexLower, 32),
+    checked_shape("mailchimp-key", &["-us"], special::mailchimp_span),
+    exact_shape(
         "shopify-token",
         &["shpat_", "shpss_", "shpca_", "shppa_"],
         CharacterSet::HexLower,
         32,
     ),
-    between("square-token", &["sq0atp-", "sq0csp-"], CharacterSet::Url, 22, 43),
-    exact(
+    ranged_shape("square-token", &["sq0atp-", "sq0csp-"], CharacterSet::Url, 22, 43),
+    exact_shape(
         "newrelic-key",
         &["NRAK-", "NRII-", "NRBR-"],
         CharacterSet::Upper,
         27,
     ),
-    between(
+    ranged_shape(
         "grafana-token",
         &["glsa_", "glc_ey"],
         CharacterSet::Word,
         40,
         LONG,
     ),
-    between(
+    ranged_shape(
         "vault-token",
         &["hvs.", "hvb.", "hvr."],
         CharacterSet::Url,
         24,
         LONG,
     ),
-    by("terraform-token", &[".atlasv1."], special::terraform),
-    exact("linear-key", &["lin_api_", "lin_oauth_"], CharacterSet::Alnum, 40),
-    between("notion-token", &["ntn_"], CharacterSet::Alnum, 40, 60),
-    exact("figma-token", &["figd_", "figo_"], CharacterSet::Url, 40),
-    by("airtable-token", &["pat"], special::airtable),
-    by("postman-key", &["PMAK-"], special::postman),
-    between(
+    checked_shape("terraform-token", &[".atlasv1."], special::terraform_span),
+    exact_shape("linear-key", &["lin_api_", "lin_oauth_"], CharacterSet::Alnum, 40),
+    ranged_shape("notion-token", &["ntn_"], CharacterSet::Alnum, 40, 60),
+    exact_shape("figma-token", &["figd_", "figo_"], CharacterSet::Url, 40),
+    checked_shape("airtable-token", &["pat"], special::airtable_span),
+    checked_shape("postman-key", &["PMAK-"], special::postman_span),
+    ranged_shape(
         "docker-token",
         &["dckr_pat_", "dckr_oat_"],
         CharacterSet::Url,
         27,
         40,
     ),
-    exact("databricks-token", &["dapi"], CharacterSet::HexLower, 32),
-    between(
+    exact_shape("databricks-token", &["dapi"], CharacterSet::HexLower, 32),
+    ranged_shape(
         "doppler-token",
         &["dp.pt.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."],
         CharacterSet::Alnum,
         40,
         44,
     ),
-    between("heroku-key", &["HRKU-"], CharacterSet::Url, 36, 70),
-    exact("rubygems-key", &["rubygems_"], CharacterSet::HexLower, 48),
-    exact("groq-key", &["gsk_"], CharacterSet::Alnum, 52),
-    exact("replicate-token", &["r8_"], CharacterSet::Alnum, 37),
-    exact("perplexity-key", &["pplx-"], CharacterSet::Alnum, 48),
-    exact("xai-key", &["xai-"], CharacterSet::Alnum, 80),
-    between(
+    ranged_shape("heroku-key", &["HRKU-"], CharacterSet::Url, 36, 70),
+    exact_shape("rubygems-key", &["rubygems_"], CharacterSet::HexLower, 48),
+    exact_shape("groq-key", &["gsk_"], CharacterSet::Alnum, 52),
+    exact_shape("replicate-token", &["r8_"], CharacterSet::Alnum, 37),
+    exact_shape("perplexity-key", &["pplx-"], CharacterSet::Alnum, 48),
+    exact_shape("xai-key", &["xai-"], CharacterSet::Alnum, 80),
+    ranged_shape(
         "sentry-token",
         &["sntryu_", "sntrys_"],
         CharacterSet::Base64,
         64,
         LONG,
     ),
-    exact("cargo-token", &["cio"], CharacterSet::Alnum, 32),
-    exact("brevo-key", &["xkeysib-"], CharacterSet::Dash, 81),
-    between("pulumi-token", &["pul-"], CharacterSet::HexLower, 40, 40),
-    between(
+    exact_shape("cargo-token", &["cio"], CharacterSet::Alnum, 32),
+    exact_shape("brevo-key", &["xkeysib-"], CharacterSet::Dash, 81),
+    ranged_shape("pulumi-token", &["pul-"], CharacterSet::HexLower, 40, 40),
+    ranged_shape(
         "tailscale-key",
         &["tskey-auth-", "tskey-api-", "tskey-client-"],
         CharacterSet::Dash,
         20,
         80,
     ),
-    between(
+    ranged_shape(
         "fly-token",
         &["FlyV1 fm2_", "fm2_lJPE"],
         CharacterSet::Base64,
         60,
         LONG,
     ),
-    between(
+    ranged_shape(
         "supabase-key",
         &["sb_secret_", "sbp_"],
         CharacterSet::Word,
         30,
         60,
     ),
-    by(
+    checked_shape(
         "authorization-header",
         &[
             "authorization:",
@@ -334,7 +334,7 @@ pub(super) static SHAPES: &[KeyShape] = &[
             "\"Authorization\"",
             "'Authorization'",
         ],
-        special::authorization,
+        special::authorization_span,
     ),
 ];
 
@@ -360,19 +360,19 @@ static VAST_ANCHORS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
 });
 
 /// Where the first key of a long kind may begin.
-pub(super) fn vast(text: &[u8]) -> Option<usize> {
+pub(super) fn find_long_key(text: &[u8]) -> Option<usize> {
     VAST_ANCHORS.as_ref()?.find(text).map(|hit| hit.start())
 }
 
 /// The number of key kinds.
-pub(super) fn count() -> usize {
+pub(super) fn kind_count() -> usize {
     let mut kinds: Vec<&str> = SHAPES.iter().map(|shape| shape.kind).collect();
     kinds.dedup();
     kinds.len()
 }
 
 /// Finds every key in a text.
-pub(super) fn find(text: &[u8], found: &mut Vec<SecretLeak>) {
+pub(super) fn find_keys(text: &[u8], found: &mut Vec<SecretLeak>) {
     let (Some(search), owners) = &*ANCHORS else { return };
     for hit in search.find_overlapping_iter(text) {
         let shape = owners
@@ -380,7 +380,7 @@ pub(super) fn find(text: &[u8], found: &mut Vec<SecretLeak>) {
             .and_then(|at| SHAPES.get(*at));
         let Some(shape) = shape else { continue };
         let place = match &shape.check {
-            KeyShapeCheck::Run(wanted) => wanted.check(text, hit.start(), hit.end()),
+            KeyShapeCheck::Run(wanted) => wanted.check_run(text, hit.start(), hit.end()),
             KeyShapeCheck::By(check) => check(text, hit.start(), hit.end()),
         };
         if let Some((start, end)) = place {
@@ -394,8 +394,8 @@ pub(super) fn find(text: &[u8], found: &mut Vec<SecretLeak>) {
 }
 
 impl CharacterRun {
-    fn check(&self, text: &[u8], start: usize, from: usize) -> Option<(usize, usize)> {
-        if self.edge && !starts(text, start) {
+    fn check_run(&self, text: &[u8], start: usize, from: usize) -> Option<(usize, usize)> {
+        if self.edge && !is_word_start(text, start) {
             return None;
         }
         let end = run(text, from, self.max, self.set);
@@ -408,11 +408,12 @@ impl CharacterRun {
                 .take_while(|byte| matches!(byte, b'.' | b'-'))
                 .count();
         let body = body.get(..kept)?;
-        let fits = (self.min..=self.max).contains(&body.len()) && (!self.mixed || mixed(body));
+        let fits =
+            (self.min..=self.max).contains(&body.len()) && (!self.mixed || has_letters_and_digits(body));
         // A letter after a token of fixed length: the text is longer, so it is not a token.
         let goes_on = text
             .get(from + kept)
-            .is_some_and(|byte| CharacterSet::Word.has(*byte));
+            .is_some_and(|byte| CharacterSet::Word.contains(*byte));
         (fits && !goes_on && is_key(body, self.set)).then_some((start, from + kept))
     }
 }

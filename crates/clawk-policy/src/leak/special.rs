@@ -5,7 +5,8 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 use super::MAX_SECRET_BYTES;
 use super::check::{
-    CharacterSet, contains, disorder, is_key, is_placeholder, mixed, run, run_back, starts, three_classes,
+    CharacterSet, byte_entropy, contains_word, has_letters_and_digits, is_key, is_placeholder, is_word_start,
+    run, run_back, three_classes,
 };
 
 /// The first byte and the byte after the last one.
@@ -29,7 +30,7 @@ fn value_start(text: &[u8], from: usize) -> usize {
 }
 
 /// Matches exactly `len` of these characters and no more.
-fn exactly(text: &[u8], from: usize, len: usize, set: CharacterSet) -> Option<usize> {
+fn exact_run(text: &[u8], from: usize, len: usize, set: CharacterSet) -> Option<usize> {
     let end = run(text, from, len, set);
     (end - from == len).then_some(end)
 }
@@ -40,14 +41,15 @@ pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Span {
     if from == end {
         return None;
     }
-    let to = exactly(text, from, 40, CharacterSet::Base64)?;
+    let to = exact_run(text, from, 40, CharacterSet::Base64)?;
     let body = text.get(from..to)?;
-    (is_key(body, CharacterSet::Base64) && disorder(body) > 3.8 && mixed(body)).then_some((from, to))
+    (is_key(body, CharacterSet::Base64) && byte_entropy(body) > 3.8 && has_letters_and_digits(body))
+        .then_some((from, to))
 }
 
 /// The path of a webhook: at least 40 characters, with upper case, lower case and digits.
 pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
-    let path = |byte: &u8| CharacterSet::Url.has(*byte) || *byte == b'/';
+    let path = |byte: &u8| CharacterSet::Url.contains(*byte) || *byte == b'/';
     let rest = text.get(end..)?;
     let body: &[u8] = rest.get(..rest.iter().take(300).take_while(|byte| path(byte)).count())?;
     let last = body.rsplit(|byte| *byte == b'/').next()?;
@@ -57,27 +59,28 @@ pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
 
 /// `sk-` and 48 letters and digits: the old format, or with a project marker inside.
 pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Span {
-    if !starts(text, start) {
+    if !is_word_start(text, start) {
         return None;
     }
     let to = run(text, end, 60, CharacterSet::Alnum);
     let body = text.get(end..to)?;
-    let fits = (body.len() == 48 || body.len() == 32 || contains(body, b"T3BlbkFJ")) && mixed(body);
-    let goes_on = text.get(to).is_some_and(|byte| CharacterSet::Url.has(*byte));
+    let fits = (body.len() == 48 || body.len() == 32 || contains_word(body, b"T3BlbkFJ"))
+        && has_letters_and_digits(body);
+    let goes_on = text.get(to).is_some_and(|byte| CharacterSet::Url.contains(*byte));
     (fits && !goes_on && is_key(body, CharacterSet::Alnum)).then_some((start, to))
 }
 
 /// `SG.`, 22 characters, `.`, 43 characters.
-pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Span {
-    let dot = exactly(text, end, 22, CharacterSet::Url)?;
+pub(super) fn sendgrid_span(text: &[u8], start: usize, end: usize) -> Span {
+    let dot = exact_run(text, end, 22, CharacterSet::Url)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
-    let to = exactly(text, dot + 1, 43, CharacterSet::Url)?;
+    let to = exact_run(text, dot + 1, 43, CharacterSet::Url)?;
     let body = text.get(end..to)?;
-    (starts(text, start) && is_key(body, CharacterSet::Url)).then_some((start, to))
+    (is_word_start(text, start) && is_key(body, CharacterSet::Url)).then_some((start, to))
 }
 
 /// Eight to ten digits, `:AA`, and 33 more characters.
-pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
+pub(super) fn telegram_span(text: &[u8], start: usize, _end: usize) -> Span {
     let before = text.get(..start)?;
     let digits = before
         .iter()
@@ -87,16 +90,17 @@ pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
         .count();
     let from = start - digits;
     let fits = (8..=10).contains(&digits);
-    let to = exactly(text, start + 1, 35, CharacterSet::Url)?;
+    let to = exact_run(text, start + 1, 35, CharacterSet::Url)?;
     let body = text.get(start + 3..to)?;
-    let named = starts(text, from) || text.get(..from)?.ends_with(b"bot");
+    let named = is_word_start(text, from) || text.get(..from)?.ends_with(b"bot");
     (fits && named && is_key(body, CharacterSet::Url)).then_some((from, to))
 }
 
 /// A user's number in base64, then six, then at least twenty-seven characters.
-pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
+pub(super) fn discord_span(text: &[u8], start: usize, _end: usize) -> Span {
     let first = run(text, start, 30, CharacterSet::Url);
-    if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !starts(text, start) {
+    if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !is_word_start(text, start)
+    {
         return None;
     }
     let id = STANDARD_NO_PAD.decode(text.get(start..first)?).ok()?; // silent-ok: not base64 is no token
@@ -112,7 +116,7 @@ pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
 }
 
 /// A private key's block, to its end line or to the end of its base64 body.
-pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
+pub(super) fn pem_span(text: &[u8], start: usize, end: usize) -> Span {
     let rest = text.get(start..)?;
     let rest = rest.get(..rest.len().min(MAX_SECRET_BYTES))?;
     let title = text.get(end..)?.get(..40.min(text.len() - end))?;
@@ -127,11 +131,11 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     let inside = body.get(..stop.unwrap_or_else(|| pem_run(body)))?;
     // Escaped line ends and header lines are not part of the key.
     let letters = inside
-        .split(|byte| !CharacterSet::Base64.has(*byte))
+        .split(|byte| !CharacterSet::Base64.contains(*byte))
         .filter(|part| part.len() >= 16);
     let key: Vec<u8> = letters.flatten().copied().collect();
     if key.len() < 40
-        || disorder(&key) < 4.0
+        || byte_entropy(&key) < 4.0
         || is_placeholder(key.get(..key.len().min(24)).unwrap_or_default())
     {
         return None;
@@ -151,7 +155,7 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
 /// The length of a key's body without an end line.
 fn pem_run(body: &[u8]) -> usize {
     let inside = |byte: &u8| {
-        CharacterSet::Base64.has(*byte)
+        CharacterSet::Base64.contains(*byte)
             || matches!(
                 byte,
                 b'\n' | b'\r' | b' ' | b'\\' | b'-' | b':' | b',' | b'"' | b'|'
@@ -161,21 +165,21 @@ fn pem_run(body: &[u8]) -> usize {
 }
 
 /// `Private-Lines: 14`, then lines of base64.
-pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Span {
+pub(super) fn putty_span(text: &[u8], start: usize, end: usize) -> Span {
     let digits = run(text, end, 3, CharacterSet::Upper);
     let rest = text.get(digits..)?;
     let body = rest
         .iter()
         .take(8192)
-        .take_while(|byte| CharacterSet::Base64.has(**byte) || matches!(byte, b'\n' | b'\r'))
+        .take_while(|byte| CharacterSet::Base64.contains(**byte) || matches!(byte, b'\n' | b'\r'))
         .count();
     let key = rest.get(..body)?;
-    (body >= 64 && disorder(key) > 4.0).then_some((start, digits + body))
+    (body >= 64 && byte_entropy(key) > 4.0).then_some((start, digits + body))
 }
 
 /// A token of three parts; the first one is an object that names an algorithm.
-pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
-    if !starts(text, start) {
+pub(super) fn jwt_span(text: &[u8], start: usize, _end: usize) -> Span {
+    if !is_word_start(text, start) {
         return None;
     }
     let first = run(text, start, 2048, CharacterSet::Url);
@@ -191,12 +195,12 @@ pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
             .ok()
     }; // silent-ok: not base64 is no token
     let (header, claims) = (part(start, first)?, part(first + 1, second)?);
-    let real = header.starts_with(b"{") && contains(&header, b"\"alg\"");
+    let real = header.starts_with(b"{") && contains_word(&header, b"\"alg\"");
     // The sample token of many documentation pages, and similar ones.
     let shown = [&b"1234567890"[..], b"John Doe", b"example", b"\"foo\"", b"hello"];
     let signature = text.get(second + 1..to)?;
-    let example = shown.iter().any(|word| contains(&claims, word)) || is_placeholder(signature);
-    (real && !example && disorder(signature) > 3.0).then_some((start, to))
+    let example = shown.iter().any(|word| contains_word(&claims, word)) || is_placeholder(signature);
+    (real && !example && byte_entropy(signature) > 3.0).then_some((start, to))
 }
 
 /// Common example passwords.
@@ -257,9 +261,9 @@ pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
         || password.iter().any(templated)
         || (password.first() == Some(&b'%') && !password.get(1).is_some_and(u8::is_ascii_hexdigit))
         || lower == user.to_ascii_lowercase()
-        || COMMON.iter().any(|word| contains(&lower, word))
+        || COMMON.iter().any(|word| contains_word(&lower, word))
         || is_placeholder(password)
-        || disorder(password) < 2.5
+        || byte_entropy(password) < 2.5
         || host.is_empty();
     // Examples use plain words; a real password has a digit or a sign.
     let chosen = password
@@ -289,7 +293,7 @@ pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Span {
 
 /// Three characters, `8Q~`, and 31 to 34 more.
 pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
-    let secret = |byte: &u8| CharacterSet::Dotted.has(*byte) || *byte == b'~';
+    let secret = |byte: &u8| CharacterSet::Dotted.contains(*byte) || *byte == b'~';
     let from = start.checked_sub(3)?;
     let rest = text.get(end..)?;
     let to = end + rest.iter().take(40).take_while(|byte| secret(byte)).count();
@@ -299,7 +303,7 @@ pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
 }
 
 /// 14 characters, `.atlasv1.`, and at least 60 more.
-pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
+pub(super) fn terraform_span(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 14, CharacterSet::Alnum);
     let to = run(text, end, 80, CharacterSet::Url);
     let body = text.get(end..to)?;
@@ -308,33 +312,34 @@ pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
 }
 
 /// 32 hex digits, `-us`, and the data centre.
-pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Span {
+pub(super) fn mailchimp_span(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 33, CharacterSet::HexLower);
     let to = run(text, end, 3, CharacterSet::Upper);
     let body = text.get(from..start)?;
     let centre = text.get(end..to)?;
     let fits = body.len() == 32 && (1..=2).contains(&centre.len()) && centre.iter().all(u8::is_ascii_digit);
-    (fits && starts(text, from) && is_key(body, CharacterSet::HexLower)).then_some((from, to))
+    (fits && is_word_start(text, from) && is_key(body, CharacterSet::HexLower)).then_some((from, to))
 }
 
 /// `pat`, 14 characters, `.`, 64 hex digits.
-pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Span {
-    let dot = exactly(text, end, 14, CharacterSet::Alnum)?;
+pub(super) fn airtable_span(text: &[u8], start: usize, end: usize) -> Span {
+    let dot = exact_run(text, end, 14, CharacterSet::Alnum)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
-    let to = exactly(text, dot + 1, 64, CharacterSet::HexLower)?;
-    (starts(text, start) && is_key(text.get(dot + 1..to)?, CharacterSet::HexLower)).then_some((start, to))
+    let to = exact_run(text, dot + 1, 64, CharacterSet::HexLower)?;
+    (is_word_start(text, start) && is_key(text.get(dot + 1..to)?, CharacterSet::HexLower))
+        .then_some((start, to))
 }
 
 /// `PMAK-`, 24 hex digits, `-`, 34 hex digits.
-pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Span {
-    let dash = exactly(text, end, 24, CharacterSet::HexLower)?;
+pub(super) fn postman_span(text: &[u8], start: usize, end: usize) -> Span {
+    let dash = exact_run(text, end, 24, CharacterSet::HexLower)?;
     (text.get(dash) == Some(&b'-')).then_some(())?;
-    let to = exactly(text, dash + 1, 34, CharacterSet::HexLower)?;
+    let to = exact_run(text, dash + 1, 34, CharacterSet::HexLower)?;
     is_key(text.get(dash + 1..to)?, CharacterSet::HexLower).then_some((start, to))
 }
 
 /// The opaque credential in a header: `Bearer`, `Basic`, `token`.
-pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
+pub(super) fn authorization_span(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
     let word = run(text, from, 8, CharacterSet::Alnum);
     let scheme = text.get(from..word)?.to_ascii_lowercase();
@@ -345,7 +350,8 @@ pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
     }
     let from = word + 1;
     let rest = text.get(from..)?;
-    let credential = |byte: &u8| CharacterSet::Base64.has(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let credential =
+        |byte: &u8| CharacterSet::Base64.contains(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let to = from + rest.iter().take(2048).take_while(|byte| credential(byte)).count();
     let body = text.get(from..to)?;
     if scheme == b"basic" {
@@ -354,10 +360,13 @@ pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
         let colon = pair.iter().position(|byte| *byte == b':')?;
         let password = pair.get(colon + 1..)?.to_ascii_lowercase();
         let plain = password.len() < 8
-            || COMMON.iter().any(|word| contains(&password, word))
+            || COMMON.iter().any(|word| contains_word(&password, word))
             || is_placeholder(&password);
         return (!plain).then_some((from, to));
     }
-    (body.len() >= 20 && mixed(body) && is_key(body, CharacterSet::Dotted) && disorder(body) > 3.4)
+    (body.len() >= 20
+        && has_letters_and_digits(body)
+        && is_key(body, CharacterSet::Dotted)
+        && byte_entropy(body) > 3.4)
         .then_some((from, to))
 }

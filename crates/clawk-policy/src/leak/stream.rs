@@ -5,7 +5,7 @@ use super::{LOOK_BEHIND, LeakTally, MAX_SECRET_BYTES, Scanner, SecretLeak, joine
 /// Redacts a stream of bytes. It holds back about 500 bytes, or the longest known value plus a little. While the buffer may contain
 /// the beginning of a long secret (a key block, a token of three parts), it holds back up to [`MAX_SECRET_BYTES`].
 ///
-/// To block instead of redacting, check [`found`](Self::found) after each piece: no part of a secret has been released by then.
+/// To block instead of redacting, check [`leaks_found`](Self::leaks_found) after each piece: no part of a secret has been released by then.
 #[derive(Debug)]
 pub struct LeakRedactingStream {
     scanner: Scanner,
@@ -29,7 +29,7 @@ impl LeakRedactingStream {
             buffer: Vec::new(),
             left: 0,
             open: None,
-            tally: empty(),
+            tally: empty_tally(),
         }
     }
 
@@ -46,22 +46,22 @@ impl LeakRedactingStream {
         if until <= self.left {
             return Vec::new();
         }
-        self.emit(until)
+        self.emit_until(until)
     }
 
     /// Ends the stream. Returns the remaining bytes.
     #[must_use]
     pub fn finish(&mut self) -> Vec<u8> {
-        self.emit(self.buffer.len())
+        self.emit_until(self.buffer.len())
     }
 
     /// The secrets found so far in the stream.
     #[must_use]
-    pub const fn found(&self) -> &LeakTally {
+    pub const fn leaks_found(&self) -> &LeakTally {
         &self.tally
     }
 
-    fn emit(&mut self, until: usize) -> Vec<u8> {
+    fn emit_until(&mut self, until: usize) -> Vec<u8> {
         let mut candidates = self.scanner.candidates(&self.buffer);
         candidates.retain(|leak| leak.start >= self.left && leak.start < until);
         let mut out = Vec::with_capacity(until - self.left);
@@ -89,6 +89,6 @@ impl LeakRedactingStream {
     }
 }
 
-const fn empty() -> LeakTally {
+const fn empty_tally() -> LeakTally {
     LeakTally(std::collections::BTreeMap::new())
 }

@@ -75,8 +75,8 @@ pub struct NamedPaths {
 
 /// Collects the arguments that are paths, without resolving them. For callers that must access the files.
 #[must_use]
-pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPaths {
-    let found = PathCollector::of(arguments, schema);
+pub fn named_paths(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPaths {
+    let found = PathCollector::from_arguments(arguments, schema);
     NamedPaths {
         workdirs: found.workdirs,
         paths: found.paths,
@@ -84,8 +84,11 @@ pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPat
 }
 
 /// JSON pointer and text of every argument that is a path, including the call's own working directory.
-pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
-    let mut found = PathCollector::of(arguments, schema);
+pub(crate) fn path_arguments(
+    arguments: &Map<String, Value>,
+    schema: Option<&Value>,
+) -> Vec<(String, String)> {
+    let mut found = PathCollector::from_arguments(arguments, schema);
     found.workdirs.append(&mut found.paths);
     found.workdirs
 }
@@ -103,13 +106,13 @@ pub(super) struct PathCollector {
 }
 
 impl PathCollector {
-    pub(super) fn of(arguments: &Map<String, Value>, schema: Option<&Value>) -> Self {
+    pub(super) fn from_arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Self {
         let mut found = Self::default();
-        found.object(arguments, schema, &mut String::new(), 0);
+        found.collect_object(arguments, schema, &mut String::new(), 0);
         found
     }
 
-    fn guess(&mut self, text: &str) {
+    fn add_guess(&mut self, text: &str) {
         if text.is_empty() || text.len() > MAX_PATH_BYTES || text.contains('\0') {
             return;
         }
@@ -120,7 +123,7 @@ impl PathCollector {
         }
     }
 
-    fn object(
+    fn collect_object(
         &mut self,
         map: &Map<String, Value>,
         schema: Option<&Value>,
@@ -131,7 +134,7 @@ impl PathCollector {
             let length = pointer.len();
             pointer.push('/');
             pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
-            let folded = fold(key);
+            let folded = fold_key(key);
             match value {
                 Value::String(text) if depth == 0 && WORKDIRS.contains(&folded.as_str()) => {
                     self.workdirs.push((pointer.clone(), text.clone()));
@@ -139,14 +142,14 @@ impl PathCollector {
                 _ => {
                     let named =
                         is_path_name(&folded) || schema.is_some_and(|schema| has_path_format(schema, key));
-                    self.value(value, named, pointer, depth + 1);
+                    self.collect_value(value, named, pointer, depth + 1);
                 }
             }
             pointer.truncate(length);
         }
     }
 
-    fn value(&mut self, value: &Value, named: bool, pointer: &mut String, depth: usize) {
+    fn collect_value(&mut self, value: &Value, named: bool, pointer: &mut String, depth: usize) {
         match value {
             _ if depth > MAX_DEPTH => {
                 self.refused
@@ -159,19 +162,19 @@ impl PathCollector {
                 for (at, item) in items.iter().enumerate() {
                     let length = pointer.len();
                     pointer.push_str(&format!("/{at}"));
-                    self.value(item, named, pointer, depth + 1);
+                    self.collect_value(item, named, pointer, depth + 1);
                     pointer.truncate(length);
                 }
             }
-            Value::Object(map) => self.object(map, None, pointer, depth),
-            Value::String(text) => self.guess(text),
+            Value::Object(map) => self.collect_object(map, None, pointer, depth),
+            Value::String(text) => self.add_guess(text),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 }
 
 /// The key in lower case, without `_` and `-`.
-fn fold(key: &str) -> String {
+fn fold_key(key: &str) -> String {
     key.chars()
         .filter(|c| !matches!(c, '_' | '-'))
         .map(|c| c.to_ascii_lowercase())

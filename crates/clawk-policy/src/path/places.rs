@@ -29,13 +29,13 @@ pub struct RootPlace {
 pub struct RealLocations {
     /// By path, as [`wanted`](super::wanted) returns it.
     pub paths: BTreeMap<PathBuf, RealLocation>,
-    /// By root, as [`Engine::roots`](crate::Engine::roots) returns it.
+    /// By root, as [`Engine::path_rule_roots`](crate::Engine::path_rule_roots) returns it.
     pub roots: BTreeMap<PathBuf, RootPlace>,
 }
 
 impl RealLocations {
     /// The location of a path. A root's location counts too.
-    pub(super) fn of(&self, path: &Path) -> Option<RealLocation> {
+    pub(super) fn location_of(&self, path: &Path) -> Option<RealLocation> {
         let root = || {
             self.roots.get(path).map(|root| RealLocation {
                 at: vec![root.now.clone()],
@@ -65,7 +65,7 @@ impl RuleRoots {
             let known = |places| {
                 named
                     .iter()
-                    .filter_map(move |root| RealLocations::root(places, root))
+                    .filter_map(move |root| RealLocations::root_place(places, root))
             };
             places.into_iter().flat_map(known)
         };
@@ -78,33 +78,33 @@ impl RuleRoots {
         }
     }
 
-    pub(super) const fn looked(&self) -> bool {
+    pub(super) const fn is_looked_up(&self) -> bool {
         self.looked
     }
 
     /// Whether a path is inside a root, by its text.
     pub(super) fn name(&self, path: &Path) -> bool {
-        within(path, &self.named)
+        is_within(path, &self.named)
     }
 
     /// Whether a location is inside one of the roots, as they were when the agent started.
-    pub(super) fn place(&self, path: &Path) -> bool {
-        within(path, &self.then)
+    pub(super) fn contains_place(&self, path: &Path) -> bool {
+        is_within(path, &self.then)
     }
 
     /// Whether a path or location is inside a root, by any of the root's names.
-    pub(super) fn touches(&self, path: &Path) -> bool {
-        within(path, &self.named) || within(path, &self.then) || within(path, &self.now)
+    pub(super) fn touches_path(&self, path: &Path) -> bool {
+        is_within(path, &self.named) || is_within(path, &self.then) || is_within(path, &self.now)
     }
 }
 
 impl RealLocations {
-    fn root(&self, root: &Path) -> Option<&RootPlace> {
+    fn root_place(&self, root: &Path) -> Option<&RootPlace> {
         self.roots.get(root)
     }
 }
 
 /// `Path::starts_with` compares whole components, so `/workspace-2` is not inside `/workspace`.
-fn within(path: &Path, roots: &[PathBuf]) -> bool {
+fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }

@@ -156,7 +156,7 @@ proptest! {
             let layers = PolicyLayers { autonomy: scene.situation.autonomy, named: &named };
             let account = layers.explain(&engine, subject);
             prop_assert_eq!(&account.verdict, &layers.decide(&engine, subject));
-            let decided = account.decided().expect("a layer");
+            let decided = account.deciding_layer().expect("a layer");
             prop_assert_eq!(decided.verdict.effect, account.verdict.effect);
             prop_assert_eq!(&decided.verdict.rule_id, &account.verdict.rule_id);
             if !engine.arguments_matter(subject) {
@@ -173,15 +173,15 @@ proptest! {
     fn every_smallest_change_turns_the_verdict(scene in scenes()) {
         scene.with(|subject| {
             let now = outcome(&scene.situation, subject);
-            let changes = scene.situation.changes(subject);
+            let changes = scene.situation.smallest_changes(subject);
             for change in &changes {
                 prop_assert_ne!(change.outcome, now);
-                let then = scene.situation.clone().after(&change.edits);
+                let then = scene.situation.clone().with_edits(&change.edits);
                 prop_assert_eq!(outcome(&then, subject), change.outcome, "{:?}", change);
                 // Smallest: no single edit of it is enough by itself, unless it is the only one.
                 if change.edits.len() > 1 && !change.edits.iter().any(|edit| matches!(edit, VerdictEdit::Argument { .. })) {
                     for edit in &change.edits {
-                        let then = scene.situation.clone().after(std::slice::from_ref(edit));
+                        let then = scene.situation.clone().with_edits(std::slice::from_ref(edit));
                         prop_assert_ne!(outcome(&then, subject), change.outcome, "{:?}", change);
                     }
                 }
@@ -214,7 +214,7 @@ fn what_touches_least_comes_first() {
         },
     };
     let texts: Vec<String> = scene
-        .with(|subject| scene.situation.changes(subject))
+        .with(|subject| scene.situation.smallest_changes(subject))
         .iter()
         .map(|change| format!("{}: {}", change.outcome.name(), change.edits[0]))
         .collect();
@@ -251,9 +251,12 @@ fn layers_may_each_need_an_edit() {
             named: &["deny-all"],
         };
         let account = layers.explain(&engine, subject);
-        assert_eq!(account.decided().map(|said| said.layer), Some(PolicyLayer::Rules));
+        assert_eq!(
+            account.deciding_layer().map(|said| said.layer),
+            Some(PolicyLayer::Rules)
+        );
     });
-    let changes = scene.with(|subject| scene.situation.changes(subject));
+    let changes = scene.with(|subject| scene.situation.smallest_changes(subject));
     let to = |wanted| {
         changes
             .iter()

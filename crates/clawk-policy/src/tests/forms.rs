@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::{Engine, PolicySubject, UsageView};
 use crate::source::{CompileError, WarningKind};
-use crate::verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};
+use crate::verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy_verdict};
 
 fn policy(name: &str, rules: &Value) -> model::Policy {
     serde_json::from_value(json!({"name": name, "rules": rules})).expect("a policy")
@@ -408,10 +408,14 @@ fn r13_autonomy() {
         (Autonomous, true, Effect::Allow),
         (Autonomous, false, Effect::Allow),
     ] {
-        assert_eq!(autonomy(level, read_only).effect, effect, "{level:?} {read_only}");
+        assert_eq!(
+            autonomy_verdict(level, read_only).effect,
+            effect,
+            "{level:?} {read_only}"
+        );
     }
     assert!(
-        autonomy(Observer, true)
+        autonomy_verdict(Observer, true)
             .reason
             .is_some_and(|reason| reason.contains("observer"))
     );
@@ -663,7 +667,7 @@ fn ten_thousand_rules_are_indexed() {
     ] {
         assert_eq!(decide(&engine, &call).rule_id.as_deref(), Some(id));
         decide_with(&call, |subject| {
-            engine.index().first(subject, |_| {
+            engine.index().first_match(subject, |_| {
                 asked.set(asked.get() + 1);
                 false
             })
@@ -719,7 +723,7 @@ fn what_readers_may_not_see_is_closed_to_everybody() {
     ]);
     let engine = engine(&rules);
     let closed = |call: Value| {
-        let closed = decide_with(&call, |subject| engine.closed(subject, &[]));
+        let closed = decide_with(&call, |subject| engine.hidden_roots(subject, &[]));
         let names = |roots: std::collections::BTreeSet<std::path::PathBuf>| {
             let below = |root: &std::path::PathBuf| {
                 let below = root.strip_prefix("/workspace").expect("relative");

@@ -313,7 +313,7 @@ proptest! {
         let (ours, theirs) = (NamePattern::new(&ours), NamePattern::new(&theirs));
         for name in &names {
             prop_assert_eq!(ours.matches(name), fits(&chars(ours.text()), &chars(name)));
-            if ours.covers(Some(&theirs)) && theirs.matches(name) {
+            if ours.covers_pattern(Some(&theirs)) && theirs.matches(name) {
                 prop_assert!(ours.matches(name), "{:?} {:?} {}", ours, theirs, name);
             }
         }

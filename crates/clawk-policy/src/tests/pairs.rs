@@ -291,7 +291,7 @@ fn check(engine: &Engine, named: &[&str], pair: &Pair<'_>) -> VerdictOutcome {
     assert_eq!(outcome, read(pair), "{:?} {:?}", pair.policies, pair.named);
     let account = layers.explain(engine, &subject);
     assert_eq!(account.verdict, decided);
-    let said = account.decided().unwrap();
+    let said = account.deciding_layer().unwrap();
     assert_eq!(VerdictOutcome::from(said.verdict.effect), outcome);
     // Each rule that is passed over is passed over by the reader, too, and the last one told decides.
     for said in &account.layers {
@@ -344,12 +344,12 @@ fn changes(policies: &[model::Policy], pair: &Pair<'_>, now: VerdictOutcome) -> 
             tokens: pair.tokens,
         })
     };
-    let found = situation.changes(&subject);
+    let found = situation.smallest_changes(&subject);
     for change in &found {
         assert_ne!(change.outcome, now);
-        let after = situation.clone().after(&change.edits);
+        let after = situation.clone().with_edits(&change.edits);
         assert_eq!(
-            after.decide(&subject).map(|verdict| verdict.effect.into()),
+            after.decide_call(&subject).map(|verdict| verdict.effect.into()),
             Some(change.outcome),
             "{:?}",
             change.edits
@@ -359,7 +359,7 @@ fn changes(policies: &[model::Policy], pair: &Pair<'_>, now: VerdictOutcome) -> 
             let mut fewer = change.edits.clone();
             fewer.remove(left_out);
             assert_ne!(
-                reread(&situation.clone().after(&fewer)),
+                reread(&situation.clone().with_edits(&fewer)),
                 change.outcome,
                 "{:?} needs less",
                 change.edits

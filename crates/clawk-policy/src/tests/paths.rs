@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::path::{CallPaths, MAX_DEPTH, RealLocation, RealLocations, RootPlace, RuleRoots, resolve};
+use crate::path::{
+    CallPaths, MAX_DEPTH, RealLocation, RealLocations, RootPlace, RuleRoots, resolve_lexically,
+};
 
 fn paths(arguments: &Value) -> CallPaths {
-    CallPaths::of(
+    CallPaths::from_arguments(
         arguments.as_object().expect("an object"),
         None,
         Path::new("/workspace"),
@@ -93,7 +95,7 @@ fn the_schema_may_say_that_a_string_is_a_path() {
         (json!({"many": ["a/b", "c"]}), "/workspace/a", false),
         (json!({"other": "x y"}), "/workspace", true),
     ] {
-        let found = CallPaths::of(
+        let found = CallPaths::from_arguments(
             arguments.as_object().expect("object"),
             Some(&schema),
             Path::new("/workspace"),
@@ -127,7 +129,7 @@ fn restrictive_rules_need_only_one_path_inside_or_one_refused() {
 #[test]
 fn a_relative_working_directory_and_deep_nesting_are_refused() {
     let arguments = json!({"path": "a"});
-    let found = CallPaths::of(
+    let found = CallPaths::from_arguments(
         arguments.as_object().expect("object"),
         None,
         Path::new("relative"),
@@ -140,7 +142,7 @@ fn a_relative_working_directory_and_deep_nesting_are_refused() {
     }
     assert!(
         paths(&json!({"a": deep}))
-            .refused()
+            .refusal_reason()
             .is_some_and(|why| why.contains("nested too deep"))
     );
 }
@@ -148,9 +150,9 @@ fn a_relative_working_directory_and_deep_nesting_are_refused() {
 #[test]
 fn resolving_keeps_to_the_text() {
     let base = Path::new("/w");
-    assert_eq!(resolve("a/./b/", base), Ok(PathBuf::from("/w/a/b")));
-    assert_eq!(resolve("/a", base), Ok(PathBuf::from("/a")));
-    assert_eq!(resolve("a/../b", base), Err("`..` in a path"));
+    assert_eq!(resolve_lexically("a/./b/", base), Ok(PathBuf::from("/w/a/b")));
+    assert_eq!(resolve_lexically("/a", base), Ok(PathBuf::from("/a")));
+    assert_eq!(resolve_lexically("a/../b", base), Err("`..` in a path"));
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn words_and_place_must_both_lie_inside() {
     };
     let within = |arguments: Value, names: &[&str], all: bool| {
         let arguments = arguments.as_object().expect("an object");
-        let found = CallPaths::of(arguments, None, Path::new("/workspace"), Some(&places));
+        let found = CallPaths::from_arguments(arguments, None, Path::new("/workspace"), Some(&places));
         let roots = RuleRoots::new(names.iter().map(PathBuf::from).collect(), Some(&places));
         if all {
             found.all_within(&roots)

@@ -8,7 +8,7 @@ use clawk_recall::words;
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
 
-use super::rows::numbers;
+use super::rows::row_numbers;
 use super::spec::Spec;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
@@ -37,7 +37,7 @@ pub(super) struct PgWordIndex {
 
 impl PgWordIndex {
     /// Finds the best entries among the allowed owners, best first, with scores within 0..1.
-    pub(super) async fn find(
+    pub(super) async fn find_entries(
         &self,
         (session, store, part): (&PgConnection, &Spec<'_>, i64),
         question: &str,
@@ -71,19 +71,19 @@ impl PgIndexedPart {
         part: i64,
     ) -> Result<(), PgFailure> {
         let seen: i64 = session
-            .value("SELECT changed FROM memory_parts WHERE id = $1", &[&part])
+            .query_value("SELECT changed FROM memory_parts WHERE id = $1", &[&part])
             .await?;
         if seen != self.seen {
-            self.compare(session, store, part).await?;
+            self.sync_entries(session, store, part).await?;
             self.seen = seen;
         }
         let sql =
             "SELECT n, whose, id, key, content FROM memory WHERE part = $1 AND n > $2 ORDER BY n LIMIT $3";
         loop {
             let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
-            let rows = session.rows(sql, &[&part, &upto, &PAGE]).await?;
+            let rows = session.query_rows(sql, &[&part, &upto, &PAGE]).await?;
             for row in &rows {
-                self.add(store, part, row)?;
+                self.add_row(store, part, row)?;
             }
             if rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) {
                 return Ok(());
@@ -92,15 +92,15 @@ impl PgIndexedPart {
     }
 
     /// Updates the index: removes deleted entries and adds restored ones.
-    async fn compare(
+    async fn sync_entries(
         &mut self,
         session: &PgConnection,
         store: &Spec<'_>,
         part: i64,
     ) -> Result<(), PgFailure> {
-        let there = numbers(
+        let there = row_numbers(
             &session
-                .rows("SELECT n FROM memory WHERE part = $1", &[&part])
+                .query_rows("SELECT n FROM memory WHERE part = $1", &[&part])
                 .await?,
         )?;
         let there: BTreeSet<i64> = there.into_iter().collect();
@@ -115,16 +115,16 @@ impl PgIndexedPart {
             .filter(|n| *n < upto && !self.held.contains_key(n))
             .collect();
         let sql = "SELECT n, whose, id, key, content FROM memory WHERE part = $1 AND n = ANY ($2)";
-        for row in &session.rows(sql, &[&part, &back]).await? {
-            self.add(store, part, row)?;
+        for row in &session.query_rows(sql, &[&part, &back]).await? {
+            self.add_row(store, part, row)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, store: &Spec<'_>, part: i64, row: &Row) -> Result<(), PgFailure> {
+    fn add_row(&mut self, store: &Spec<'_>, part: i64, row: &Row) -> Result<(), PgFailure> {
         let (n, whose): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let place = (part, row.try_get(2)?);
-        let (content, key) = store.told(place, row.try_get(4)?, row.try_get(3)?)?;
+        let (content, key) = store.open_content(place, row.try_get(4)?, row.try_get(3)?)?;
         let text = words::text_of(&content, key.as_deref());
         self.bytes += text.len();
         self.index.add(n, text);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clawk_kernel::time::Timestamp;
-use clawk_recall::compact::replaces;
-use clawk_recall::entry::room;
+use clawk_recall::compact::has_unique_keys;
+use clawk_recall::entry::check_free_size;
 
 use super::rows::{self, NewRow};
 use super::spec::Spec;
@@ -13,7 +13,7 @@ use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
 /// Stores entries in a part; then applies retention, and compaction if it is due.
-pub(super) async fn keep(
+pub(super) async fn insert_entries(
     session: &PgConnection,
     part: i64,
     store: &Spec<'_>,
@@ -21,17 +21,17 @@ pub(super) async fn keep(
     at: Timestamp,
 ) -> Result<Vec<String>, PgFailure> {
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
-    if replaces(store.kind) {
+    if has_unique_keys(store.kind) {
         for key in new.iter().filter_map(|row| row.key.as_deref()) {
             names.insert(store.name_of(key)?, key);
         }
     }
     let keys: Vec<&str> = names.keys().map(String::as_str).collect();
-    let seen = written(session, part, &keys).await?;
-    parts::lock(session, part).await?;
+    let seen = rows_by_key(session, part, &keys).await?;
+    parts::lock_part(session, part).await?;
     // INVARIANT: after the wait for the lock, the current entries are compared with those seen before. A write in between is never
     // overwritten unnoticed.
-    if let Some(name) = changed_key(&seen, &written(session, part, &keys).await?) {
+    if let Some(name) = changed_key(&seen, &rows_by_key(session, part, &keys).await?) {
         let key = names.get(name).copied().unwrap_or(name);
         return Err(PgFailure::Conflict(format!(
             "`{}` in the store `{}`",
@@ -44,19 +44,19 @@ pub(super) async fn keep(
         if rows::is_kept(session, part, &row.id).await? {
             continue;
         }
-        if let (true, Some(key)) = (replaces(store.kind), &row.key) {
+        if let (true, Some(key)) = (has_unique_keys(store.kind), &row.key) {
             let sql = "SELECT n FROM memory WHERE part = $1 AND key = $2";
-            let old = rows::numbers(&session.rows(sql, &[&part, &store.name_of(key)?]).await?)?;
-            rows::delete(session, part, &old).await?;
+            let old = rows::row_numbers(&session.query_rows(sql, &[&part, &store.name_of(key)?]).await?)?;
+            rows::delete_entries(session, part, &old).await?;
         }
         rows::insert(session, store, part, row, at).await?;
     }
-    retain::apply(session, part, store, at).await?;
+    retain::apply_retention(session, part, store, at).await?;
     Ok(new.into_iter().map(|row| row.id).collect())
 }
 
 /// The entry that each key has now.
-async fn written(
+async fn rows_by_key(
     session: &PgConnection,
     part: i64,
     keys: &[&str],
@@ -65,7 +65,7 @@ async fn written(
         return Ok(BTreeMap::new());
     }
     let sql = "SELECT key, max(n) FROM memory WHERE part = $1 AND key = ANY ($2) GROUP BY key";
-    let rows = session.rows(sql, &[&part, &keys]).await?;
+    let rows = session.query_rows(sql, &[&part, &keys]).await?;
     rows.iter()
         .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect()
@@ -86,7 +86,7 @@ async fn check_size(
     if store.max_size_mb.is_none() {
         return Ok(());
     }
-    let there = parts::bytes(session, part).await?;
+    let there = parts::store_bytes(session, part).await?;
     let more = new.iter().map(NewRow::bytes).sum();
-    room(store.store, there, more).map_err(|reason| PgFailure::Entry { index: 0, reason })
+    check_free_size(store.store, there, more).map_err(|reason| PgFailure::Entry { index: 0, reason })
 }

@@ -16,7 +16,7 @@ mod spec;
 mod undo;
 mod vectors;
 
-pub(crate) use rows::folded;
+pub(crate) use rows::fold_words;
 pub(crate) use spec::place_of;
 
 use std::collections::BTreeSet;
@@ -85,7 +85,7 @@ impl PgMemory {
         Self { vault, ..self }
     }
 
-    fn spec<'a>(&'a self, store: &'a Store) -> Spec<'a> {
+    fn store_spec<'a>(&'a self, store: &'a Store) -> Spec<'a> {
         let sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
         Spec {
             store,
@@ -96,13 +96,13 @@ impl PgMemory {
 
     /// Checks that the key is the one that encrypted the store, in any process, or that the store was never encrypted. The first
     /// writer with a key, or with a new key, seals everything in one transaction.
-    async fn prove(&self, tx: &PgTransaction, store: &Store, mode: Mode) -> Result<(), PgFailure> {
+    async fn prove_key(&self, tx: &PgTransaction, store: &Store, mode: Mode) -> Result<(), PgFailure> {
         if self.proved.lock().await.contains(&store.name) {
             return Ok(());
         }
         let refuse = |why: &str| PgFailure::Schema(format!("store `{}`: {why}", store.name));
         let agent: &str = &self.agent;
-        let found = seal::proof(tx, agent, &store.name).await?;
+        let found = seal::key_proof(tx, agent, &store.name).await?;
         if !store.encryption {
             if found.is_some() {
                 return Err(refuse(STAYS));
@@ -127,9 +127,9 @@ impl PgMemory {
             sealed.insert(store.name.clone());
         }
         if !current && mode == Mode::Write {
-            for id in parts::all(tx, agent, &store.name).await? {
-                parts::lock(tx, id).await?;
-                seal::anew(tx, &self.spec(store), id).await?;
+            for id in parts::list_parts(tx, agent, &store.name).await? {
+                parts::lock_part(tx, id).await?;
+                seal::reseal_part(tx, &self.store_spec(store), id).await?;
             }
             let proof = vault.seal(&proof_of(&store.name), PROOF);
             let proof = proof.map_err(|error| refuse(&error.to_string()))?;
@@ -154,8 +154,8 @@ impl PgMemory {
 
     /// Each statement has its deadline, but the whole operation has none: a large store takes long.
     pub(crate) async fn sealed_anew(&self, store: &Store) -> Result<(), PgFailure> {
-        let tx = self.begin(store, Mode::Write).await?;
-        tx.end(Ok(())).await
+        let tx = self.begin_transaction(store, Mode::Write).await?;
+        tx.commit_or_rollback(Ok(())).await
     }
 
     /// Restores entries that compaction set aside in a scope: one entry, the entries behind a summary, or all. Returns the number
@@ -163,74 +163,79 @@ impl PgMemory {
     ///
     /// # Errors
     /// The server is unreachable or refuses; nothing was restored.
-    pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
+    pub async fn restore_entries(
+        &self,
+        store: &Store,
+        place: &Scope,
+        id: Option<&str>,
+    ) -> Result<u64, MemoryError> {
         let work = async {
-            let tx = self.begin(store, Mode::Write).await?;
+            let tx = self.begin_transaction(store, Mode::Write).await?;
             let done = async {
-                let Some(part) = self.locked(&tx, store, place).await? else {
+                let Some(part) = self.lock_part(&tx, store, place).await? else {
                     return Ok(0);
                 };
-                undo::restore(&tx, part, &self.spec(store), id).await
+                undo::restore_entries(&tx, part, &self.store_spec(store), id).await
             }
             .await;
-            tx.end(done).await
+            tx.commit_or_rollback(done).await
         };
         self.database
-            .within(work)
+            .run_within_deadline(work)
             .await
             .map_err(|failure| failure.of_memory(true))
     }
 
-    async fn begin(&self, store: &Store, mode: Mode) -> Result<PgTransaction, PgFailure> {
-        let tx = self.database.begin(mode).await?;
+    async fn begin_transaction(&self, store: &Store, mode: Mode) -> Result<PgTransaction, PgFailure> {
+        let tx = self.database.begin_transaction(mode).await?;
         if let (Some(license), Mode::Write) = (&self.state, mode)
-            && !license.holds(&tx).await?
+            && !license.is_held(&tx).await?
         {
             let lost = PgFailure::Schema("another host has taken the agent; nothing was changed".to_owned());
-            return tx.end(Err(lost)).await;
+            return tx.commit_or_rollback(Err(lost)).await;
         }
-        if store.backend == Some(StoreBackend::Pgvector) && tx.vector().is_none() {
+        if store.backend == Some(StoreBackend::Pgvector) && tx.vector_schema().is_none() {
             let missing = PgFailure::Schema(format!(
                 "store `{}` is on `pgvector`, and the database lacks the extension `vector`: its owner runs `CREATE EXTENSION vector`, \
                  or the store says `backend: postgresql`",
                 store.name
             ));
-            return tx.end(Err(missing)).await;
+            return tx.commit_or_rollback(Err(missing)).await;
         }
-        match self.prove(&tx, store, mode).await {
+        match self.prove_key(&tx, store, mode).await {
             Ok(()) => Ok(tx),
-            Err(failure) => tx.end(Err(failure)).await,
+            Err(failure) => tx.commit_or_rollback(Err(failure)).await,
         }
     }
 
     /// The part, if it exists, locked until the end of the transaction.
-    async fn locked(
+    async fn lock_part(
         &self,
         tx: &PgTransaction,
         store: &Store,
         place: &Scope,
     ) -> Result<Option<PgStorePart>, PgFailure> {
-        match parts::find(tx, &self.agent, &store.name, &place.part(store)).await? {
-            Some(part) => parts::lock(tx, part.id).await.map(Some),
+        match parts::find_part(tx, &self.agent, &store.name, &place.part_name(store)).await? {
+            Some(part) => parts::lock_part(tx, part.id).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn found(
+    async fn search_entries(
         &self,
         store: &Store,
         place: &Scope,
         ask: MemorySearch,
     ) -> Result<EntrySearchResult, PgFailure> {
-        let tx = self.begin(store, Mode::Read).await?;
+        let tx = self.begin_transaction(store, Mode::Read).await?;
         let done = async {
-            let scope = place.part(store);
-            match parts::find(&tx, &self.agent, &store.name, &scope).await? {
+            let scope = place.part_name(store);
+            match parts::find_part(&tx, &self.agent, &store.name, &scope).await? {
                 None => Ok(EntrySearchResult::default()),
                 Some(part) => {
                     let search = search::PgPartSearch {
                         tx: &tx,
-                        store: &self.spec(store),
+                        store: &self.store_spec(store),
                         part,
                         whose: &ask.whose,
                         limit: ask.limit,
@@ -242,69 +247,69 @@ impl PgMemory {
             }
         }
         .await;
-        tx.end(done).await
+        tx.commit_or_rollback(done).await
     }
 
-    async fn kept(
+    async fn insert_entries(
         &self,
         store: &Store,
         place: &Scope,
         entries: Vec<EntryInsertion>,
         at: Timestamp,
     ) -> Result<Vec<String>, PgFailure> {
-        let rows = rows::rows_of(&self.spec(store), entries)?;
-        let tx = self.begin(store, Mode::Write).await?;
+        let rows = rows::rows_of(&self.store_spec(store), entries)?;
+        let tx = self.begin_transaction(store, Mode::Write).await?;
         let done = async {
-            let id = parts::make(&tx, &self.agent, &store.name, &place.part(store)).await?;
-            keep::keep(&tx, id, &self.spec(store), rows, at).await
+            let id = parts::ensure_part(&tx, &self.agent, &store.name, &place.part_name(store)).await?;
+            keep::insert_entries(&tx, id, &self.store_spec(store), rows, at).await
         }
         .await;
-        tx.end(done).await
+        tx.commit_or_rollback(done).await
     }
 
-    async fn compacted(
+    async fn compact_entries(
         &self,
         store: &Store,
         place: &Scope,
         at: Timestamp,
         summary: Option<CompactionSummary>,
     ) -> Result<(u64, u64), PgFailure> {
-        let tx = self.begin(store, Mode::Write).await?;
+        let tx = self.begin_transaction(store, Mode::Write).await?;
         let done = async {
-            let Some(part) = self.locked(&tx, store, place).await? else {
+            let Some(part) = self.lock_part(&tx, store, place).await? else {
                 return Ok((0, 0));
             };
-            retain::apply(&tx, part.id, &self.spec(store), at).await?;
-            retain::compact(&tx, part.id, &self.spec(store), at, summary.as_ref()).await?;
-            let after = parts::count(&tx, part.id).await?;
+            retain::apply_retention(&tx, part.id, &self.store_spec(store), at).await?;
+            retain::compact_entries(&tx, part.id, &self.store_spec(store), at, summary.as_ref()).await?;
+            let after = parts::count_entries(&tx, part.id).await?;
             Ok((part.count(), after))
         }
         .await;
-        tx.end(done).await
+        tx.commit_or_rollback(done).await
     }
 
     /// Each part has its own transaction, so two parts are never locked together.
-    async fn retained(&self, store: &Store, at: Timestamp) -> Result<u64, PgFailure> {
-        let tx = self.begin(store, Mode::Read).await?;
-        let all = parts::all(&tx, &self.agent, &store.name).await;
-        let all = tx.end(all).await?;
+    async fn apply_retention(&self, store: &Store, at: Timestamp) -> Result<u64, PgFailure> {
+        let tx = self.begin_transaction(store, Mode::Read).await?;
+        let all = parts::list_parts(&tx, &self.agent, &store.name).await;
+        let all = tx.commit_or_rollback(all).await?;
         let mut gone = 0;
         for id in all {
-            let tx = self.begin(store, Mode::Write).await?;
+            let tx = self.begin_transaction(store, Mode::Write).await?;
             let done = async {
-                let before = parts::lock(&tx, id).await?;
-                retain::apply(&tx, id, &self.spec(store), at).await?;
-                let left = parts::count(&tx, id).await?;
-                retain::merge(&tx, id, &self.spec(store), at).await?;
+                let before = parts::lock_part(&tx, id).await?;
+                retain::apply_retention(&tx, id, &self.store_spec(store), at).await?;
+                let left = parts::count_entries(&tx, id).await?;
+                retain::merge_duplicates(&tx, id, &self.store_spec(store), at).await?;
                 Ok(before.count().saturating_sub(left))
             }
             .await;
-            gone += tx.end(done).await?;
+            gone += tx.commit_or_rollback(done).await?;
         }
         Ok(gone)
     }
 
-    async fn removed(
+    async fn remove_entry(
         &self,
         store: &Store,
         place: &Scope,
@@ -314,52 +319,53 @@ impl PgMemory {
         if id.contains('\0') {
             return Ok(None); // no id that was kept has one
         }
-        let tx = self.begin(store, Mode::Write).await?;
+        let tx = self.begin_transaction(store, Mode::Write).await?;
         let done = async {
-            let Some(part) = self.locked(&tx, store, place).await? else {
+            let Some(part) = self.lock_part(&tx, store, place).await? else {
                 return Ok(None);
             };
-            undo::remove(&tx, part, &self.spec(store), &whose, &id).await
+            undo::remove(&tx, part, &self.store_spec(store), &whose, &id).await
         }
         .await;
-        let hit = tx.end(done).await?;
+        let hit = tx.commit_or_rollback(done).await?;
         Ok(hit)
     }
 
-    async fn lacks(
+    async fn unembedded_entries(
         &self,
         store: &Store,
         model: &str,
         limit: usize,
     ) -> Result<Vec<UnembeddedEntry>, PgFailure> {
-        let tx = self.begin(store, Mode::Read).await?;
-        let lacking = vectors::lacking(&tx, &self.spec(store), &self.agent, model, limit).await;
-        tx.end(lacking).await
+        let tx = self.begin_transaction(store, Mode::Read).await?;
+        let lacking =
+            vectors::unembedded_entries(&tx, &self.store_spec(store), &self.agent, model, limit).await;
+        tx.commit_or_rollback(lacking).await
     }
 
-    async fn added(
+    async fn store_vectors(
         &self,
         store: &Store,
         model: &str,
         vectors: Vec<(String, Vec<f32>)>,
     ) -> Result<(), PgFailure> {
-        let tx = self.begin(store, Mode::Read).await?;
-        let all = parts::all(&tx, &self.agent, &store.name).await;
-        for id in tx.end(all).await? {
-            let tx = self.begin(store, Mode::Write).await?;
+        let tx = self.begin_transaction(store, Mode::Read).await?;
+        let all = parts::list_parts(&tx, &self.agent, &store.name).await;
+        for id in tx.commit_or_rollback(all).await? {
+            let tx = self.begin_transaction(store, Mode::Write).await?;
             let done = async {
-                parts::lock(&tx, id).await?;
-                vectors::add_all(&tx, &self.spec(store), id, model, &vectors).await
+                parts::lock_part(&tx, id).await?;
+                vectors::add_all(&tx, &self.store_spec(store), id, model, &vectors).await
             }
             .await;
-            tx.end(done).await?;
+            tx.commit_or_rollback(done).await?;
         }
         Ok(())
     }
 }
 
 /// Rejects settings that this back end does not support, at the start instead of during the work.
-fn check(store: &Store, vault: Option<&SealKeyring>, of_state: bool) -> Result<(), MemoryError> {
+fn check_store(store: &Store, vault: Option<&SealKeyring>, of_state: bool) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
@@ -379,24 +385,27 @@ fn check(store: &Store, vault: Option<&SealKeyring>, of_state: bool) -> Result<(
 }
 
 impl Memory for PgMemory {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store, self.vault.as_deref(), self.state.is_some())
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
+        check_store(store, self.vault.as_deref(), self.state.is_some())
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         ask: MemorySearch,
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
-            let found = self.database.within(self.found(store, place, ask)).await;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
+            let found = self
+                .database
+                .run_within_deadline(self.search_entries(store, place, ask))
+                .await;
             found.map_err(|failure| failure.of_memory(false))
         })
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -405,41 +414,44 @@ impl Memory for PgMemory {
         record: Batch,
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
             }
-            let kept = self.database.within(self.kept(store, place, entries, at)).await;
+            let kept = self
+                .database
+                .run_within_deadline(self.insert_entries(store, place, entries, at))
+                .await;
             kept.map_err(|failure| failure.of_memory(true))
         })
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
-                let tx = self.begin(store, Mode::Read).await?;
-                let scope = place.part(store);
+                let tx = self.begin_transaction(store, Mode::Read).await?;
+                let scope = place.part_name(store);
                 let done = async {
-                    match parts::find(&tx, &self.agent, &store.name, &scope).await? {
-                        Some(part) => retain::old(&tx, part.id, &self.spec(store)).await,
+                    match parts::find_part(&tx, &self.agent, &store.name, &scope).await? {
+                        Some(part) => retain::entries_to_compact(&tx, part.id, &self.store_spec(store)).await,
                         None => Ok(Vec::new()),
                     }
                 }
                 .await;
-                tx.end(done).await
+                tx.commit_or_rollback(done).await
             };
-            let old = self.database.within(work).await;
+            let old = self.database.run_within_deadline(work).await;
             let old = old.map_err(|failure| failure.of_memory(false))?;
             Ok(old.into_iter().map(|(_, hit)| hit).collect())
         })
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -447,19 +459,26 @@ impl Memory for PgMemory {
         summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self
                 .database
-                .within(self.compacted(store, place, at, summary))
+                .run_within_deadline(self.compact_entries(store, place, at, summary))
                 .await;
             done.map_err(|failure| failure.of_memory(true))
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
-            let done = self.database.within(self.retained(store, at)).await;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
+            let done = self
+                .database
+                .run_within_deadline(self.apply_retention(store, at))
+                .await;
             done.map_err(|failure| failure.of_memory(true))
         })
     }
@@ -472,35 +491,45 @@ impl Memory for PgMemory {
         id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
-            let done = self.database.within(self.removed(store, place, whose, id)).await;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
+            let done = self
+                .database
+                .run_within_deadline(self.remove_entry(store, place, whose, id))
+                .await;
             done.map_err(|failure| failure.of_memory(true))
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref(), self.state.is_some())?;
+            check_store(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
-                let tx = self.begin(store, Mode::Read).await?;
-                let scope = place.part(store);
-                let part = parts::find(&tx, &self.agent, &store.name, &scope).await;
-                tx.end(part).await
+                let tx = self.begin_transaction(store, Mode::Read).await?;
+                let scope = place.part_name(store);
+                let part = parts::find_part(&tx, &self.agent, &store.name, &scope).await;
+                tx.commit_or_rollback(part).await
             };
-            let part = self.database.within(work).await;
+            let part = self.database.run_within_deadline(work).await;
             let part = part.map_err(|failure| failure.of_memory(false))?;
             Ok(part.map_or(0, |part| part.count()))
         })
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         Box::pin(async move {
-            let done = self.database.within(self.lacks(store, model, limit)).await;
+            let done = self
+                .database
+                .run_within_deadline(self.unembedded_entries(store, model, limit))
+                .await;
             done.map_err(|failure| failure.of_memory(false))
         })
     }
@@ -512,7 +541,10 @@ impl Memory for PgMemory {
         vectors: Vec<(String, Vec<f32>)>,
     ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(async move {
-            let done = self.database.within(self.added(store, model, vectors)).await;
+            let done = self
+                .database
+                .run_within_deadline(self.store_vectors(store, model, vectors))
+                .await;
             done.map_err(|failure| failure.of_memory(true))
         })
     }

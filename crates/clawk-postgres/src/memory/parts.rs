@@ -17,7 +17,7 @@ impl PgStorePart {
         u64::try_from(self.entries).unwrap_or_default() // silent-ok: a count is never below 0
     }
 
-    fn of(row: &Row) -> Result<Self, PgFailure> {
+    fn from_row(row: &Row) -> Result<Self, PgFailure> {
         Ok(Self {
             id: row.try_get(0)?,
             entries: row.try_get(1)?,
@@ -25,63 +25,67 @@ impl PgStorePart {
     }
 }
 
-pub(super) async fn find(
+pub(super) async fn find_part(
     session: &PgConnection,
     agent: &str,
     store: &str,
     scope: &str,
 ) -> Result<Option<PgStorePart>, PgFailure> {
     let sql = "SELECT id, entries FROM memory_parts WHERE agent = $1 AND store = $2 AND scope = $3";
-    let row = session.first(sql, &[&agent, &store, &scope]).await?;
-    row.as_ref().map(PgStorePart::of).transpose()
+    let row = session.query_first(sql, &[&agent, &store, &scope]).await?;
+    row.as_ref().map(PgStorePart::from_row).transpose()
 }
 
 /// The part's number; creates a missing part. The part is not locked yet.
-pub(super) async fn make(
+pub(super) async fn ensure_part(
     session: &PgConnection,
     agent: &str,
     store: &str,
     scope: &str,
 ) -> Result<i64, PgFailure> {
-    if let Some(part) = find(session, agent, store, scope).await? {
+    if let Some(part) = find_part(session, agent, store, scope).await? {
         return Ok(part.id);
     }
     let sql = "INSERT INTO memory_parts (agent, store, scope) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     session.run(sql, &[&agent, &store, &scope]).await?;
-    match find(session, agent, store, scope).await? {
+    match find_part(session, agent, store, scope).await? {
         Some(part) => Ok(part.id),
         None => Err(PgFailure::Conflict(format!("the store `{store}`"))),
     }
 }
 
 /// Locks the part until the end of the transaction; waits for other writers.
-pub(super) async fn lock(session: &PgConnection, id: i64) -> Result<PgStorePart, PgFailure> {
+pub(super) async fn lock_part(session: &PgConnection, id: i64) -> Result<PgStorePart, PgFailure> {
     let sql = "SELECT id, entries FROM memory_parts WHERE id = $1 FOR UPDATE";
-    match session.first(sql, &[&id]).await? {
-        Some(row) => PgStorePart::of(&row),
+    match session.query_first(sql, &[&id]).await? {
+        Some(row) => PgStorePart::from_row(&row),
         None => Err(PgFailure::Conflict("the store".to_owned())),
     }
 }
 
 /// The parts of a store in all scopes.
-pub(super) async fn all(session: &PgConnection, agent: &str, store: &str) -> Result<Vec<i64>, PgFailure> {
+pub(super) async fn list_parts(
+    session: &PgConnection,
+    agent: &str,
+    store: &str,
+) -> Result<Vec<i64>, PgFailure> {
     let sql = "SELECT id FROM memory_parts WHERE agent = $1 AND store = $2 ORDER BY id";
-    let rows = session.rows(sql, &[&agent, &store]).await?;
+    let rows = session.query_rows(sql, &[&agent, &store]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-pub(super) async fn count(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
+pub(super) async fn count_entries(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
     let entries: i64 = session
-        .value("SELECT entries FROM memory_parts WHERE id = $1", &[&id])
+        .query_value("SELECT entries FROM memory_parts WHERE id = $1", &[&id])
         .await?;
     Ok(PgStorePart { id, entries }.count())
 }
 
 /// The size of the entries in all scopes of this part's store, bytes.
-pub(super) async fn bytes(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
+pub(super) async fn store_bytes(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
     let sql = "SELECT coalesce(sum(p.bytes), 0)::bigint FROM memory_parts p \
                JOIN memory_parts own ON own.agent = p.agent AND own.store = p.store WHERE own.id = $1";
-    let bytes: i64 = session.value(sql, &[&id]).await?;
+    let bytes: i64 = session.query_value(sql, &[&id]).await?;
     Ok(u64::try_from(bytes).unwrap_or_default()) // silent-ok: never below 0
 }
 
@@ -93,7 +97,7 @@ pub(super) async fn came_or_went(session: &PgConnection, id: i64) -> Result<(), 
 }
 
 /// Adds to the part's number of entries and bytes; negative values subtract.
-pub(super) async fn changed(
+pub(super) async fn adjust_counts(
     session: &PgConnection,
     id: i64,
     entries: i64,

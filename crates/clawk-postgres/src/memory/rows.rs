@@ -2,14 +2,14 @@
 
 use clawk_kernel::time::Timestamp;
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{EntryHit, EntryInsertion, number};
+use clawk_recall::entry::{EntryHit, EntryInsertion, conversation_number};
 use clawk_recall::seal::SealedEntryFields;
 use clawk_recall::{table, words};
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::parts::changed;
+use super::parts::adjust_counts;
 use super::spec::{PgEntryColumns, Spec};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
@@ -17,7 +17,7 @@ use crate::error::PgFailure;
 /// The longest key or id that an index accepts, bytes.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// The columns that [`hit`] reads.
+/// The columns that [`hit_from_row`] reads.
 pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark, part";
 
 /// An entry ready to be written.
@@ -48,14 +48,14 @@ pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, EntryInsertion)| {
         let refuse = |reason| PgFailure::Entry { index, reason };
-        let bytes = new.fits(store).map_err(refuse)?;
+        let bytes = new.checked_size(store).map_err(refuse)?;
         let EntryInsertion { id, entry, mark } = new;
-        if let Some(reason) = fault(&id, entry.key.as_deref()) {
+        if let Some(reason) = index_fault(&id, entry.key.as_deref()) {
             return Err(refuse(reason));
         }
         let bundle = store
             .encryption
-            .then(|| SealedEntryFields::of(&entry, &mark).text());
+            .then(|| SealedEntryFields::for_entry(&entry, &mark).text());
         // JSON text contains no NUL character, which PostgreSQL rejects: JSON writes it as an escape.
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
@@ -66,10 +66,10 @@ pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<
             content,
             metadata,
             bytes,
-            whose: number(&mark.whose),
+            whose: conversation_number(&mark.whose),
             mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
-            words: folded(&text),
-            vector: table::embed(&text).filter(|_| embeds),
+            words: fold_words(&text),
+            vector: table::embed_text(&text).filter(|_| embeds),
             bundle,
         })
     };
@@ -77,7 +77,7 @@ pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<
 }
 
 /// Rejects names that an index of the server can't hold.
-fn fault(id: &str, key: Option<&str>) -> Option<String> {
+fn index_fault(id: &str, key: Option<&str>) -> Option<String> {
     for (what, name) in [("id", Some(id)), ("key", key)] {
         let Some(name) = name else { continue };
         if name.contains('\0') {
@@ -96,19 +96,19 @@ fn fault(id: &str, key: Option<&str>) -> Option<String> {
 }
 
 /// A text's words in lower case and without accents, separated by blanks. The result contains no search syntax.
-pub(crate) fn folded(text: &str) -> String {
+pub(crate) fn fold_words(text: &str) -> String {
     let plain: String = DecomposingNormalizerBorrowed::new_nfd()
         .normalize(text)
         .chars()
         .filter(|c| !('\u{300}'..='\u{36f}').contains(c))
         .collect();
-    words::words(&plain).collect::<Vec<_>>().join(" ")
+    words::folded_words(&plain).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether an entry with this id exists.
 pub(super) async fn is_kept(session: &PgConnection, part: i64, id: &str) -> Result<bool, PgFailure> {
     session
-        .value(
+        .query_value(
             "SELECT EXISTS (SELECT 1 FROM memory WHERE part = $1 AND id = $2)",
             &[&part, &id],
         )
@@ -127,7 +127,7 @@ pub(super) async fn insert(
     let sealed = row
         .bundle
         .as_ref()
-        .map(|bundle| store.sealed(part, &row.id, bundle));
+        .map(|bundle| store.seal_bundle(part, &row.id, bundle));
     let sealed = sealed.transpose()?;
     let (content, metadata, mark, words) = match &sealed {
         Some(sealed) => (sealed.as_str(), None, "", ""),
@@ -141,7 +141,7 @@ pub(super) async fn insert(
     let sql = "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose, words) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_tsvector('clawk_words', $9)) RETURNING n";
     let n: i64 = session
-        .value(
+        .query_value(
             sql,
             &[
                 &part, &row.id, &key, &content, &metadata, &at.0, &mark, &row.whose, &words,
@@ -149,25 +149,25 @@ pub(super) async fn insert(
         )
         .await?;
     if let Some(vector) = &row.vector {
-        super::vectors::add(session, store, (n, part, row.whose), table::NAME, vector).await?;
+        super::vectors::add_vector(session, store, (n, part, row.whose), table::NAME, vector).await?;
     }
     let bytes = content.len() + metadata.map_or(0, str::len);
-    changed(session, part, 1, i64::try_from(bytes).unwrap_or(i64::MAX)).await
+    adjust_counts(session, part, 1, i64::try_from(bytes).unwrap_or(i64::MAX)).await
 }
 
 /// Deletes entries with their words and vectors.
-pub(super) async fn delete(session: &PgConnection, part: i64, rows: &[i64]) -> Result<(), PgFailure> {
+pub(super) async fn delete_entries(session: &PgConnection, part: i64, rows: &[i64]) -> Result<(), PgFailure> {
     if rows.is_empty() {
         return Ok(());
     }
     let sql = "WITH gone AS (DELETE FROM memory WHERE part = $1 AND n = ANY ($2) \
                RETURNING octet_length(content) + coalesce(octet_length(metadata), 0) AS size) \
                SELECT count(*), coalesce(sum(size), 0)::bigint FROM gone";
-    let Some(row) = session.first(sql, &[&part, &rows]).await? else {
+    let Some(row) = session.query_first(sql, &[&part, &rows]).await? else {
         return Ok(());
     };
     let (count, bytes): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    changed(session, part, -count, -bytes).await
+    adjust_counts(session, part, -count, -bytes).await
 }
 
 /// Sets entries aside. `instead` is the id of the summary that replaces them, or empty.
@@ -181,23 +181,23 @@ pub(super) async fn set_aside(
     let sql = "INSERT INTO memory_aside (n, part, id, key, content, metadata, at, mark, whose, instead, since) \
                SELECT n, part, id, key, content, metadata, at, mark, whose, $3, $4 FROM memory WHERE part = $1 AND n = ANY ($2)";
     session.run(sql, &[&part, &rows, &instead, &at.0]).await?;
-    delete(session, part, rows).await
+    delete_entries(session, part, rows).await
 }
 
 /// The numbers in the first column.
-pub(super) fn numbers(rows: &[Row]) -> Result<Vec<i64>, PgFailure> {
+pub(super) fn row_numbers(rows: &[Row]) -> Result<Vec<i64>, PgFailure> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
 /// Parses stored content.
-pub(super) fn json(text: &str) -> Result<Value, PgFailure> {
+pub(super) fn parse_content(text: &str) -> Result<Value, PgFailure> {
     serde_json::from_str(text)
         .map_err(|error| PgFailure::Schema(format!("an entry in PostgreSQL is not valid JSON: {error}")))
 }
 
 /// Reads an entry with the columns [`COLUMNS`].
-pub(super) fn hit(store: &Spec<'_>, row: &Row) -> Result<EntryHit, PgFailure> {
-    store.hit(PgEntryColumns {
+pub(super) fn hit_from_row(store: &Spec<'_>, row: &Row) -> Result<EntryHit, PgFailure> {
+    store.entry_hit(PgEntryColumns {
         part: row.try_get(6)?,
         id: row.try_get(0)?,
         key: row.try_get(1)?,

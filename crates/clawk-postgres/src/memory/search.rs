@@ -7,14 +7,16 @@ use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
 use clawk_manifest::model::{StoreBackend, StoreType};
-use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, number};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, conversation_number,
+};
 use clawk_recall::way;
 use clawk_recall::words::{self, QueryTerm};
 use futures::future::try_join_all;
 
 use super::indexed::PgWordIndex;
 use super::parts::PgStorePart;
-use super::rows::{COLUMNS, folded, hit, json, numbers};
+use super::rows::{COLUMNS, fold_words, hit_from_row, parse_content, row_numbers};
 use super::spec::Spec;
 use super::vectors::{PgVectorSearch, Vectors};
 use crate::error::PgFailure;
@@ -45,8 +47,8 @@ impl PgPartSearch<'_> {
         vector: Option<&Vector>,
     ) -> Result<EntrySearchResult, PgFailure> {
         let part = self.part.id;
-        let whose = self.numbers();
-        let bound = integer(self.limit);
+        let whose = self.owner_numbers();
+        let bound = to_i64(self.limit);
         let mine = "($2::bigint[] IS NULL OR whose = 0 OR whose = ANY ($2))";
         let rows = match query {
             StoreQuery::Text(text) => return self.by_text(text, vector).await,
@@ -61,25 +63,27 @@ impl PgPartSearch<'_> {
                     "SELECT {COLUMNS} FROM memory WHERE part = $1 AND {mine} AND {named} ORDER BY n DESC LIMIT $4"
                 );
                 let name = self.store.name_of(key)?;
-                self.tx.rows(&sql, &[&part, &whose, &name, &bound, key]).await?
+                self.tx
+                    .query_rows(&sql, &[&part, &whose, &name, &bound, key])
+                    .await?
             }
             StoreQuery::Between(from, to) => {
                 let sql = format!(
                     "SELECT {COLUMNS} FROM memory WHERE part = $1 AND {mine} AND at BETWEEN $3 AND $4 ORDER BY at, n LIMIT $5"
                 );
                 self.tx
-                    .rows(&sql, &[&part, &whose, &from.0, &to.0, &bound])
+                    .query_rows(&sql, &[&part, &whose, &from.0, &to.0, &bound])
                     .await?
             }
         };
         let hits = rows
             .iter()
-            .map(|row| hit(self.store, row))
+            .map(|row| hit_from_row(self.store, row))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(EntrySearchResult {
             hits: hits
                 .into_iter()
-                .filter(|hit| self.counts(hit) && self.is_named(query, hit))
+                .filter(|hit| self.includes_hit(hit) && self.is_named(query, hit))
                 .collect(),
             ..EntrySearchResult::default()
         })
@@ -93,34 +97,34 @@ impl PgPartSearch<'_> {
     }
 
     /// Whether the entry belongs to an allowed conversation. Two conversations may share a number, so the name decides.
-    fn counts(&self, hit: &EntryHit) -> bool {
-        self.whose.holds(&hit.mark.whose)
+    fn includes_hit(&self, hit: &EntryHit) -> bool {
+        self.whose.includes_owner(&hit.mark.whose)
     }
 
-    fn numbers(&self) -> Option<Vec<i64>> {
+    fn owner_numbers(&self) -> Option<Vec<i64>> {
         match self.whose {
             ConversationFilter::All => None,
-            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| conversation_number(one)).collect()),
         }
     }
 
     async fn by_text(&self, text: &str, vector: Option<&Vector>) -> Result<EntrySearchResult, PgFailure> {
-        let Some(way) = way::near(self.store, text, vector) else {
+        let Some(way) = way::vector_query(self.store, text, vector) else {
             let ranked = self.by_words(text, self.limit).await?;
-            return self.found(&ranked, SearchMethod::FullText).await;
+            return self.load_results(&ranked, SearchMethod::FullText).await;
         };
-        let depth = way::depth(self.limit);
+        let depth = way::candidate_depth(self.limit);
         let near = self.by_vector(&way, depth).await?;
         let ranked = if way.only {
             near
         } else {
-            way.fused(&self.by_words(text, depth).await?, &near)
+            way.fuse_rankings(&self.by_words(text, depth).await?, &near)
         };
-        self.found(&ranked, way.used).await
+        self.load_results(&ranked, way.used).await
     }
 
     async fn by_vector(&self, way: &way::VectorQuery, depth: usize) -> Result<Vec<(i64, f64)>, PgFailure> {
-        let whose = self.numbers();
+        let whose = self.owner_numbers();
         let near = PgVectorSearch {
             store: self.store,
             part: self.part.id,
@@ -129,12 +133,12 @@ impl PgPartSearch<'_> {
             whose: whose.as_deref(),
             limit: depth,
         };
-        let extension = self.extension();
-        let mut ranked = self.vectors.nearest(self.tx, extension, near).await?;
-        if extension.is_none() && ranked.len() == depth && self.there(&ranked).await? < self.limit {
+        let extension = self.vector_extension();
+        let mut ranked = self.vectors.nearest_entries(self.tx, extension, near).await?;
+        if extension.is_none() && ranked.len() == depth && self.count_present(&ranked).await? < self.limit {
             // Many vectors in memory belong to deleted entries.
-            self.vectors.forget(self.part.id).await;
-            ranked = self.vectors.nearest(self.tx, extension, near).await?;
+            self.vectors.forget_part(self.part.id).await;
+            ranked = self.vectors.nearest_entries(self.tx, extension, near).await?;
         }
         ranked.retain(|(_, score)| *score >= way.floor);
         Ok(ranked)
@@ -142,51 +146,51 @@ impl PgPartSearch<'_> {
 
     /// The schema of the extension that compares vectors on the server, if the store asks for it. A scan in this process is a
     /// hundred times as fast.
-    fn extension(&self) -> Option<&str> {
+    fn vector_extension(&self) -> Option<&str> {
         let asked = self.store.backend == Some(StoreBackend::Pgvector) && !self.store.encryption;
-        self.tx.vector().filter(|_| asked)
+        self.tx.vector_schema().filter(|_| asked)
     }
 
-    async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, PgFailure> {
+    async fn count_present(&self, ranked: &[(i64, f64)]) -> Result<usize, PgFailure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = "SELECT count(*) FROM memory WHERE part = $1 AND n = ANY ($2)";
-        let there: i64 = self.tx.value(sql, &[&self.part.id, &all]).await?;
+        let there: i64 = self.tx.query_value(sql, &[&self.part.id, &all]).await?;
         Ok(usize::try_from(there).unwrap_or_default()) // silent-ok: a count is never below 0
     }
 
     async fn by_words(&self, question: &str, limit: usize) -> Result<Vec<(i64, f64)>, PgFailure> {
         if self.store.encryption {
-            let numbers = self.numbers();
+            let numbers = self.owner_numbers();
             let counts =
                 |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
             return self
                 .words
-                .find((self.tx, self.store, self.part.id), question, limit, counts)
+                .find_entries((self.tx, self.store, self.part.id), question, limit, counts)
                 .await;
         }
         let sql = "SELECT min(n), max(n) FROM memory WHERE part = $1";
-        let Some(row) = self.tx.first(sql, &[&self.part.id]).await? else {
+        let Some(row) = self.tx.query_first(sql, &[&self.part.id]).await? else {
             return Ok(Vec::new());
         };
         let (Some(oldest), Some(newest)) = (row.try_get(0)?, row.try_get(1)?) else {
             return Ok(Vec::new());
         };
-        let asked = words::terms(question);
-        let singles = try_join_all(asked.iter().map(|text| self.newest_with(folded(text)))).await?;
+        let asked = words::query_terms(question);
+        let singles = try_join_all(asked.iter().map(|text| self.newest_with(fold_words(text)))).await?;
         let mut found: HashMap<i64, f64> = HashMap::new();
         let mut terms = Vec::new();
         for (text, rows) in asked.into_iter().zip(singles) {
-            let weight = rarity(self.part.entries, &rows, (oldest, newest));
+            let weight = estimate_rarity(self.part.entries, &rows, (oldest, newest));
             for n in rows {
                 *found.entry(n).or_default() += weight;
             }
             terms.push(QueryTerm { text, weight });
         }
         terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        let groups = combinations(&terms);
+        let groups = term_combinations(&terms);
         let joined = groups.iter().map(|group| {
             let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
-            self.newest_with(folded(&texts.join(" ")))
+            self.newest_with(fold_words(&texts.join(" ")))
         });
         for (rows, group) in try_join_all(joined).await?.into_iter().zip(&groups) {
             let weight: f64 = group.iter().map(|term| term.weight).sum();
@@ -195,7 +199,7 @@ impl PgPartSearch<'_> {
                 *known = known.max(weight);
             }
         }
-        self.rank(&terms, found, limit).await
+        self.rank_entries(&terms, found, limit).await
     }
 
     /// The newest entries that contain all these words.
@@ -207,12 +211,15 @@ impl PgPartSearch<'_> {
                    AND words @@ plainto_tsquery('clawk_words', $3) ORDER BY n DESC LIMIT $4";
         let rows = self
             .tx
-            .rows(sql, &[&self.part.id, &self.numbers(), &words, &integer(PER_TERM)])
+            .query_rows(
+                sql,
+                &[&self.part.id, &self.owner_numbers(), &words, &to_i64(PER_TERM)],
+            )
             .await?;
-        numbers(&rows)
+        row_numbers(&rows)
     }
 
-    async fn rank(
+    async fn rank_entries(
         &self,
         terms: &[QueryTerm],
         found: HashMap<i64, f64>,
@@ -224,14 +231,14 @@ impl PgPartSearch<'_> {
         likely.truncate(MAX_RANKED.max(limit));
         let all: Vec<i64> = likely.iter().map(|(n, _)| *n).collect();
         let sql = "SELECT n, key, content FROM memory WHERE n = ANY ($1)";
-        let rows = self.tx.rows(sql, &[&all]).await?;
+        let rows = self.tx.query_rows(sql, &[&all]).await?;
         let known: HashMap<i64, f64> = likely.into_iter().collect();
         let mut ranked = Vec::with_capacity(rows.len());
         for row in &rows {
             let n: i64 = row.try_get(0)?;
-            let text = words::text_of(&json(row.try_get(2)?)?, row.try_get(1)?);
+            let text = words::text_of(&parse_content(row.try_get(2)?)?, row.try_get(1)?);
             let weight = known.get(&n).copied().unwrap_or_default(); // silent-ok: every number was asked for
-            ranked.push((n, words::score(terms, &text, weight)));
+            ranked.push((n, words::text_score(terms, &text, weight)));
         }
         ranked.sort_by(|a: &(i64, f64), b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
         ranked.truncate(limit);
@@ -239,46 +246,50 @@ impl PgPartSearch<'_> {
     }
 
     /// Loads the entries with these numbers that still exist and are allowed, with their scores, up to the limit.
-    async fn found(&self, ranked: &[(i64, f64)], used: SearchMethod) -> Result<EntrySearchResult, PgFailure> {
+    async fn load_results(
+        &self,
+        ranked: &[(i64, f64)],
+        used: SearchMethod,
+    ) -> Result<EntrySearchResult, PgFailure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND n = ANY ($2)");
         let mut there = HashMap::new();
-        for row in &self.tx.rows(&sql, &[&self.part.id, &all]).await? {
+        for row in &self.tx.query_rows(&sql, &[&self.part.id, &all]).await? {
             let n: i64 = row.try_get(7)?;
-            there.insert(n, hit(self.store, row)?);
+            there.insert(n, hit_from_row(self.store, row)?);
         }
         let hits = ranked.iter().filter_map(|(n, score)| {
-            let mut hit = there.remove(n).filter(|hit| self.counts(hit))?;
+            let mut hit = there.remove(n).filter(|hit| self.includes_hit(hit))?;
             hit.entry.score = Some(*score);
             Some(hit)
         });
         Ok(EntrySearchResult {
             hits: hits.take(self.limit).collect(),
             used: Some(used),
-            compared_here: used != SearchMethod::FullText && self.extension().is_none(),
+            compared_here: used != SearchMethod::FullText && self.vector_extension().is_none(),
         })
     }
 }
 
-fn integer(count: usize) -> i64 {
+fn to_i64(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// The BM25 weight of a word. It estimates how many entries contain the word from the age of the word's newest entries.
-fn rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
-    let total = real(entries.max(1));
+fn estimate_rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
+    let total = to_f64(entries.max(1));
     let held = match rows.last() {
         Some(last) if rows.len() == PER_TERM => {
-            let reach = real(newest - last + 1) / real(newest - oldest + 1);
-            (real(integer(PER_TERM)) / reach.max(f64::EPSILON)).min(total)
+            let reach = to_f64(newest - last + 1) / to_f64(newest - oldest + 1);
+            (to_f64(to_i64(PER_TERM)) / reach.max(f64::EPSILON)).min(total)
         }
-        _ => real(integer(rows.len())),
+        _ => to_f64(to_i64(rows.len())),
     };
-    words::rarity(total, held)
+    words::word_rarity(total, held)
 }
 
 /// All words together, and pairs of the four rarest words.
-fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
+fn term_combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();
     }
@@ -294,6 +305,6 @@ fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
 
 /// Counts here are far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-const fn real(count: i64) -> f64 {
+const fn to_f64(count: i64) -> f64 {
     count as f64
 }

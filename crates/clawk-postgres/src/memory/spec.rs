@@ -40,40 +40,42 @@ pub(super) struct PgEntryColumns<'a> {
     pub(super) mark: &'a str,
 }
 
-fn failed(error: impl std::fmt::Display) -> PgFailure {
+fn seal_failure(error: impl std::fmt::Display) -> PgFailure {
     PgFailure::Schema(format!("an encrypted entry in PostgreSQL: {error}"))
 }
 
 impl Spec<'_> {
-    fn vault(&self) -> Result<&SealKeyring, PgFailure> {
-        self.vault.ok_or_else(|| failed(clawk_recall::seal::NO_KEY))
+    fn require_vault(&self) -> Result<&SealKeyring, PgFailure> {
+        self.vault.ok_or_else(|| seal_failure(clawk_recall::seal::NO_KEY))
     }
 
     /// The keyed digest that replaces a key in the server's index.
     pub(super) fn name_of(&self, key: &str) -> Result<String, PgFailure> {
         if self.encryption {
-            return Ok(self.vault()?.name(key));
+            return Ok(self.require_vault()?.name(key));
         }
         Ok(key.to_owned())
     }
 
     /// Seals the bundle of an entry.
-    pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, PgFailure> {
-        self.vault()?
+    pub(super) fn seal_bundle(&self, part: i64, id: &str, bundle: &str) -> Result<String, PgFailure> {
+        self.require_vault()?
             .seal_text(&place_of(part, id), bundle)
-            .map_err(failed)
+            .map_err(seal_failure)
     }
 
     pub(super) fn sealed_vector(&self, n: i64, packed: &[u8]) -> Result<Vec<u8>, PgFailure> {
-        self.vault()?.seal(&format!("vector/{n}"), packed).map_err(failed)
+        self.require_vault()?
+            .seal(&format!("vector/{n}"), packed)
+            .map_err(seal_failure)
     }
 
     pub(super) fn opened_vector(&self, n: i64, sealed: &[u8]) -> Result<Vec<u8>, PgFailure> {
         let opened = self
-            .vault()?
+            .require_vault()?
             .open(&format!("vector/{n}"), sealed)
-            .map_err(failed)?;
-        opened.ok_or_else(|| failed("a vector is not sealed"))
+            .map_err(seal_failure)?;
+        opened.ok_or_else(|| seal_failure("a vector is not sealed"))
     }
 
     /// The fields of an entry that are sealed.
@@ -86,37 +88,42 @@ impl Spec<'_> {
         }
     }
 
-    fn bundle(&self, part: i64, id: &str, content: &str) -> Result<Option<SealedEntryFields>, PgFailure> {
+    fn open_bundle(
+        &self,
+        part: i64,
+        id: &str,
+        content: &str,
+    ) -> Result<Option<SealedEntryFields>, PgFailure> {
         if !is_sealed_text(content) {
             if self.whole {
-                return Err(failed("it can be read, so it was not put there by clawk"));
+                return Err(seal_failure("it can be read, so it was not put there by clawk"));
             }
             return Ok(None);
         }
         let opened = self
-            .vault()?
+            .require_vault()?
             .open_text(&place_of(part, id), content)
-            .map_err(failed)?;
+            .map_err(seal_failure)?;
         serde_json::from_str(&opened.unwrap_or_default())
             .map(Some)
-            .map_err(failed)
+            .map_err(seal_failure)
     }
 
     /// Decodes an entry's content and key.
-    pub(super) fn told(
+    pub(super) fn open_content(
         &self,
         (part, id): (i64, &str),
         content: &str,
         key: Option<&str>,
     ) -> Result<(Value, Option<String>), PgFailure> {
-        Ok(match self.bundle(part, id, content)? {
+        Ok(match self.open_bundle(part, id, content)? {
             Some(bundle) => (bundle.content, bundle.key),
-            None => (super::rows::json(content)?, key.map(str::to_owned)),
+            None => (super::rows::parse_content(content)?, key.map(str::to_owned)),
         })
     }
 
     /// Decodes a whole entry.
-    pub(super) fn hit(&self, columns: PgEntryColumns<'_>) -> Result<EntryHit, PgFailure> {
+    pub(super) fn entry_hit(&self, columns: PgEntryColumns<'_>) -> Result<EntryHit, PgFailure> {
         let PgEntryColumns {
             part,
             id,
@@ -126,15 +133,15 @@ impl Spec<'_> {
             at,
             mark,
         } = columns;
-        if let Some(bundle) = self.bundle(part, id, content)? {
+        if let Some(bundle) = self.open_bundle(part, id, content)? {
             return Ok(bundle.into_hit(id.to_owned(), at));
         }
         Ok(EntryHit {
             entry: MemoryEntry {
                 id: id.to_owned(),
                 key: key.map(str::to_owned),
-                content: super::rows::json(content)?,
-                metadata: metadata.map(super::rows::json).transpose()?,
+                content: super::rows::parse_content(content)?,
+                metadata: metadata.map(super::rows::parse_content).transpose()?,
                 timestamp: Some(at),
                 score: None,
             },

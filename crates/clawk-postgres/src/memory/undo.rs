@@ -5,8 +5,8 @@ use clawk_recall::compact::model_of;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
 use clawk_recall::{table, words};
 
-use super::parts::{PgStorePart, came_or_went, changed};
-use super::rows::{COLUMNS, delete, folded, hit, is_kept, numbers};
+use super::parts::{PgStorePart, adjust_counts, came_or_went};
+use super::rows::{COLUMNS, delete_entries, fold_words, hit_from_row, is_kept, row_numbers};
 use super::spec::Spec;
 use super::vectors;
 use crate::connect::PgConnection;
@@ -25,14 +25,14 @@ pub(super) async fn remove(
         "SELECT {COLUMNS}, n, '' AS instead FROM memory WHERE part = $1 AND id = $2 UNION ALL \
          SELECT {COLUMNS}, n, instead FROM memory_aside WHERE part = $1 AND id = $2"
     );
-    let rows = session.rows(&sql, &[&part.id, &id]).await?;
+    let rows = session.query_rows(&sql, &[&part.id, &id]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let hit = hit(store, row)?;
-    if !whose.holds(&hit.mark.whose) {
+    let hit = hit_from_row(store, row)?;
+    if !whose.includes_owner(&hit.mark.whose) {
         return Ok(None);
     }
     let (n, instead): (i64, String) = (row.try_get(7)?, row.try_get(8)?);
-    delete(session, part.id, &[n]).await?;
+    delete_entries(session, part.id, &[n]).await?;
     came_or_went(session, part.id).await?;
     session
         .run(
@@ -48,32 +48,32 @@ pub(super) async fn remove(
     while let Some(summary) = summaries.pop() {
         // The summary may itself have been summarised.
         let sql = "DELETE FROM memory_aside WHERE part = $1 AND id = $2 RETURNING instead";
-        for row in session.rows(sql, &[&part.id, &summary]).await? {
+        for row in session.query_rows(sql, &[&part.id, &summary]).await? {
             let above: String = row.try_get(0)?;
             summaries.extend(Some(above).filter(|above| !above.is_empty()));
         }
-        undo(session, part, store, &summary).await?;
+        undo_summary(session, part, store, &summary).await?;
     }
     Ok(Some(hit))
 }
 
 /// Deletes a summary and restores the entries behind it. Returns the number of restored entries.
-async fn undo(
+async fn undo_summary(
     session: &PgConnection,
     part: PgStorePart,
     store: &Spec<'_>,
     summary: &str,
 ) -> Result<u64, PgFailure> {
     let sql = "SELECT n FROM memory WHERE part = $1 AND id = $2";
-    let own = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
-    delete(session, part.id, &own).await?;
+    let own = row_numbers(&session.query_rows(sql, &[&part.id, &summary]).await?)?;
+    delete_entries(session, part.id, &own).await?;
     let sql = "SELECT n FROM memory_aside WHERE part = $1 AND instead = $2 ORDER BY n";
-    let old = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
+    let old = row_numbers(&session.query_rows(sql, &[&part.id, &summary]).await?)?;
     bring_back(session, part, store, &old).await
 }
 
 /// Restores one entry, the entries behind the summary with this id, or all entries.
-pub(super) async fn restore(
+pub(super) async fn restore_entries(
     session: &PgConnection,
     part: PgStorePart,
     store: &Spec<'_>,
@@ -82,24 +82,24 @@ pub(super) async fn restore(
     let mut back = 0;
     if let Some(id) = id {
         let sql = "SELECT n FROM memory_aside WHERE part = $1 AND id = $2 ORDER BY n";
-        let own = numbers(&session.rows(sql, &[&part.id, &id]).await?)?;
+        let own = row_numbers(&session.query_rows(sql, &[&part.id, &id]).await?)?;
         back += bring_back(session, part, store, &own).await?;
         let sql = "SELECT EXISTS (SELECT 1 FROM memory_aside WHERE part = $1 AND instead = $2)";
-        if session.value(sql, &[&part.id, &id]).await? {
-            back += undo(session, part, store, id).await?;
+        if session.query_value(sql, &[&part.id, &id]).await? {
+            back += undo_summary(session, part, store, id).await?;
         }
         return Ok(back);
     }
     loop {
         let sql = "SELECT n, instead FROM memory_aside WHERE part = $1 ORDER BY since DESC, n DESC LIMIT 1";
-        let Some(row) = session.first(sql, &[&part.id]).await? else {
+        let Some(row) = session.query_first(sql, &[&part.id]).await? else {
             return Ok(back);
         };
         let (n, instead): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
         let came = if instead.is_empty() {
             bring_back(session, part, store, &[n]).await?
         } else {
-            undo(session, part, store, &instead).await?
+            undo_summary(session, part, store, &instead).await?
         };
         if came == 0 {
             return Ok(back);
@@ -121,7 +121,7 @@ async fn bring_back(
     for n in rows {
         let sql = "SELECT id, key, content, whose, (octet_length(content) + coalesce(octet_length(metadata), 0))::bigint \
                    FROM memory_aside WHERE n = $1";
-        let Some(row) = session.first(sql, &[n]).await? else {
+        let Some(row) = session.query_first(sql, &[n]).await? else {
             continue;
         };
         let (id, key, content): (&str, Option<&str>, &str) =
@@ -130,22 +130,22 @@ async fn bring_back(
         if is_kept(session, part.id, id).await? {
             continue; // a later entry has its id: what is newer stays
         }
-        let (content, key) = store.told((part.id, id), content, key)?;
+        let (content, key) = store.open_content((part.id, id), content, key)?;
         let text = words::text_of(&content, key.as_deref());
         let words = if store.encryption {
             String::new()
         } else {
-            folded(&text)
+            fold_words(&text)
         };
         let sql = "INSERT INTO memory (n, part, id, key, content, metadata, at, mark, whose, words) \
                    SELECT n, part, id, key, content, metadata, at, mark, whose, to_tsvector('clawk_words', $2) \
                    FROM memory_aside WHERE n = $1";
         session.run(sql, &[n, &words]).await?;
         session.run("DELETE FROM memory_aside WHERE n = $1", &[n]).await?;
-        if let Some(vector) = table::embed(&text).filter(|_| embeds) {
-            vectors::add(session, store, (*n, part.id, whose), table::NAME, &vector).await?;
+        if let Some(vector) = table::embed_text(&text).filter(|_| embeds) {
+            vectors::add_vector(session, store, (*n, part.id, whose), table::NAME, &vector).await?;
         }
-        changed(session, part.id, 1, bytes).await?;
+        adjust_counts(session, part.id, 1, bytes).await?;
         count += 1;
     }
     came_or_went(session, part.id).await?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use clawk_kernel::ports::UnembeddedEntry;
-use clawk_recall::packed::{PackedVectors, pack};
+use clawk_recall::packed::{PackedVectors, pack_vector};
 use clawk_recall::words;
 use tokio::sync::Mutex;
 
@@ -50,7 +50,7 @@ pub(super) struct Vectors {
 impl Vectors {
     /// The nearest entries, nearest first, with their cosine mapped to 0..1. Every vector of the part is compared. The result may
     /// contain deleted entries.
-    pub(super) async fn nearest(
+    pub(super) async fn nearest_entries(
         &self,
         session: &PgConnection,
         extension: Option<&str>,
@@ -58,11 +58,11 @@ impl Vectors {
     ) -> Result<Vec<(i64, f64)>, PgFailure> {
         match extension {
             Some(schema) => by_extension(session, schema, near).await,
-            None => self.here(session, near).await,
+            None => self.nearest_locally(session, near).await,
         }
     }
 
-    async fn here(
+    async fn nearest_locally(
         &self,
         session: &PgConnection,
         near: PgVectorSearch<'_>,
@@ -81,11 +81,11 @@ impl Vectors {
         let mut known = known.lock().await;
         known.catch_up(session, near).await?;
         let keep = |whose: i64| whose == 0 || near.whose.is_none_or(|known| known.contains(&whose));
-        Ok(known.matrix.nearest(near.query, near.limit, keep))
+        Ok(known.matrix.nearest_rows(near.query, near.limit, keep))
     }
 
     /// Makes the next search read the part again, because too many of its vectors belong to deleted entries.
-    pub(super) async fn forget(&self, part: i64) {
+    pub(super) async fn forget_part(&self, part: i64) {
         self.parts.lock().await.retain(|(known, _), _| *known != part);
     }
 }
@@ -97,11 +97,13 @@ impl PgPartVectors {
         } = near;
         let sql = "SELECT v, n, whose, vector, sealed FROM memory_vectors WHERE part = $1 AND model = $2 AND v > $3 ORDER BY v LIMIT $4";
         loop {
-            let rows = session.rows(sql, &[&part, &model, &self.upto, &PAGE]).await?;
+            let rows = session
+                .query_rows(sql, &[&part, &model, &self.upto, &PAGE])
+                .await?;
             for row in &rows {
                 let (n, whose): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
                 let packed = match row.try_get::<_, Option<Vec<f32>>>(3)? {
-                    Some(values) => pack(&values),
+                    Some(values) => pack_vector(&values),
                     None => store.opened_vector(n, row.try_get(4)?)?,
                 };
                 self.bytes += packed.len();
@@ -132,7 +134,7 @@ async fn by_extension(
     );
     let limit = i64::try_from(near.limit).unwrap_or(i64::MAX);
     let rows = session
-        .rows(&sql, &[&near.part, &near.model, &near.query, &near.whose, &limit])
+        .query_rows(&sql, &[&near.part, &near.model, &near.query, &near.whose, &limit])
         .await?;
     let scored = rows.iter().map(|row| {
         let score: f64 = row.try_get(1)?;
@@ -149,7 +151,7 @@ async fn by_extension(
 }
 
 /// Stores the vector of an entry (its number, part and owner). Replaces an earlier one of the same model.
-pub(super) async fn add(
+pub(super) async fn add_vector(
     session: &PgConnection,
     store: &Spec<'_>,
     (n, part, whose): (i64, i64, i64),
@@ -159,7 +161,7 @@ pub(super) async fn add(
     if store.encryption {
         let sql = "INSERT INTO memory_vectors (n, part, whose, model, sealed) VALUES ($1, $2, $3, $4, $5) \
                    ON CONFLICT (n, model) DO NOTHING";
-        let sealed = store.sealed_vector(n, &pack(vector))?;
+        let sealed = store.sealed_vector(n, &pack_vector(vector))?;
         session.run(sql, &[&n, &part, &whose, &model, &sealed]).await?;
         return Ok(());
     }
@@ -180,15 +182,15 @@ pub(super) async fn add_all(
     for (handle, vector) in vectors {
         let Ok(n) = handle.parse::<i64>() else { continue };
         let sql = "SELECT whose FROM memory WHERE part = $1 AND n = $2";
-        if let Some(row) = session.first(sql, &[&part, &n]).await? {
-            add(session, store, (n, part, row.try_get(0)?), model, vector).await?;
+        if let Some(row) = session.query_first(sql, &[&part, &n]).await? {
+            add_vector(session, store, (n, part, row.try_get(0)?), model, vector).await?;
         }
     }
     Ok(())
 }
 
 /// Entries of every scope without a vector of this model, newest first.
-pub(super) async fn lacking(
+pub(super) async fn unembedded_entries(
     session: &PgConnection,
     store: &Spec<'_>,
     agent: &str,
@@ -199,14 +201,16 @@ pub(super) async fn lacking(
                WHERE p.agent = $1 AND p.store = $2 AND NOT EXISTS \
                (SELECT 1 FROM memory_vectors v WHERE v.n = m.n AND v.model = $3) ORDER BY m.n DESC LIMIT $4";
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = session.rows(sql, &[&agent, &store.name, &model, &limit]).await?;
+    let rows = session
+        .query_rows(sql, &[&agent, &store.name, &model, &limit])
+        .await?;
     let lacking = rows.iter().map(|row| {
         let n: i64 = row.try_get(0)?;
         Ok(UnembeddedEntry {
             handle: n.to_string(),
             text: {
                 let place = (row.try_get(3)?, row.try_get(4)?);
-                let (content, key) = store.told(place, row.try_get(2)?, row.try_get(1)?)?;
+                let (content, key) = store.open_content(place, row.try_get(2)?, row.try_get(1)?)?;
                 words::text_of(&content, key.as_deref())
             },
         })

@@ -28,7 +28,7 @@ fn options(server: &Server) -> Options {
 /// A connection on which nothing was migrated.
 async fn bare(server: &Server) -> PgConnection {
     let options = options(server);
-    let tls = PgTlsConnector(tls::config(options.tls, None, &EnvironmentSource::Process).unwrap());
+    let tls = PgTlsConnector(tls::client_config(options.tls, None, &EnvironmentSource::Process).unwrap());
     ConnectionTarget::new(&options, tls)
         .unwrap()
         .connect()
@@ -39,10 +39,10 @@ async fn bare(server: &Server) -> PgConnection {
 /// A program that knows these steps connects.
 async fn starts(server: &Server, steps: &[MigrationStep]) -> Result<(), String> {
     let session = bare(server).await;
-    session.batch("BEGIN").await.unwrap();
-    let done = migrate(&session, "clawk", steps).await;
+    session.run_statements("BEGIN").await.unwrap();
+    let done = migrate_schema(&session, "clawk", steps).await;
     let word = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    session.batch(word).await.unwrap();
+    session.run_statements(word).await.unwrap();
     done.map_err(|failure| failure.text())
 }
 
@@ -100,7 +100,7 @@ async fn a_step_that_adds_is_done_while_hosts_of_the_version_before_serve() {
 async fn a_step_that_changes_waits_for_the_end_of_older_hosts_and_then_shuts_them_out() {
     let server = Server::start();
     let state = open(&server, "old").await.unwrap();
-    state.begin().await.unwrap();
+    state.begin_run().await.unwrap();
     let refused = starts(&server, &with_seventh(7)).await.unwrap_err();
     assert!(refused.contains("the host `old`"), "{refused}");
     assert_eq!(server.sql("SELECT max(step) FROM clawk.migrations"), "6");
@@ -109,7 +109,7 @@ async fn a_step_that_changes_waits_for_the_end_of_older_hosts_and_then_shuts_the
     starts(&server, &with_seventh(7)).await.unwrap();
     assert_eq!(server.sql(LIVE), "", "it can record nothing any more");
     // Awake again, it wants to join anew on the connections that it has.
-    let refused = state.begin().await.unwrap_err().to_string();
+    let refused = state.begin_run().await.unwrap_err().to_string();
     assert!(
         refused.contains("step 7") && refused.contains("start such a version"),
         "{refused}"

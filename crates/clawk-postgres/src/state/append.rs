@@ -9,7 +9,7 @@ use clawk_recall::keys::StateSealer;
 use clawk_trace::{Draft, HashBuffer, SessionChain};
 
 use super::boxes;
-use super::row::{digest, integer, session, unsigned, uuid};
+use super::row::{read_digest, read_session, read_unsigned, read_uuid, to_i64};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
@@ -40,7 +40,7 @@ struct PgEventColumns<'a> {
 }
 
 /// Links and inserts the batches after `last_row`. Returns the new last row.
-pub(super) async fn append(
+pub(super) async fn append_batches(
     session: &PgConnection,
     seals: &StateSealer,
     last_row: i64,
@@ -49,7 +49,7 @@ pub(super) async fn append(
     let entries: Vec<&JournalEntry> = batches.iter().flat_map(|batch| &batch.entries).collect();
     let mut row = last_row;
     if !entries.is_empty() {
-        let mut tips = tips(session, &entries).await?;
+        let mut tips = lock_tips(session, &entries).await?;
         let (mut columns, mut scratch) = (PgEventColumns::default(), HashBuffer::default());
         let mut answers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
         for entry in &entries {
@@ -57,35 +57,35 @@ pub(super) async fn append(
             let Some(tip) = tips.get_mut(&entry.session) else {
                 continue; // every session of the group has one
             };
-            link(tip, entry, row, &mut columns, &mut scratch);
+            link_event(tip, entry, row, &mut columns, &mut scratch);
             if let Some(key) = entry.answers {
-                answers.insert(bytes(key), row);
+                answers.insert(answer_key_bytes(key), row);
             }
         }
         insert(session, &columns).await?;
-        contents(session, seals, &entries).await?;
-        save(session, &tips).await?;
-        self::answers(session, answers).await?;
+        store_contents(session, seals, &entries).await?;
+        save_tips(session, &tips).await?;
+        self::store_answers(session, answers).await?;
     }
     for batch in batches {
         for change in &batch.inbox {
-            boxes::inbox(session, seals, change).await?;
+            boxes::apply_inbox_change(session, seals, change).await?;
         }
         for change in &batch.outbox {
-            boxes::outbox(session, seals, change).await?;
+            boxes::apply_outbox_change(session, seals, change).await?;
         }
         for change in &batch.effects {
-            effect(session, change).await?;
+            apply_effect_change(session, change).await?;
         }
     }
-    let spent = sums(batches.iter().flat_map(|batch| &batch.spent));
-    change(session, &spent, ADD_SPENT).await?;
-    let unspent = sums(batches.iter().flat_map(|batch| &batch.unspent));
-    change(session, &unspent, TAKE_BACK).await?;
+    let spent = sum_spending(batches.iter().flat_map(|batch| &batch.spent));
+    change_sums(session, &spent, ADD_SPENT).await?;
+    let unspent = sum_spending(batches.iter().flat_map(|batch| &batch.unspent));
+    change_sums(session, &unspent, TAKE_BACK).await?;
     Ok(row)
 }
 
-fn link<'a>(
+fn link_event<'a>(
     tip: &mut PgChainTip,
     entry: &'a JournalEntry,
     row: i64,
@@ -105,7 +105,7 @@ fn link<'a>(
     tip.last = entry.at.0;
     columns.rows.push(row);
     columns.sessions.push(entry.session.0.as_bytes());
-    columns.sequences.push(integer(link.sequence));
+    columns.sequences.push(to_i64(link.sequence));
     columns.times.push(entry.at.0);
     columns.kinds.push(entry.kind);
     columns.ids.push(entry.event_id.as_bytes());
@@ -121,7 +121,7 @@ fn link<'a>(
 }
 
 /// The ends of the chains that the entries extend. Their rows are locked.
-async fn tips(
+async fn lock_tips(
     session_: &PgConnection,
     entries: &[&JournalEntry],
 ) -> Result<BTreeMap<SessionId, PgChainTip>, PgFailure> {
@@ -140,13 +140,13 @@ async fn tips(
         .collect();
     let sql =
         "SELECT session, trace_id, events, head, started FROM sessions WHERE session = ANY ($1) FOR UPDATE";
-    for row in session_.rows(sql, &[&ids]).await? {
-        let of = session(&row, 0)?;
+    for row in session_.query_rows(sql, &[&ids]).await? {
+        let of = read_session(&row, 0)?;
         let chain = SessionChain {
             session: of,
-            trace_id: uuid(&row, 1)?,
-            next_sequence: unsigned(&row, 2)?,
-            head: digest(&row, 3)?,
+            trace_id: read_uuid(&row, 1)?,
+            next_sequence: read_unsigned(&row, 2)?,
+            head: read_digest(&row, 3)?,
         };
         let started = row.try_get(4)?;
         if let Some(tip) = tips.get_mut(&of) {
@@ -189,7 +189,7 @@ async fn insert(session: &PgConnection, columns: &PgEventColumns<'_>) -> Result<
 }
 
 /// Stores the content of the events, sealed if the state is encrypted. Equal bytes are stored once.
-async fn contents(
+async fn store_contents(
     session: &PgConnection,
     seals: &StateSealer,
     entries: &[&JournalEntry],
@@ -203,7 +203,9 @@ async fn contents(
         return Ok(());
     }
     let digests: Vec<&[u8]> = all.keys().map(|digest| digest.0.as_slice()).collect();
-    let sealed = all.iter().map(|(digest, bytes)| seals.closed(*digest, bytes));
+    let sealed = all
+        .iter()
+        .map(|(digest, bytes)| seals.seal_content(*digest, bytes));
     let sealed = sealed.collect::<Result<Vec<_>, _>>();
     let sealed = sealed.map_err(|error| PgFailure::Schema(error.to_string()))?;
     let stored = all.values().zip(&sealed);
@@ -215,7 +217,7 @@ async fn contents(
     Ok(())
 }
 
-async fn save(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) -> Result<(), PgFailure> {
+async fn save_tips(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) -> Result<(), PgFailure> {
     let ids: Vec<&[u8]> = tips
         .keys()
         .map(|session| session.0.as_bytes().as_slice())
@@ -226,7 +228,7 @@ async fn save(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) ->
         .map(|tip| tip.chain.trace_id.as_bytes().as_slice())
         .collect();
     let heads: Vec<&[u8]> = tips.values().map(|tip| tip.chain.head.0.as_slice()).collect();
-    let events = column(|tip| integer(tip.chain.next_sequence));
+    let events = column(|tip| to_i64(tip.chain.next_sequence));
     let (started, last) = (column(|tip| tip.started), column(|tip| tip.last));
     let sql = "INSERT INTO sessions (session, trace_id, events, head, started, last) \
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[]) \
@@ -240,7 +242,7 @@ async fn save(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) ->
 /// The database's time in microseconds since 1970. It decides how long answers are kept, because the hosts' clocks differ.
 pub(super) const NOW_US: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-async fn answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), PgFailure> {
+async fn store_answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), PgFailure> {
     if answers.is_empty() {
         return Ok(());
     }
@@ -260,7 +262,7 @@ async fn answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Res
 }
 
 /// The method, then the request's id, as bytes.
-pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
+pub(super) fn answer_key_bytes(key: AnswerKey) -> Vec<u8> {
     let mut bytes = vec![key.method];
     bytes.extend(key.request_id);
     bytes
@@ -269,7 +271,7 @@ pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
 type PgSpendingSums<'a> = BTreeMap<(i64, &'a [u8]), BudgetAmount>;
 
 /// The sums by hour and budget.
-fn sums<'a>(rows: impl Iterator<Item = &'a SpentAmount>) -> PgSpendingSums<'a> {
+fn sum_spending<'a>(rows: impl Iterator<Item = &'a SpentAmount>) -> PgSpendingSums<'a> {
     let mut sums = PgSpendingSums::new();
     for row in rows {
         let sum = sums.entry((row.hour, row.purse.as_bytes())).or_default();
@@ -291,14 +293,14 @@ const TAKE_BACK: &str = "UPDATE spent AS s SET tokens = greatest(s.tokens - n.to
     AS n (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) WHERE s.hour = n.hour AND s.purse = n.purse";
 
 /// Changes the stored sums, by one of the two statements above.
-async fn change(session: &PgConnection, sums: &PgSpendingSums<'_>, sql: &str) -> Result<(), PgFailure> {
+async fn change_sums(session: &PgConnection, sums: &PgSpendingSums<'_>, sql: &str) -> Result<(), PgFailure> {
     if sums.is_empty() {
         return Ok(());
     }
     let hours: Vec<i64> = sums.keys().map(|(hour, _)| *hour).collect();
     let purses: Vec<&[u8]> = sums.keys().map(|(_, purse)| *purse).collect();
     let column =
-        |of: fn(&BudgetAmount) -> u64| sums.values().map(|sum| integer(of(sum))).collect::<Vec<i64>>();
+        |of: fn(&BudgetAmount) -> u64| sums.values().map(|sum| to_i64(of(sum))).collect::<Vec<i64>>();
     let tokens = column(|sum| sum.tokens);
     let costs = column(|sum| sum.cost_microusd);
     let busy = column(|sum| sum.busy_ms);
@@ -310,7 +312,7 @@ async fn change(session: &PgConnection, sums: &PgSpendingSums<'_>, sql: &str) ->
     Ok(())
 }
 
-async fn effect(session: &PgConnection, change: &EffectChange) -> Result<(), PgFailure> {
+async fn apply_effect_change(session: &PgConnection, change: &EffectChange) -> Result<(), PgFailure> {
     match change {
         EffectChange::Unknown(effect) => {
             let sql = "INSERT INTO effects_open (request, session, tool, parameters, at) VALUES ($1, $2, $3, $4, $5) \

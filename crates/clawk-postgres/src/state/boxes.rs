@@ -22,7 +22,7 @@ const FORGOTTEN_AT_ONCE: i64 = 16;
 /// The columns that [`outbox_row`] reads.
 pub(super) const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
 
-pub(super) async fn inbox(
+pub(super) async fn apply_inbox_change(
     session: &PgConnection,
     seals: &StateSealer,
     change: &InboxChange,
@@ -37,7 +37,7 @@ pub(super) async fn inbox(
             let (id, to): (&[u8], &[u8]) = (message.0.as_bytes(), of.0.as_bytes());
             session.run(sql, &[&id, &to]).await?;
             if let Some(arrival) = arrival {
-                arrive(session, *of, *message, arrival).await?;
+                record_arrival(session, *of, *message, arrival).await?;
             }
         }
         InboxChange::Closed {
@@ -54,14 +54,14 @@ pub(super) async fn inbox(
                 let why = reason
                     .as_ref()
                     .map(|reason| stored_reason(seals, *message, reason));
-                owe(session, owed, *at, why.transpose()?.as_deref()).await?;
+                record_owed_answer(session, owed, *at, why.transpose()?.as_deref()).await?;
             }
         }
     }
     Ok(())
 }
 
-async fn arrive(
+async fn record_arrival(
     session: &PgConnection,
     of: SessionId,
     message: MessageId,
@@ -90,7 +90,7 @@ async fn arrive(
     Ok(())
 }
 
-async fn owe(
+async fn record_owed_answer(
     session: &PgConnection,
     owed: &OwedAnswer,
     at: Timestamp,
@@ -122,7 +122,7 @@ async fn owe(
     Ok(())
 }
 
-pub(super) async fn outbox(
+pub(super) async fn apply_outbox_change(
     session: &PgConnection,
     seals: &StateSealer,
     change: &OutboxChange,
@@ -180,7 +180,7 @@ fn stored_reason(seals: &StateSealer, message: MessageId, reason: &str) -> Resul
     let stored = match seals.vault() {
         Some(vault) => vault
             .seal_text(&place_of_reason(message), &reason)
-            .map_err(seal::failed)?,
+            .map_err(seal::seal_failure)?,
         None => reason,
     };
     Ok(stored.into_bytes())
@@ -191,9 +191,9 @@ fn read_reason(seals: &StateSealer, message: MessageId, stored: String) -> Resul
     if !stored.starts_with(SEALED) {
         return Ok(stored);
     }
-    let vault = seals.known().map_err(seal::failed)?;
+    let vault = seals.require_vault().map_err(seal::seal_failure)?;
     let opened = vault.open_text(&place_of_reason(message), &stored);
-    Ok(opened.map_err(seal::failed)?.unwrap_or(stored))
+    Ok(opened.map_err(seal::seal_failure)?.unwrap_or(stored))
 }
 
 /// Seals every reason with the current key. Deletes the reasons of closed messages, which have no reader.
@@ -201,8 +201,8 @@ pub(super) async fn seal_reasons(session: &PgConnection, seals: &StateSealer) ->
     let dropped = "UPDATE inbox SET reason = NULL WHERE reason IS NOT NULL";
     session.run(dropped, &[]).await?;
     let sql = "SELECT message, reason FROM outbox WHERE reason IS NOT NULL";
-    for found in &session.rows(sql, &[]).await? {
-        let message = row::message(found, 0)?;
+    for found in &session.query_rows(sql, &[]).await? {
+        let message = row::read_message(found, 0)?;
         let Some(stored) = row::maybe_text(found, 1)? else {
             continue;
         };
@@ -218,15 +218,15 @@ pub(super) async fn seal_reasons(session: &PgConnection, seals: &StateSealer) ->
 /// Reads an entry of the outbox with the columns [`COLUMNS`].
 pub(super) fn outbox_row(seals: &StateSealer, found: &Row) -> Result<OutboxRow, PgFailure> {
     let attempts: i64 = found.try_get(8)?;
-    let message = row::message(found, 0)?;
+    let message = row::read_message(found, 0)?;
     let reason = row::maybe_text(found, 12)?.map(|reason| read_reason(seals, message, reason));
     Ok(OutboxRow {
         owed: OwedAnswer {
             message,
-            session: row::session(found, 1)?,
-            channel: row::text(found, 2)?,
-            conversation: row::text(found, 3)?,
-            sender: row::text(found, 4)?,
+            session: row::read_session(found, 1)?,
+            channel: row::read_text(found, 2)?,
+            conversation: row::read_text(found, 3)?,
+            sender: row::read_text(found, 4)?,
             reply_to: row::maybe_text(found, 5)?,
             text: row::maybe_digest(found, 6)?,
         },

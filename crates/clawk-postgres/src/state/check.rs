@@ -9,7 +9,7 @@ use clawk_proto::{Digest, SessionId};
 use clawk_trace::{Draft, HashBuffer, SessionChain};
 
 use super::PgStateError;
-use super::row::{self, integer, unsigned};
+use super::row::{self, read_unsigned, to_i64};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 use crate::pool::PgDatabase;
@@ -30,7 +30,7 @@ struct PgChainRow {
 
 /// Verifies the new events of every chain and writes the marks. Only the holder of the lease calls this.
 pub(super) async fn verify_chains(database: &PgDatabase) -> Result<(), PgStateError> {
-    if let Some(detail) = broken(database).await? {
+    if let Some(detail) = find_fault(database).await? {
         return Err(PgStateError::Broken(format!(
             "{detail}; nothing was started. Look with `clawk trace verify`, and keep the database as evidence"
         )));
@@ -39,26 +39,26 @@ pub(super) async fn verify_chains(database: &PgDatabase) -> Result<(), PgStateEr
 }
 
 /// The first fault in a chain or in the rows; `None`: everything is correct.
-pub(super) async fn broken(database: &PgDatabase) -> Result<Option<String>, PgStateError> {
+pub(super) async fn find_fault(database: &PgDatabase) -> Result<Option<String>, PgStateError> {
     let chains = database.read(to_verify).await?;
     let mut scratch = HashBuffer::default();
     for known in &chains {
-        if let Some((sequence, detail)) = walk(database, known, &mut scratch).await? {
+        if let Some((sequence, detail)) = walk_chain(database, known, &mut scratch).await? {
             return Ok(Some(format!(
                 "session {}, event {sequence}: {detail}",
                 known.session
             )));
         }
     }
-    Ok(database.read(rows).await?)
+    Ok(database.read(check_rows).await?)
 }
 
 /// Checks that the last row's number is the sum of all chains' lengths, since rows are numbered without gaps and never deleted.
 /// Returns the fault.
-async fn rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
+async fn check_rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0)::bigint FROM sessions), \
         (SELECT last_row FROM journal WHERE id = 1)";
-    let Some(row) = session.first(sql, &[]).await? else {
+    let Some(row) = session.query_first(sql, &[]).await? else {
         return Ok(None);
     };
     let (last, sum, said): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -73,7 +73,7 @@ async fn rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
 pub(super) async fn mark_all(session: &PgConnection) -> Result<(), PgFailure> {
     // Locked first, as in every commit, because other hosts append at the same time.
     session
-        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+        .query_first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
         .await?;
     let sql = "UPDATE sessions SET verified = events, verified_hash = head WHERE verified <> events";
     session.run(sql, &[]).await?;
@@ -89,13 +89,13 @@ async fn to_verify(session: &PgConnection) -> Result<Vec<PgChainRow>, PgFailure>
             "SELECT {COLUMNS} FROM sessions WHERE verified = events AND events > 0 ORDER BY last DESC LIMIT {RECENT}"
         ),
     ] {
-        for found in session.rows(&sql, &[]).await? {
+        for found in session.query_rows(&sql, &[]).await? {
             chains.push(PgChainRow {
-                session: row::session(&found, 0)?,
-                trace_id: row::uuid(&found, 1)?,
-                events: unsigned(&found, 2)?,
-                head: row::digest(&found, 3)?,
-                verified: unsigned(&found, 4)?,
+                session: row::read_session(&found, 0)?,
+                trace_id: row::read_uuid(&found, 1)?,
+                events: read_unsigned(&found, 2)?,
+                head: row::read_digest(&found, 3)?,
+                verified: read_unsigned(&found, 4)?,
                 verified_hash: row::maybe_digest(&found, 5)?,
             });
         }
@@ -106,7 +106,7 @@ async fn to_verify(session: &PgConnection) -> Result<Vec<PgChainRow>, PgFailure>
 type PgChainFault = (u64, &'static str);
 
 /// Verifies a chain from the marked row on: every row's hash, its link to the previous row, and that the last row is the head.
-async fn walk(
+async fn walk_chain(
     database: &PgDatabase,
     known: &PgChainRow,
     scratch: &mut HashBuffer,
@@ -125,8 +125,8 @@ async fn walk(
                 return Ok(Some(Digest::ZERO));
             };
             let sql = "SELECT hash FROM events WHERE session = $1 AND sequence = $2";
-            let found = session.first(sql, &[&id, &integer(before)]).await?;
-            found.map(|found| row::digest(&found, 0)).transpose()
+            let found = session.query_first(sql, &[&id, &to_i64(before)]).await?;
+            found.map(|found| row::read_digest(&found, 0)).transpose()
         })
         .await?;
     let Some(head) = head else {
@@ -140,13 +140,13 @@ async fn walk(
     };
     // Events appended during the check are not checked.
     while chain.next_sequence < known.events {
-        let next = integer(chain.next_sequence);
+        let next = to_i64(chain.next_sequence);
         let sql = "SELECT sequence, at, kind, event_id, span, parent, payload, hash FROM events \
             WHERE session = $1 AND sequence >= $2 AND sequence < $3 ORDER BY sequence LIMIT $4";
         let page = database
             .read(async |session| {
                 session
-                    .rows(sql, &[&id, &next, &integer(known.events), &PAGE])
+                    .query_rows(sql, &[&id, &next, &to_i64(known.events), &PAGE])
                     .await
             })
             .await?;
@@ -154,7 +154,7 @@ async fn walk(
             break;
         }
         for found in &page {
-            if let Some(fault) = follow(found, known, &mut chain, scratch)? {
+            if let Some(fault) = follow_row(found, known, &mut chain, scratch)? {
                 return Ok(Some(fault));
             }
         }
@@ -168,26 +168,26 @@ async fn walk(
     )))
 }
 
-fn follow(
+fn follow_row(
     found: &tokio_postgres::Row,
     known: &PgChainRow,
     chain: &mut SessionChain,
     scratch: &mut HashBuffer,
 ) -> Result<Option<PgChainFault>, PgFailure> {
     let expected = chain.next_sequence;
-    if unsigned(found, 0)? != expected {
+    if read_unsigned(found, 0)? != expected {
         return Ok(Some((expected, "the event is missing")));
     }
     let time = Timestamp(found.try_get(1)?).to_string();
     let draft = Draft {
-        event_id: row::uuid(found, 3)?,
-        span: row::uuid(found, 4)?,
+        event_id: row::read_uuid(found, 3)?,
+        span: row::read_uuid(found, 4)?,
         parent: row::maybe_uuid(found, 5)?,
         timestamp: &time,
         event_type: found.try_get(2)?,
         payload: found.try_get(6)?,
     };
-    if chain.append(&draft, scratch).hash != row::digest(found, 7)? {
+    if chain.append(&draft, scratch).hash != row::read_digest(found, 7)? {
         return Ok(Some((expected, "the row is not what was hashed")));
     }
     if expected + 1 == known.verified && known.verified_hash != Some(chain.head) {

@@ -8,7 +8,7 @@ use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
 
 use super::queue::{ExtraWrite, PgWriterWork};
-use super::row::{self, integer, unsigned};
+use super::row::{self, read_unsigned, to_i64};
 use super::{PgReader, PgState, PgStateError};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
@@ -31,10 +31,10 @@ pub(super) async fn remove(session: &PgConnection, removal: &ContentRemoval) -> 
     let digests: Vec<&[u8]> = removal.digests.iter().map(|digest| digest.0.as_slice()).collect();
     let sql = "DELETE FROM contents c WHERE c.digest = ANY ($1) \
         AND NOT EXISTS (SELECT 1 FROM events e WHERE e.content_digest = c.digest AND e.row > $2)";
-    session.run(sql, &[&digests, &integer(removal.upto)]).await?;
+    session.run(sql, &[&digests, &to_i64(removal.upto)]).await?;
     if let Some(mark) = removal.mark {
         let sql = "INSERT INTO marks (name, value) VALUES ('expired', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        session.run(sql, &[&integer(mark)]).await?;
+        session.run(sql, &[&to_i64(mark)]).await?;
     }
     Ok(())
 }
@@ -63,14 +63,14 @@ impl PgReader {
         digest: Option<Digest>,
     ) -> Result<Vec<ErasedReference>, PgStateError> {
         let of = of.map(|session| session.0.as_bytes().to_vec());
-        let (sequence, digest) = (sequence.map(integer), digest.map(|digest| digest.0.to_vec()));
+        let (sequence, digest) = (sequence.map(to_i64), digest.map(|digest| digest.0.to_vec()));
         let sql = "SELECT row, session, content_digest FROM events WHERE content_digest IS NOT NULL \
             AND ($1::bytea IS NULL OR session = $1) AND ($2::bigint IS NULL OR sequence = $2) \
             AND ($3::bytea IS NULL OR content_digest = $3) \
             AND ($2::bigint IS NOT NULL OR $3::bytea IS NOT NULL OR kind <> 'ckp.content.redacted') ORDER BY row";
-        self.with(async |session| {
-            let rows = session.rows(sql, &[&of, &sequence, &digest]).await?;
-            rows.iter().map(gone).collect()
+        self.run_with_connection(async |session| {
+            let rows = session.query_rows(sql, &[&of, &sequence, &digest]).await?;
+            rows.iter().map(erased_reference).collect()
         })
         .await
     }
@@ -91,11 +91,11 @@ impl PgReader {
         let before = before.map(|time| time.0);
         let sql = "SELECT DISTINCT content_digest FROM events WHERE content_digest = ANY ($1) AND (row > $4 \
             OR ($2::bytea IS NOT NULL AND session <> $2) OR ($3::bigint IS NOT NULL AND at >= $3))";
-        self.with(async |session| {
+        self.run_with_connection(async |session| {
             let rows = session
-                .rows(sql, &[&digests, &of, &before, &integer(upto)])
+                .query_rows(sql, &[&digests, &of, &before, &to_i64(upto)])
                 .await?;
-            rows.iter().map(|found| row::digest(found, 0)).collect()
+            rows.iter().map(|found| row::read_digest(found, 0)).collect()
         })
         .await
     }
@@ -105,26 +105,26 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn expired(
+    pub async fn expired_events(
         &self,
         time: Timestamp,
         limit: i64,
     ) -> Result<(Vec<ErasedReference>, Option<u64>, bool), PgStateError> {
-        self.with(async |session| {
+        self.run_with_connection(async |session| {
             let sql = "SELECT coalesce((SELECT value FROM marks WHERE name = 'expired'), 0)";
-            let mark: i64 = session.value(sql, &[]).await?;
+            let mark: i64 = session.query_value(sql, &[]).await?;
             let sql =
                 "SELECT row, session, content_digest, at FROM events WHERE row > $1 ORDER BY row LIMIT $2";
-            let rows = session.rows(sql, &[&mark, &limit]).await?;
+            let rows = session.query_rows(sql, &[&mark, &limit]).await?;
             let (mut due, mut last, mut seen) = (Vec::new(), None, 0);
             for found in &rows {
                 if found.try_get::<_, i64>(3)? >= time.0 {
                     return Ok((due, last, false));
                 }
                 seen += 1;
-                last = Some(unsigned(found, 0)?);
+                last = Some(read_unsigned(found, 0)?);
                 if row::maybe_digest(found, 2)?.is_some() {
-                    due.push(gone(found)?);
+                    due.push(erased_reference(found)?);
                 }
             }
             Ok((due, last, seen == limit))
@@ -133,10 +133,10 @@ impl PgReader {
     }
 }
 
-fn gone(found: &tokio_postgres::Row) -> Result<ErasedReference, PgFailure> {
+fn erased_reference(found: &tokio_postgres::Row) -> Result<ErasedReference, PgFailure> {
     Ok((
-        unsigned(found, 0)?,
-        row::session(found, 1)?,
-        row::digest(found, 2)?,
+        read_unsigned(found, 0)?,
+        row::read_session(found, 1)?,
+        row::read_digest(found, 2)?,
     ))
 }

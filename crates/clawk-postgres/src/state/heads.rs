@@ -7,7 +7,7 @@ use clawk_proto::{Digest, SessionId};
 use tokio_postgres::Row;
 
 use super::queue::{ExtraWrite, PgWriterWork};
-use super::row::{self, bound, integer, unsigned};
+use super::row::{self, read_unsigned, row_limit, to_i64};
 use super::{PgReader, PgState, PgStateError};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
@@ -56,28 +56,29 @@ pub struct ToSign {
     pub sessions: Vec<(SessionId, u64, Digest)>,
 }
 
-pub(super) async fn keep(session: &PgConnection, NewHead(head): &NewHead) -> Result<(), PgFailure> {
+pub(super) async fn insert_head(session: &PgConnection, NewHead(head): &NewHead) -> Result<(), PgFailure> {
     let sql =
         "INSERT INTO heads (size, root, peaks, at, lines) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
     let root: &[u8] = &head.root.0;
     session
         .run(
             sql,
-            &[&integer(head.size), &root, &head.peaks, &head.at.0, &head.lines],
+            &[&to_i64(head.size), &root, &head.peaks, &head.at.0, &head.lines],
         )
         .await?;
     Ok(())
 }
 
-pub(super) async fn note(session: &PgConnection, place: &str, sent: &HeadDelivery) -> Result<(), PgFailure> {
+pub(super) async fn note_delivery(
+    session: &PgConnection,
+    place: &str,
+    sent: &HeadDelivery,
+) -> Result<(), PgFailure> {
     let sql = "INSERT INTO deliveries (place, size, failures, error) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (place) DO UPDATE SET size = excluded.size, failures = excluded.failures, error = excluded.error";
     let error = sent.error.as_ref().map(|error| error.as_bytes());
     session
-        .run(
-            sql,
-            &[&place, &integer(sent.size), &integer(sent.failures), &error],
-        )
+        .run(sql, &[&place, &to_i64(sent.size), &to_i64(sent.failures), &error])
         .await?;
     Ok(())
 }
@@ -95,7 +96,7 @@ impl PgState {
     ///
     /// # Errors
     /// The journal can't be written.
-    pub async fn delivered(&self, place: &str, sent: HeadDelivery) -> Result<(), JournalError> {
+    pub async fn note_delivery(&self, place: &str, sent: HeadDelivery) -> Result<(), JournalError> {
         self.run(PgWriterWork::Run(ExtraWrite::Sent(place.to_owned(), sent)))
             .await
     }
@@ -108,9 +109,11 @@ impl PgReader {
     /// The database can't be read.
     pub async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<KeptHead>, PgStateError> {
         let sql = "SELECT size, root, peaks, at, lines FROM heads WHERE size > $1 ORDER BY size LIMIT $2";
-        self.with(async |session| {
-            let rows = session.rows(sql, &[&integer(size), &bound(limit)]).await?;
-            rows.iter().map(head).collect()
+        self.run_with_connection(async |session| {
+            let rows = session
+                .query_rows(sql, &[&to_i64(size), &row_limit(limit)])
+                .await?;
+            rows.iter().map(head_from_row).collect()
         })
         .await
     }
@@ -121,8 +124,15 @@ impl PgReader {
     /// The database can't be read.
     pub async fn last_head(&self) -> Result<Option<KeptHead>, PgStateError> {
         let sql = "SELECT size, root, peaks, at, lines FROM heads ORDER BY size DESC LIMIT 1";
-        self.with(async |session| session.first(sql, &[]).await?.as_ref().map(head).transpose())
-            .await
+        self.run_with_connection(async |session| {
+            session
+                .query_first(sql, &[])
+                .await?
+                .as_ref()
+                .map(head_from_row)
+                .transpose()
+        })
+        .await
     }
 
     /// The progress of the delivery to each second location.
@@ -131,12 +141,12 @@ impl PgReader {
     /// The database can't be read.
     pub async fn deliveries(&self) -> Result<Vec<(String, HeadDelivery)>, PgStateError> {
         let sql = "SELECT place, size, failures, error FROM deliveries ORDER BY place";
-        self.with(async |session| {
-            let rows = session.rows(sql, &[]).await?;
+        self.run_with_connection(async |session| {
+            let rows = session.query_rows(sql, &[]).await?;
             let one = |found: &Row| {
                 let sent = HeadDelivery {
-                    size: unsigned(found, 1)?,
-                    failures: unsigned(found, 2)?,
+                    size: read_unsigned(found, 1)?,
+                    failures: read_unsigned(found, 2)?,
                     error: row::maybe_text(found, 3)?,
                 };
                 Ok((found.try_get(0)?, sent))
@@ -151,24 +161,24 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn to_sign(&self, size: u64, sessions: usize) -> Result<ToSign, PgStateError> {
-        let after = integer(size);
-        self.with(async |session| {
+        let after = to_i64(size);
+        self.run_with_connection(async |session| {
             let mut found = ToSign::default();
             let mut at = after;
             loop {
                 let sql = "SELECT hash, row FROM events WHERE row > $1 ORDER BY row LIMIT $2";
-                let page = session.rows(sql, &[&at, &PAGE]).await?;
+                let page = session.query_rows(sql, &[&at, &PAGE]).await?;
                 let Some(last) = page.last() else { break };
                 at = last.try_get(1)?;
                 for one in &page {
-                    found.hashes.push(row::digest(one, 0)?);
+                    found.hashes.push(row::read_digest(one, 0)?);
                 }
             }
             found.last_row = super::read::last_row(session).await?;
             let sql = "SELECT session, events, head FROM sessions WHERE session IN (SELECT session FROM events WHERE row > $1) \
                 ORDER BY last DESC, session DESC LIMIT $2";
-            for one in session.rows(sql, &[&after, &bound(sessions)]).await? {
-                let grown = (row::session(&one, 0)?, unsigned(&one, 1)?, row::digest(&one, 2)?);
+            for one in session.query_rows(sql, &[&after, &row_limit(sessions)]).await? {
+                let grown = (row::read_session(&one, 0)?, read_unsigned(&one, 1)?, row::read_digest(&one, 2)?);
                 found.sessions.push(grown);
             }
             Ok(found)
@@ -177,10 +187,10 @@ impl PgReader {
     }
 }
 
-fn head(found: &Row) -> Result<KeptHead, PgFailure> {
+fn head_from_row(found: &Row) -> Result<KeptHead, PgFailure> {
     Ok(KeptHead {
-        size: unsigned(found, 0)?,
-        root: row::digest(found, 1)?,
+        size: read_unsigned(found, 0)?,
+        root: row::read_digest(found, 1)?,
         peaks: found.try_get(2)?,
         at: Timestamp(found.try_get(3)?),
         lines: found.try_get(4)?,

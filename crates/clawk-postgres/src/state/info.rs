@@ -2,7 +2,7 @@
 
 use clawk_kernel::ports::JournalError;
 
-use super::row::unsigned;
+use super::row::read_unsigned;
 use super::{PgReader, PgState, PgStateError};
 use crate::error::PgFailure;
 use crate::pool::PgDatabase;
@@ -31,7 +31,7 @@ pub struct LeaseSeen {
     pub expires_ms: Option<i64>,
 }
 
-/// The result of [`PgReader::info`].
+/// The result of [`PgReader::state_info`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgStateInfo {
     /// The number of the last migration.
@@ -53,20 +53,20 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn info(&self) -> Result<PgStateInfo, PgStateError> {
-        self.with(async |session| {
+    pub async fn state_info(&self) -> Result<PgStateInfo, PgStateError> {
+        self.run_with_connection(async |session| {
             let schema = session
-                .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
+                .query_value("SELECT coalesce(max(step), 0) FROM migrations", &[])
                 .await?;
             let sql = "SELECT last_row, agent, moved FROM journal WHERE id = 1";
-            let Some(row) = session.first(sql, &[]).await? else {
+            let Some(row) = session.query_first(sql, &[]).await? else {
                 return Err(PgFailure::Schema("the table `journal` has no row".to_owned()));
             };
-            let (events, agent) = (unsigned(&row, 0)?, row.try_get(1)?);
+            let (events, agent) = (read_unsigned(&row, 0)?, row.try_get(1)?);
             let moved = super::row::maybe_text(&row, 2)?;
             let sql = "SELECT host, pid, (extract(epoch FROM clock_timestamp() - seen) * 1000)::bigint FROM hosts ORDER BY host";
             let mut hosts = Vec::new();
-            for row in session.rows(sql, &[]).await? {
+            for row in session.query_rows(sql, &[]).await? {
                 hosts.push(HostSeen {
                     host: row.try_get(0)?,
                     pid: row.try_get(1)?,
@@ -79,7 +79,7 @@ impl PgReader {
                 FROM leases l LEFT JOIN runs r ON r.run = l.run AND NOT r.gone \
                 WHERE l.session = '*' OR l.run IS NOT NULL ORDER BY l.session";
             let mut leases = Vec::new();
-            for row in session.rows(sql, &[]).await? {
+            for row in session.query_rows(sql, &[]).await? {
                 leases.push(LeaseSeen {
                     session: row.try_get(0)?,
                     host: row.try_get(1)?,
@@ -103,10 +103,10 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn keys(&self) -> Result<Vec<String>, PgStateError> {
-        self.with(async |session| {
+    pub async fn host_keys(&self) -> Result<Vec<String>, PgStateError> {
+        self.run_with_connection(async |session| {
             let rows = session
-                .rows("SELECT key FROM hosts WHERE key IS NOT NULL ORDER BY host", &[])
+                .query_rows("SELECT key FROM hosts WHERE key IS NOT NULL ORDER BY host", &[])
                 .await?;
             rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
         })

@@ -57,15 +57,15 @@ impl PgJournal {
 }
 
 impl Journal for PgJournal {
-    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
-        if let Some(fault) = batch.fault() {
+    fn submit_batch(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
+        if let Some(fault) = batch.find_fault() {
             return Err(fault);
         }
         if self
             .number
             .is_some_and(|number| number != self.inner.lease.number())
         {
-            return Err(self.inner.lease.lost());
+            return Err(self.inner.lease.lost_error());
         }
         let sessions: Vec<SessionId> = sessions_of(&batch).collect();
         let taken = self.inner.queue.push(PgWriterWork::Append(batch, self.number));
@@ -75,13 +75,13 @@ impl Journal for PgJournal {
         taken
     }
 
-    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+    fn watch_commits(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
-    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
+    fn scan_events(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
-        Box::pin(self.read(async move |session| read::scan(session, &seals, &scan).await))
+        Box::pin(self.read(async move |session| read::scan_journal(session, &seals, &scan).await))
     }
 
     fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
@@ -93,46 +93,53 @@ impl Journal for PgJournal {
         Box::pin(self.read(async move |session| read::answer_to(session, &seals, key).await))
     }
 
-    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn read_content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
-        Box::pin(self.read(async move |session| read::content(session, &seals, digest).await))
+        Box::pin(self.read(async move |session| read::read_content(session, &seals, digest).await))
     }
 
     fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
         Box::pin(self.read(async |session| read::open_messages(session).await))
     }
 
-    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
-        Box::pin(self.read(async move |session| read::message(session, id).await))
+    fn message_session(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+        Box::pin(self.read(async move |session| read::message_session(session, id).await))
     }
 
-    fn arrived(
+    fn find_arrival(
         &self,
         channel: &str,
         platform_id: &str,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let (channel, id) = (channel.to_owned(), platform_id.to_owned());
-        Box::pin(self.read(async move |session| read::arrived(session, &channel, &id, now).await))
+        Box::pin(self.read(async move |session| read::find_arrival(session, &channel, &id, now).await))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation_session(
+        &self,
+        key: &ConversationKey,
+    ) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
-        Box::pin(self.read(async move |session| read::conversation(session, &key).await))
+        Box::pin(self.read(async move |session| read::conversation_session(session, &key).await))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed_answers(
+        &self,
+        channel: &str,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let (channel, seals) = (channel.to_owned(), Arc::clone(&self.inner.seals));
-        Box::pin(self.read(async move |session| read::owed(session, &seals, &channel, limit).await))
+        Box::pin(self.read(async move |session| read::owed_answers(session, &seals, &channel, limit).await))
     }
 
-    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn read_outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
-        Box::pin(self.read(async move |session| read::outbox(session, &seals, limit).await))
+        Box::pin(self.read(async move |session| read::read_outbox(session, &seals, limit).await))
     }
 
-    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
-        Box::pin(self.read(async move |session| read::sessions(session, limit).await))
+    fn list_sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
+        Box::pin(self.read(async move |session| read::list_sessions(session, limit).await))
     }
 
     fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
@@ -143,13 +150,13 @@ impl Journal for PgJournal {
         Box::pin(self.read(async |session| read::open_effects(session).await))
     }
 
-    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
+    fn host_cluster(&self) -> Option<Arc<dyn HostCluster>> {
         let shared = self.inner.lease.sharing == StateSharing::Shared;
         shared.then(|| Arc::new(PgShared::new(Arc::clone(&self.inner), self.number)) as _)
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
         let ticket = self.inner.queue.push(PgWriterWork::Flush);
-        Box::pin(async move { ticket?.durable().await })
+        Box::pin(async move { ticket?.wait_until_durable().await })
     }
 }

@@ -74,14 +74,14 @@ pub(super) enum LeaseAcquisition {
 }
 
 /// Takes the lease if it is free; joins the other hosts if they share the agent.
-pub(super) async fn acquire(
+pub(super) async fn acquire_lease(
     database: &PgDatabase,
     serving: &ServingOptions,
 ) -> Result<LeaseAcquisition, PgStateError> {
     let sent = Instant::now();
     let taken = match serving.sharing {
-        StateSharing::Alone => alone(database, serving).await,
-        StateSharing::Shared => join(database, serving, None).await,
+        StateSharing::Alone => acquire_alone(database, serving).await,
+        StateSharing::Shared => join_hosts(database, serving, None).await,
     };
     match taken {
         Ok(Ok(number)) => Ok(LeaseAcquisition::Ours(Arc::new(Lease {
@@ -93,11 +93,11 @@ pub(super) async fn acquire(
             held: Mutex::new(PgHeldLease::new(number, sent)),
         }))),
         Ok(Err(host)) => Ok(LeaseAcquisition::Theirs(host)),
-        Err(failure) => Err(refused(failure)),
+        Err(failure) => Err(refused_error(failure)),
     }
 }
 
-fn refused(failure: PgFailure) -> PgStateError {
+fn refused_error(failure: PgFailure) -> PgStateError {
     match failure {
         // The state itself refuses: it was moved.
         PgFailure::Entry { index: 1, reason } => PgStateError::Moved { to: reason },
@@ -110,15 +110,15 @@ fn refused(failure: PgFailure) -> PgStateError {
 type LeaseAttempt = Result<Result<i64, String>, PgFailure>;
 
 /// Takes the lease of the whole agent for this host alone.
-async fn alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt {
+async fn acquire_alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
-    let time_ms = millis(serving.lease);
+    let time_ms = to_millis(serving.lease);
     database
         .write(async |session| {
-            see(session, host, pid).await?;
+            record_host_seen(session, host, pid).await?;
             refuse_others(session, &serving.agent).await?;
             let sql = "SELECT host FROM runs WHERE NOT gone AND expires > clock_timestamp() ORDER BY run LIMIT 1";
-            if let Some(row) = session.first(sql, &[]).await? {
+            if let Some(row) = session.query_first(sql, &[]).await? {
                 return Ok(Err(row.try_get(0)?));
             }
             session.run("UPDATE runs SET gone = true WHERE NOT gone", &[]).await?;
@@ -127,25 +127,25 @@ async fn alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt 
                 ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = leases.epoch + 1, expires = excluded.expires, run = NULL, \
                 knows = excluded.knows \
                 WHERE leases.run IS NOT NULL OR leases.expires <= clock_timestamp() RETURNING epoch";
-            if let Some(row) = session.first(sql, &[&AGENT, &host, &time_ms, &KNOWN]).await? {
+            if let Some(row) = session.query_first(sql, &[&AGENT, &host, &time_ms, &KNOWN]).await? {
                 return Ok(Ok(row.try_get::<_, i64>(0)?));
             }
             let sql = "SELECT host FROM leases WHERE session = $1";
-            Ok(Err(session.value::<String>(sql, &[&AGENT]).await?))
+            Ok(Err(session.query_value::<String>(sql, &[&AGENT]).await?))
         })
         .await
 }
 
 /// Begins a run beside other hosts. `before`: this host's previous run, which has ended.
-async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i64>) -> LeaseAttempt {
+async fn join_hosts(database: &PgDatabase, serving: &ServingOptions, before: Option<i64>) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
-    let time_ms = millis(serving.lease);
+    let time_ms = to_millis(serving.lease);
     database
         .write(async |session| {
-            see(session, host, pid).await?;
+            record_host_seen(session, host, pid).await?;
             refuse_others(session, &serving.agent).await?;
             let sql = "SELECT host FROM leases WHERE session = $1 AND run IS NULL AND expires > clock_timestamp()";
-            if let Some(row) = session.first(sql, &[&AGENT]).await? {
+            if let Some(row) = session.query_first(sql, &[&AGENT]).await? {
                 return Ok(Err(row.try_get(0)?));
             }
             // A host that had the whole agent may be suspended: from now on its epoch is outdated.
@@ -157,13 +157,13 @@ async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i6
             }
             let sql = "INSERT INTO runs (host, pid, expires, knows) \
                 VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond', $4) RETURNING run";
-            Ok(Ok(session.value::<i64>(sql, &[&host, &pid, &time_ms, &KNOWN]).await?))
+            Ok(Ok(session.query_value::<i64>(sql, &[&host, &pid, &time_ms, &KNOWN]).await?))
         })
         .await
 }
 
 /// Records the host's activity.
-async fn see(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailure> {
+async fn record_host_seen(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailure> {
     let sql = "INSERT INTO hosts (host, pid, seen) VALUES ($1, $2, clock_timestamp()) \
         ON CONFLICT (host) DO UPDATE SET pid = excluded.pid, seen = excluded.seen";
     session.run(sql, &[&host, &pid]).await?;
@@ -173,11 +173,11 @@ async fn see(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailu
 /// Refuses a state of another agent, and one that was moved. Hosts that start at the same time wait for each other here.
 async fn refuse_others(session: &PgConnection, agent: &str) -> Result<(), PgFailure> {
     let sql = "UPDATE journal SET agent = coalesce(agent, $1) WHERE id = 1 RETURNING agent, moved";
-    let Some(row) = session.first(sql, &[&agent]).await? else {
+    let Some(row) = session.query_first(sql, &[&agent]).await? else {
         return Err(PgFailure::Schema("the table `journal` has no row".to_owned()));
     };
     // Checked while this row is locked: since the connection began, a step may have run that this version can't serve.
-    migrate::suits(session, KNOWN).await?;
+    migrate::check_compatible(session, KNOWN).await?;
     let (other, moved): (String, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
     if let Some(to) = moved {
         let reason = String::from_utf8_lossy(&to).into_owned();
@@ -194,7 +194,7 @@ async fn refuse_others(session: &PgConnection, agent: &str) -> Result<(), PgFail
     Ok(())
 }
 
-fn millis(time: Duration) -> i64 {
+fn to_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -209,7 +209,7 @@ impl Lease {
     }
 
     /// Fires when another host has taken over.
-    pub(super) fn fenced(&self) -> CancellationToken {
+    pub(super) fn fence_signal(&self) -> CancellationToken {
         self.lock().fenced.clone()
     }
 
@@ -219,10 +219,10 @@ impl Lease {
 
     /// Whether this host may begin something. By its own clock, the last renewal and the last news of other hosts must be younger
     /// than two thirds of the lease. Another host may have stopped the agent.
-    pub(super) fn fresh(&self) -> Result<(), JournalError> {
+    pub(super) fn check_fresh(&self) -> Result<(), JournalError> {
         let held = self.lock();
         if held.fenced.is_cancelled() {
-            return Err(self.lost());
+            return Err(self.lost_error());
         }
         let young = |since: Duration| since < self.time * 2 / 3;
         let (renewed, heard) = (held.renewed.elapsed(), held.heard.elapsed());
@@ -239,12 +239,12 @@ impl Lease {
     }
 
     /// Records that the other hosts' changes are being requested.
-    pub(super) fn asks(&self) {
+    pub(super) fn start_following(&self) {
         self.lock().asked = Instant::now();
     }
 
     /// Records that the requested changes are all applied here.
-    pub(super) fn followed(&self) {
+    pub(super) fn finish_following(&self) {
         let mut held = self.lock();
         held.heard = held.asked;
     }
@@ -254,7 +254,7 @@ impl Lease {
     }
 
     /// The error of every append by a host that lost its lease.
-    pub(super) fn lost(&self) -> JournalError {
+    pub(super) fn lost_error(&self) -> JournalError {
         JournalError::Fenced {
             host: self.host.clone(),
         }
@@ -276,19 +276,19 @@ impl Lease {
         }
     }
 
-    pub(super) fn leads(&self) -> bool {
+    pub(super) fn is_leader(&self) -> bool {
         self.lock().leads
     }
 
-    pub(super) fn lead(&self) {
+    pub(super) fn set_leader(&self) {
         self.lock().leads = true;
     }
 
-    pub(super) fn holds(&self, session: SessionId) -> bool {
+    pub(super) fn holds_session(&self, session: SessionId) -> bool {
         self.lock().sessions.contains_key(&session)
     }
 
-    pub(super) fn take(&self, run: i64, sessions: impl IntoIterator<Item = (SessionId, i64)>) {
+    pub(super) fn take_sessions(&self, run: i64, sessions: impl IntoIterator<Item = (SessionId, i64)>) {
         let mut held = self.lock();
         // Sessions of an earlier run ended with that run.
         if held.number == run && !held.fenced.is_cancelled() {
@@ -303,7 +303,7 @@ impl Lease {
     }
 
     /// Records that the unfinished work of these sessions is settled.
-    pub(super) fn settled(&self, sessions: &[SessionId]) {
+    pub(super) fn mark_settled(&self, sessions: &[SessionId]) {
         self.lock()
             .unwritten
             .retain(|session| !sessions.contains(session));
@@ -326,26 +326,26 @@ impl Lease {
             ..ServingOptions::new(&self.agent, &self.host, u32::try_from(self.pid).unwrap_or(0))
         };
         let sent = Instant::now();
-        match join(database, &serving, Some(self.number())).await {
+        match join_hosts(database, &serving, Some(self.number())).await {
             Ok(Ok(run)) => {
                 let before = std::mem::replace(&mut *self.lock(), PgHeldLease::new(run, sent));
                 before.fenced.cancel();
                 Ok(())
             }
             Ok(Err(host)) => Err(PgStateError::Served { host }),
-            Err(failure) => Err(refused(failure)),
+            Err(failure) => Err(refused_error(failure)),
         }
     }
 
     /// Renews the lease after every third of its length, until the shutdown.
-    pub(super) async fn renew(self: Arc<Self>, database: PgDatabase, over: CancellationToken) {
+    pub(super) async fn renew_until_end(self: Arc<Self>, database: PgDatabase, over: CancellationToken) {
         let every = self.time / 3;
         let (mut failed, mut renewals) = (false, 0_u32);
         loop {
             let pause = async {
                 if std::mem::take(&mut failed) {
                     // Instead of the pause: check whether a failover has made another server the primary.
-                    let _late = tokio::time::timeout(every, database.look()).await; // silent-ok: it is looked again after the next failure
+                    let _late = tokio::time::timeout(every, database.refresh_servers()).await; // silent-ok: it is looked again after the next failure
                 } else {
                     tokio::time::sleep(every).await;
                 }
@@ -365,7 +365,7 @@ impl Lease {
             renewals = renewals.wrapping_add(1);
             let renewed = tokio::time::timeout(
                 every.max(Duration::from_millis(500)),
-                self.once(&database, number, seen),
+                self.renew_once(&database, number, seen),
             );
             match renewed.await {
                 Ok(Ok(true)) => {
@@ -389,8 +389,8 @@ impl Lease {
     }
 
     /// Renews the lease. Returns whether this host still holds it. `seen`: records the host's activity too.
-    async fn once(&self, database: &PgDatabase, number: i64, seen: bool) -> Result<bool, PgFailure> {
-        let time_ms = millis(self.time);
+    async fn renew_once(&self, database: &PgDatabase, number: i64, seen: bool) -> Result<bool, PgFailure> {
+        let time_ms = to_millis(self.time);
         let renewed = database
             .write(async |session| match self.sharing {
                 StateSharing::Alone => {
@@ -410,7 +410,7 @@ impl Lease {
         if renewed && seen {
             // A separate transaction, so that no serving host waits for a row that only people read.
             database
-                .write(async |session| see(session, &self.host, self.pid).await)
+                .write(async |session| record_host_seen(session, &self.host, self.pid).await)
                 .await?;
         }
         Ok(renewed)
@@ -429,7 +429,7 @@ impl Lease {
                 StateSharing::Shared => {
                     // Locked first, as in every commit.
                     session
-                        .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                        .query_first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
                         .await?;
                     session
                         .run("UPDATE runs SET gone = true WHERE run = $1", &[&number])

@@ -187,9 +187,9 @@ struct PgStateInner {
 ///
 /// # Errors
 /// A failover may lose commits, or the server is unreachable.
-async fn protected(database: &PgDatabase, serving: &ServingOptions) -> Result<(), PgStateError> {
+async fn check_protected(database: &PgDatabase, serving: &ServingOptions) -> Result<(), PgStateError> {
     database.read(async |_| Ok(())).await?;
-    match database.unprotected() {
+    match database.failover_risk() {
         Some(why) if serving.synchronous => Err(PgStateError::Database(format!(
             "{why}, and two servers may take writes: set `synchronous_standby_names` there, name one server, or accept it with \
              `failover = \"asynchronous\"` in `[state]`"
@@ -219,14 +219,14 @@ impl PgState {
                 MAX_LEASE.as_millis()
             )));
         }
-        protected(&database, &serving).await?;
-        let first = seal::owned(&database, &serving).await?;
+        check_protected(&database, &serving).await?;
+        let first = seal::check_key(&database, &serving).await?;
         if first.due {
-            seal::everything(&database, &serving, &first, patience).await?;
+            seal::reseal_everything(&database, &serving, &first, patience).await?;
         }
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         let lease = loop {
-            match lease::acquire(&database, &serving).await? {
+            match lease::acquire_lease(&database, &serving).await? {
                 lease::LeaseAcquisition::Ours(lease) => break lease,
                 lease::LeaseAcquisition::Theirs(host) => {
                     if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
@@ -237,11 +237,11 @@ impl PgState {
             }
         };
         let over = CancellationToken::new();
-        let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
+        let renewing = spawn_task(Arc::clone(&lease).renew_until_end(database.clone(), over.clone()));
         // Another host may have changed the key during the wait for the lease.
         let settled = async {
             check::verify_chains(&database).await?;
-            seal::settled(&database, &serving).await
+            seal::settle_key(&database, &serving).await
         };
         let seals = match settled.await {
             Ok(seals) => seals,
@@ -267,7 +267,7 @@ impl PgState {
             seals: Arc::clone(&seals),
             woken: std::sync::Mutex::default(),
         };
-        let tasks = std::sync::Mutex::new(vec![spawn(writer.run()), renewing]);
+        let tasks = std::sync::Mutex::new(vec![spawn_task(writer.run()), renewing]);
         Ok(Self {
             inner: Arc::new(PgStateInner {
                 database,
@@ -282,7 +282,7 @@ impl PgState {
         })
     }
 
-    /// The journal for the present start of the agent; see [`Self::begin`].
+    /// The journal for the present start of the agent; see [`Self::begin_run`].
     #[must_use]
     pub fn journal(&self) -> Arc<PgJournal> {
         let number = self.inner.lease.number();
@@ -312,7 +312,7 @@ impl PgState {
 
     /// The number of transactions of this host since the start, and the number of events (of all hosts, if several serve).
     #[must_use]
-    pub fn written(&self) -> (u64, u64) {
+    pub fn write_counts(&self) -> (u64, u64) {
         let counters = &self.inner.counters;
         let events = if self.is_shared() {
             counters.seen.load(Ordering::Relaxed)
@@ -324,20 +324,20 @@ impl PgState {
 
     /// A counter that changes after each commit with events. It wakes readers.
     #[must_use]
-    pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+    pub fn watch_commits(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
     /// A counter that changes when the journal accepts writes again. Turns that ended in the meantime must be resumed.
     #[must_use]
-    pub fn outages(&self) -> tokio::sync::watch::Receiver<u64> {
+    pub fn watch_outages(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.outages.subscribe()
     }
 
     /// Fires when another host has taken the lease. This host can then only shut down.
     #[must_use]
-    pub fn fenced(&self) -> CancellationToken {
-        self.inner.lease.fenced()
+    pub fn fence_signal(&self) -> CancellationToken {
+        self.inner.lease.fence_signal()
     }
 
     /// Whether this host serves the agent together with others.
@@ -348,8 +348,8 @@ impl PgState {
 
     /// Whether this host does the work that only one host may do. Always true for a host that has the agent alone.
     #[must_use]
-    pub fn leads(&self) -> bool {
-        !self.is_shared() || self.inner.lease.leads()
+    pub fn is_leader(&self) -> bool {
+        !self.is_shared() || self.inner.lease.is_leader()
     }
 
     /// Call this before each start of the agent. If hosts share the agent, each start is a new run: the sessions of the previous
@@ -357,27 +357,27 @@ impl PgState {
     ///
     /// # Errors
     /// The server is unreachable, or one host has the whole agent.
-    pub async fn begin(&self) -> Result<(), PgStateError> {
+    pub async fn begin_run(&self) -> Result<(), PgStateError> {
         let inner = &self.inner;
         let begun = inner.begun.swap(true, Ordering::SeqCst);
         if !self.is_shared() || !(begun || inner.lease.is_fenced()) {
             return Ok(());
         }
         inner.lease.rejoin(&inner.database).await?;
-        seal::unchanged(&inner.database, &inner.seals).await?;
-        inner.queue.accept();
+        seal::check_key_unchanged(&inner.database, &inner.seals).await?;
+        inner.queue.accept_again();
         Ok(())
     }
 
     /// The fencing token, which decides whether this host may begin something now.
     #[must_use]
-    pub fn license(&self) -> FencingToken {
+    pub fn fencing_token(&self) -> FencingToken {
         FencingToken(Arc::clone(&self.inner.lease))
     }
 
     /// Runs a write that is not an event, in the journal's order.
     async fn run(&self, work: PgWriterWork) -> Result<(), JournalError> {
-        self.inner.queue.push(work)?.durable().await
+        self.inner.queue.push(work)?.wait_until_durable().await
     }
 
     /// Finishes queued writes, marks the chains as verified, and releases the lease. Later writes are refused.
@@ -416,14 +416,14 @@ pub struct FencingToken(Arc<Lease>);
 
 impl FencingToken {
     /// Whether this host holds the lease. The answer stays true until the end of this transaction.
-    pub(crate) async fn holds(&self, session: &PgConnection) -> Result<bool, PgFailure> {
+    pub(crate) async fn is_held(&self, session: &PgConnection) -> Result<bool, PgFailure> {
         let number = self.0.number();
         if self.0.sharing == StateSharing::Shared {
             let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
-            return Ok(session.first(sql, &[&number]).await?.is_some());
+            return Ok(session.query_first(sql, &[&number]).await?.is_some());
         }
         let sql = "SELECT epoch FROM leases WHERE session = $1 AND run IS NULL FOR SHARE";
-        let found = session.first(sql, &[&lease::AGENT]).await?;
+        let found = session.query_first(sql, &[&lease::AGENT]).await?;
         let epoch: Option<i64> = found.map(|row| row.try_get(0)).transpose()?;
         Ok(epoch == Some(number))
     }
@@ -432,10 +432,10 @@ impl FencingToken {
     ///
     /// # Errors
     /// Another host has the lease; or the last renewal, or the last news of other hosts, is older than two thirds of the lease.
-    pub async fn granted(&self) -> Result<(), JournalError> {
+    pub async fn wait_until_granted(&self) -> Result<(), JournalError> {
         let until = tokio::time::Instant::now() + self.0.time;
         loop {
-            match self.0.fresh() {
+            match self.0.check_fresh() {
                 Ok(()) => return Ok(()),
                 Err(why) if self.0.is_fenced() || tokio::time::Instant::now() >= until => {
                     return Err(why);
@@ -450,6 +450,6 @@ impl FencingToken {
     clippy::disallowed_methods,
     reason = "ends by the queue's end or the token; `PgState::close` awaits the handle"
 )]
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+fn spawn_task(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }

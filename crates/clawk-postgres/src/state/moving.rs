@@ -9,7 +9,7 @@ use clawk_kernel::moved::{
     CONTENTS, Kind, MEMORY, MovedCell, MovedRow, PAGE, RowSealer, SESSIONS, StateTally, StateTotals, TABLES,
     Table, VECTORS,
 };
-use clawk_recall::keys::{Keys, SealKeyReferences, StateSealer, named};
+use clawk_recall::keys::{Keys, SealKeyReferences, StateSealer, join_names};
 use clawk_recall::seal::{is_sealed, is_sealed_text};
 use clawk_recall::{packed, words};
 use tokio_postgres::types::ToSql;
@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use super::{PgReader, PgStateError};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
-use crate::memory::{folded, place_of as place};
+use crate::memory::{fold_words, place_of as place};
 use crate::pool::{Mode, PgDatabase, PgTransaction};
 
 /// Columns with generated numbers that are copied, because other columns refer to them.
@@ -41,11 +41,11 @@ impl PgStateExport {
     ///
     /// # Errors
     /// The server is unreachable, the schema holds no state, or the key of its encrypted stores is missing or wrong.
-    pub async fn begin(reader: &PgReader) -> Result<Self, PgStateError> {
-        let seals = reader.seals();
+    pub async fn from_reader(reader: &PgReader) -> Result<Self, PgStateError> {
+        let seals = reader.state_sealer();
         let keys = keys_of(seals, reader.key_references().await?)?;
         Ok(Self {
-            tx: reader.database.begin(Mode::Read).await?,
+            tx: reader.database.begin_transaction(Mode::Read).await?,
             table: "",
             tally: StateTally::default(),
             carrier: RowSealer::new(seals.clone(), place, MovedCell::Text(String::new())),
@@ -73,28 +73,28 @@ impl PgStateExport {
     ///
     /// # Errors
     /// The server is unreachable.
-    pub async fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgStateError> {
+    pub async fn next_page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgStateError> {
         let mut rows = self.next(table).await?;
         if let Some(left) = self.left {
-            let rest = left.checked_sub(size(&rows));
+            let rest = left.checked_sub(rows_size(&rows));
             let too_large = || PgStateError::Broken("the state is too large to be copied".to_owned());
             self.left = Some(rest.ok_or_else(too_large)?);
         }
         self.carrier
-            .open(table, &mut rows)
+            .unseal_rows(table, &mut rows)
             .map_err(PgStateError::Broken)?;
-        self.tally.add(table, &rows);
+        self.tally.add_rows(table, &rows);
         Ok(rows)
     }
 
     async fn next(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgFailure> {
         if self.table != table.name {
-            let (mut names, name, order) = (table.names(), table.name, table.order);
+            let (mut names, name, order) = (table.column_names(), table.name, table.order);
             if name == VECTORS {
                 names.push_str(", sealed");
             }
             self.tx
-                .batch(&format!(
+                .run_statements(&format!(
                     "DECLARE \"moving_{name}\" NO SCROLL CURSOR FOR SELECT {names} FROM {name} ORDER BY {order}"
                 ))
                 .await?;
@@ -103,25 +103,27 @@ impl PgStateExport {
         let most = if table.name == CONTENTS { PAGE / 40 } else { PAGE };
         let fetched = self
             .tx
-            .rows(&format!("FETCH {most} FROM \"moving_{}\"", table.name), &[])
+            .query_rows(&format!("FETCH {most} FROM \"moving_{}\"", table.name), &[])
             .await?;
         if fetched.is_empty() {
-            self.tx.batch(&format!("CLOSE \"moving_{}\"", table.name)).await?;
+            self.tx
+                .run_statements(&format!("CLOSE \"moving_{}\"", table.name))
+                .await?;
             self.table = "";
         }
-        fetched.iter().map(|row| cells(table, row)).collect()
+        fetched.iter().map(|row| row_cells(table, row)).collect()
     }
 
     /// The totals of the rows that were read.
-    pub fn sum(&mut self) -> StateTotals {
-        std::mem::take(&mut self.tally).sum()
+    pub fn crossed_totals(&mut self) -> StateTotals {
+        std::mem::take(&mut self.tally).into_totals()
     }
 }
 
 /// The keys that a target needs.
 fn keys_of(seals: &StateSealer, references: Option<SealKeyReferences>) -> Result<Option<Keys>, PgStateError> {
     let refused = |why: &str| PgStateError::Sealed {
-        stores: named(seals.stores().iter().cloned()),
+        stores: join_names(seals.stores().iter().cloned()),
         why: why.to_owned(),
     };
     match (references, seals.vault()) {
@@ -138,12 +140,14 @@ fn keys_of(seals: &StateSealer, references: Option<SealKeyReferences>) -> Result
             reference: references.current,
             stores: seals.stores().clone(),
         })),
-        (Some(_), None) => Err(refused(seals.lacks().unwrap_or("its key is not given"))),
+        (Some(_), None) => Err(refused(
+            seals.missing_key_reason().unwrap_or("its key is not given"),
+        )),
         (None, _) => Ok(None),
     }
 }
 
-fn size(rows: &[MovedRow]) -> u64 {
+fn rows_size(rows: &[MovedRow]) -> u64 {
     let cell = |cell: &MovedCell| match cell {
         MovedCell::Null | MovedCell::Int(_) => 8,
         MovedCell::Text(text) => text.len(),
@@ -153,7 +157,7 @@ fn size(rows: &[MovedRow]) -> u64 {
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 
-fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<MovedRow, PgFailure> {
+fn row_cells(table: &Table, row: &tokio_postgres::Row) -> Result<MovedRow, PgFailure> {
     let mut cells = MovedRow::with_capacity(table.columns.len());
     for (at, (_, kind)) in table.columns.iter().enumerate() {
         let cell = match kind {
@@ -165,7 +169,7 @@ fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<MovedRow, PgFailure
             Kind::Said => super::row::maybe_text(row, at)?.map(MovedCell::Text),
             Kind::Bytes if table.name == VECTORS => {
                 let vector = row.try_get::<_, Option<Vec<f32>>>(at)?;
-                let packed = vector.map(|vector| packed::pack(&vector));
+                let packed = vector.map(|vector| packed::pack_vector(&vector));
                 packed.or(row.try_get(table.columns.len())?).map(MovedCell::Bytes)
             }
             Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(MovedCell::Bytes),
@@ -192,7 +196,7 @@ enum Column {
 }
 
 impl Column {
-    fn of(kind: Kind, at: usize, rows: &[MovedRow]) -> Self {
+    fn from_rows(kind: Kind, at: usize, rows: &[MovedRow]) -> Self {
         let cells = || rows.iter().map(|row| row.get(at).unwrap_or(&MovedCell::Null));
         let int = |cell: &MovedCell| match cell {
             MovedCell::Int(number) => Some(*number),
@@ -224,7 +228,7 @@ impl Column {
         }
     }
 
-    fn param(&self) -> &(dyn ToSql + Sync) {
+    fn sql_param(&self) -> &(dyn ToSql + Sync) {
         match self {
             Self::Ints(all) => all,
             Self::Flags(all) => all,
@@ -243,11 +247,11 @@ impl PgStateImport {
     pub async fn begin(database: &PgDatabase, agent: &str, keys: Option<Keys>) -> Result<Self, PgStateError> {
         let reference = keys.as_ref().map(|keys| keys.reference.clone());
         let carrier = RowSealer::of_target(keys, place, MovedCell::Text(String::new()));
-        let tx = database.begin(Mode::Write).await?;
+        let tx = database.begin_transaction(Mode::Write).await?;
         // An agent that starts here waits for this row.
         let sql = "SELECT last_row, agent IS NOT NULL OR moved IS NOT NULL OR EXISTS (SELECT 1 FROM memory_parts) \
             OR EXISTS (SELECT 1 FROM leases) FROM journal WHERE id = 1 FOR UPDATE";
-        let row = tx.first(sql, &[]).await?;
+        let row = tx.query_first(sql, &[]).await?;
         let row = row.ok_or_else(|| PgStateError::Broken("the table `journal` has no row".to_owned()))?;
         let (rows, used): (i64, bool) = (
             row.try_get(0).map_err(PgFailure::from)?,
@@ -261,8 +265,10 @@ impl PgStateImport {
         tx.run("UPDATE journal SET agent = $1 WHERE id = 1", &[&agent])
             .await?;
         // A new schema may already have marks.
-        tx.batch("DELETE FROM marks").await.map_err(PgFailure::from)?;
-        for (store, proof) in carrier.proofs().map_err(PgStateError::Broken)? {
+        tx.run_statements("DELETE FROM marks")
+            .await
+            .map_err(PgFailure::from)?;
+        for (store, proof) in carrier.key_proofs().map_err(PgStateError::Broken)? {
             let sql = "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3)";
             tx.run(sql, &[&store, &reference, &proof]).await?;
         }
@@ -273,13 +279,17 @@ impl PgStateImport {
     ///
     /// # Errors
     /// The server is unreachable, or a row does not fit.
-    pub async fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), PgStateError> {
+    pub async fn add_rows(
+        &mut self,
+        table: &'static Table,
+        mut rows: Vec<MovedRow>,
+    ) -> Result<(), PgStateError> {
         if !rows.is_empty() {
             self.carrier
-                .close(table, &mut rows)
+                .seal_rows(table, &mut rows)
                 .map_err(PgStateError::Broken)?;
             match table.name {
-                VECTORS => vectors(&self.tx, &rows).await?,
+                VECTORS => import_vectors(&self.tx, &rows).await?,
                 _ => insert(&self.tx, table, &rows).await?,
             }
         }
@@ -290,8 +300,8 @@ impl PgStateImport {
     ///
     /// # Errors
     /// The server is unreachable.
-    pub async fn stored(&self) -> Result<StateTotals, PgStateError> {
-        Ok(stored(&self.tx).await?)
+    pub async fn stored_totals(&self) -> Result<StateTotals, PgStateError> {
+        Ok(stored_totals(&self.tx).await?)
     }
 
     /// Commits: the schema now holds a state. `keys`: the public signing keys of the source's hosts.
@@ -299,15 +309,17 @@ impl PgStateImport {
     /// # Errors
     /// The server is unreachable or refuses.
     pub async fn commit(self, keys: &[String]) -> Result<(), PgStateError> {
-        let done = self.finish(keys).await;
-        Ok(self.tx.end(done).await?)
+        let done = self.finish_import(keys).await;
+        Ok(self.tx.commit_or_rollback(done).await?)
     }
 
-    async fn finish(&self, keys: &[String]) -> Result<(), PgFailure> {
+    async fn finish_import(&self, keys: &[String]) -> Result<(), PgFailure> {
         let tx = &self.tx;
-        tx.batch("UPDATE journal SET last_row = coalesce((SELECT max(row) FROM events), 0) WHERE id = 1")
-            .await?;
-        tx.batch(
+        tx.run_statements(
+            "UPDATE journal SET last_row = coalesce((SELECT max(row) FROM events), 0) WHERE id = 1",
+        )
+        .await?;
+        tx.run_statements(
             "UPDATE memory_parts p SET bytes = (SELECT coalesce(sum(octet_length(content) + coalesce(octet_length(metadata), 0)), 0) \
              FROM memory m WHERE m.part = p.id)",
         )
@@ -319,14 +331,14 @@ impl PgStateImport {
             } else {
                 ""
             };
-            tx.batch(&format!(
+            tx.run_statements(&format!(
                 "SELECT setval(pg_get_serial_sequence('{table}', '{column}'), \
                  coalesce(greatest((SELECT max({column}) FROM {table}){also}), 0) + 1, false)"
             ))
             .await?;
         }
-        let carried = self.carrier.carried();
-        for (store, proof) in self.carrier.proofs().map_err(PgFailure::Schema)? {
+        let carried = self.carrier.encrypted_stores();
+        for (store, proof) in self.carrier.key_proofs().map_err(PgFailure::Schema)? {
             if carried.contains(store.as_str()) {
                 let sql = "INSERT INTO memory_seals (agent, store, proof) SELECT agent, $1, $2 FROM journal WHERE id = 1";
                 tx.run(sql, &[&store, &proof]).await?;
@@ -341,12 +353,12 @@ impl PgStateImport {
 }
 
 /// Counts the rows of every table and reads the chains' heads.
-async fn stored(session: &PgConnection) -> Result<StateTotals, PgFailure> {
+async fn stored_totals(session: &PgConnection) -> Result<StateTotals, PgFailure> {
     let mut tally = StateTally::default();
     let mut rows = BTreeMap::new();
     for table in &TABLES {
         let number: i64 = session
-            .value(&format!("SELECT count(*) FROM {}", table.name), &[])
+            .query_value(&format!("SELECT count(*) FROM {}", table.name), &[])
             .await?;
         rows.insert(table.name, u64::try_from(number).unwrap_or(0));
         if table.name != SESSIONS {
@@ -354,23 +366,26 @@ async fn stored(session: &PgConnection) -> Result<StateTotals, PgFailure> {
         }
         let sql = format!(
             "SELECT {} FROM {SESSIONS} WHERE session > $1 ORDER BY session LIMIT $2",
-            table.names()
+            table.column_names()
         );
-        let (mut last, most) = (Vec::new(), super::row::bound(PAGE));
+        let (mut last, most) = (Vec::new(), super::row::row_limit(PAGE));
         loop {
-            let found = session.rows(&sql, &[&last, &most]).await?;
+            let found = session.query_rows(&sql, &[&last, &most]).await?;
             let page = found
                 .iter()
-                .map(|row| cells(table, row))
+                .map(|row| row_cells(table, row))
                 .collect::<Result<Vec<_>, _>>()?;
             match page.last().and_then(|row| row.first()) {
                 Some(MovedCell::Bytes(session)) => last.clone_from(session),
                 Some(_) | None => break,
             }
-            tally.add(table, &page);
+            tally.add_rows(table, &page);
         }
     }
-    Ok(StateTotals { rows, ..tally.sum() })
+    Ok(StateTotals {
+        rows,
+        ..tally.into_totals()
+    })
 }
 
 async fn insert(session: &PgConnection, table: &Table, rows: &[MovedRow]) -> Result<(), PgFailure> {
@@ -378,9 +393,9 @@ async fn insert(session: &PgConnection, table: &Table, rows: &[MovedRow]) -> Res
         .columns
         .iter()
         .enumerate()
-        .map(|(at, (_, kind))| Column::of(*kind, at, rows))
+        .map(|(at, (_, kind))| Column::from_rows(*kind, at, rows))
         .collect();
-    let names = table.names();
+    let names = table.column_names();
     let agent = "(SELECT agent FROM journal WHERE id = 1)";
     let (into, mut what) = match table.name {
         // The server makes lexemes from the words that are folded here.
@@ -416,7 +431,7 @@ async fn insert(session: &PgConnection, table: &Table, rows: &[MovedRow]) -> Res
         places.join(", "),
         aliases.join(", ")
     );
-    let params: Vec<&(dyn ToSql + Sync)> = columns.iter().map(Column::param).collect();
+    let params: Vec<&(dyn ToSql + Sync)> = columns.iter().map(Column::sql_param).collect();
     session.run(&sql, &params).await?;
     Ok(())
 }
@@ -432,10 +447,10 @@ fn words_of(row: &MovedRow) -> String {
         return String::new(); // the words of encrypted entries are in memory alone
     }
     let content = serde_json::from_str(content).unwrap_or_else(|_| content.into()); // silent-ok: of an earlier version
-    folded(&words::text_of(&content, text(3)))
+    fold_words(&words::text_of(&content, text(3)))
 }
 
-async fn vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFailure> {
+async fn import_vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFailure> {
     let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector, sealed) VALUES ($1, $2, $3, $4, $5, $6) \
         ON CONFLICT DO NOTHING";
     for row in rows {
@@ -447,7 +462,7 @@ async fn vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFail
             MovedCell::Bytes(bytes),
         ] = row.as_slice()
         {
-            let vector = packed::floats(bytes).filter(|_| !is_sealed(bytes));
+            let vector = packed::unpack_floats(bytes).filter(|_| !is_sealed(bytes));
             let sealed = is_sealed(bytes).then_some(bytes);
             if vector.is_some() || sealed.is_some() {
                 let values: [&(dyn ToSql + Sync); 6] = [n, part, whose, model, &vector, &sealed];
@@ -462,7 +477,7 @@ async fn vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFail
 ///
 /// # Errors
 /// The server is unreachable.
-pub async fn moved(database: &PgDatabase, target: &str) -> Result<(), PgStateError> {
+pub async fn mark_moved(database: &PgDatabase, target: &str) -> Result<(), PgStateError> {
     database
         .write(async |session| {
             let bytes = target.as_bytes();

@@ -157,23 +157,23 @@ impl PgWriterQueue {
     }
 
     /// Waits for work and takes one group. Work other than events ends its group.
-    pub(super) async fn take(&self, patience: Option<Duration>) -> PgWriterDrain {
+    pub(super) async fn take_group(&self, patience: Option<Duration>) -> PgWriterDrain {
         loop {
-            if let Some(taken) = self.look() {
+            if let Some(taken) = self.try_take_group() {
                 return taken;
             }
             match patience {
                 None => self.changed.notified().await,
                 Some(time) => {
                     if tokio::time::timeout(time, self.changed.notified()).await.is_err() {
-                        return self.look().unwrap_or(PgWriterDrain::Nothing);
+                        return self.try_take_group().unwrap_or(PgWriterDrain::Nothing);
                     }
                 }
             }
         }
     }
 
-    fn look(&self) -> Option<PgWriterDrain> {
+    fn try_take_group(&self) -> Option<PgWriterDrain> {
         let mut state = self.lock();
         if state.items.is_empty() {
             return state.closed.then_some(PgWriterDrain::Closed);
@@ -195,7 +195,7 @@ impl PgWriterQueue {
     }
 
     /// From now on, refuses all work with this cause, including the queued work. Returns the sessions of the queued work.
-    pub(super) fn refuse(&self, cause: &JournalError) -> Vec<SessionId> {
+    pub(super) fn refuse_all(&self, cause: &JournalError) -> Vec<SessionId> {
         let waiting: Vec<PgWriterItem> = {
             let mut state = self.lock();
             state.refusing = Some(cause.clone());
@@ -211,7 +211,7 @@ impl PgWriterQueue {
     }
 
     /// Accepts work again. Returns whether the queue refused before.
-    pub(super) fn accept(&self) -> bool {
+    pub(super) fn accept_again(&self) -> bool {
         self.lock().refusing.take().is_some()
     }
 

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::row::{self, bound, integer, unsigned};
+use super::row::{self, read_unsigned, row_limit, to_i64};
 use super::{PgStateError, append, boxes, check, seal};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
@@ -31,21 +31,21 @@ const PAGE: usize = 1000;
 /// How far a clock may have been set back between two events so that both are still found by their time, microseconds: an hour.
 const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
 
-/// The columns of a whole event; see [`event`].
+/// The columns of a whole event; see [`event_from_row`].
 const EVENT: &str = "SELECT e.row, e.session, s.trace_id, e.sequence, e.at, e.kind, e.event_id, e.span, e.parent, e.payload, e.hash, \
     e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
     FROM events e JOIN sessions s ON s.session = e.session";
 
-pub(super) async fn scan(
+pub(super) async fn scan_journal(
     session: &PgConnection,
     seals: &StateSealer,
     scan: &JournalScan,
 ) -> Result<Vec<RecordedEvent>, PgFailure> {
     let after = match scan.since {
         Some(since) if scan.after_row == 0 => row_before(session, since).await?,
-        Some(_) | None => integer(scan.after_row),
+        Some(_) | None => to_i64(scan.after_row),
     };
-    let limit = bound(if scan.limit == 0 { PAGE } else { scan.limit });
+    let limit = row_limit(if scan.limit == 0 { PAGE } else { scan.limit });
     let of = scan.session.map(|session| session.0.as_bytes().to_vec());
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![&after, &limit];
     let bytes = if scan.with_content {
@@ -77,19 +77,19 @@ pub(super) async fn scan(
         sql.push_str(&format!(" AND position(${} IN e.payload) > 0", values.len()));
     }
     sql.push_str(" ORDER BY e.row LIMIT $2");
-    let rows = session.rows(&sql, &values).await?;
-    rows.iter().map(|found| recorded(seals, found)).collect()
+    let rows = session.query_rows(&sql, &values).await?;
+    rows.iter().map(|found| recorded_from_row(seals, found)).collect()
 }
 
 /// The last row before those that may be from `since` or later, by binary search. Rows are ordered by time, except where a clock
 /// was set back.
 async fn row_before(session: &PgConnection, since: Timestamp) -> Result<i64, PgFailure> {
     let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
-    let (mut before, mut behind) = (0, integer(last_row(session).await?) + 1);
+    let (mut before, mut behind) = (0, to_i64(last_row(session).await?) + 1);
     while behind - before > 1 {
         let middle = before + (behind - before) / 2;
         let sql = "SELECT at FROM events WHERE row >= $1 ORDER BY row LIMIT 1";
-        if session.value::<i64>(sql, &[&middle]).await? < sought {
+        if session.query_value::<i64>(sql, &[&middle]).await? < sought {
             before = middle;
         } else {
             behind = middle;
@@ -98,19 +98,19 @@ async fn row_before(session: &PgConnection, since: Timestamp) -> Result<i64, PgF
     Ok(before)
 }
 
-fn recorded(seals: &StateSealer, found: &Row) -> Result<RecordedEvent, PgFailure> {
+fn recorded_from_row(seals: &StateSealer, found: &Row) -> Result<RecordedEvent, PgFailure> {
     let bytes: Option<Vec<u8>> = found.try_get(7)?;
     let content = match (row::maybe_digest(found, 6)?, bytes) {
         (Some(digest), Some(bytes)) => Some(EventContent {
             digest,
-            bytes: right(digest, seal::opened(seals, digest, bytes)?)?,
+            bytes: verify_bytes(digest, seal::open_content(seals, digest, bytes)?)?,
         }),
         _ => None,
     };
     Ok(RecordedEvent {
-        row: unsigned(found, 0)?,
-        session: row::session(found, 1)?,
-        sequence: unsigned(found, 2)?,
+        row: read_unsigned(found, 0)?,
+        session: row::read_session(found, 1)?,
+        sequence: read_unsigned(found, 2)?,
         at: Timestamp(found.try_get(3)?),
         kind: found.try_get(4)?,
         payload: found.try_get(5)?,
@@ -119,7 +119,7 @@ fn recorded(seals: &StateSealer, found: &Row) -> Result<RecordedEvent, PgFailure
 }
 
 /// Returns the bytes only if they have this digest; other bytes are never used.
-fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, PgFailure> {
+fn verify_bytes(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, PgFailure> {
     if digest_of(&bytes) == digest {
         return Ok(bytes);
     }
@@ -130,14 +130,14 @@ fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, PgFailure> {
 
 pub(super) async fn last_row(session: &PgConnection) -> Result<u64, PgFailure> {
     let sql = "SELECT coalesce(max(row), 0) FROM events";
-    let last: i64 = session.value(sql, &[]).await?;
+    let last: i64 = session.query_value(sql, &[]).await?;
     Ok(u64::try_from(last).unwrap_or(0))
 }
 
 pub(super) async fn last_row_of(session: &PgConnection, kind: &str) -> Result<Option<u64>, PgFailure> {
     let sql = "SELECT row FROM events WHERE kind = $1 ORDER BY row DESC LIMIT 1";
-    let found = session.first(sql, &[&kind]).await?;
-    found.map(|row| unsigned(&row, 0)).transpose()
+    let found = session.query_first(sql, &[&kind]).await?;
+    found.map(|row| read_unsigned(&row, 0)).transpose()
 }
 
 pub(super) async fn answer_to(
@@ -150,23 +150,25 @@ pub(super) async fn answer_to(
         "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes, {now} - a.at FROM answers a \
          JOIN events e ON e.row = a.row LEFT JOIN contents c ON c.digest = e.content_digest WHERE a.key = $1"
     );
-    let found = session.first(&sql, &[&append::bytes(key)]).await?;
+    let found = session
+        .query_first(&sql, &[&append::answer_key_bytes(key)])
+        .await?;
     let answer = |found: &Row| {
         Ok(StoredAnswer {
-            event: recorded(seals, found)?,
+            event: recorded_from_row(seals, found)?,
             age_us: Some(found.try_get(8)?),
         })
     };
     found.as_ref().map(answer).transpose()
 }
 
-pub(super) async fn content(
+pub(super) async fn read_content(
     session: &PgConnection,
     seals: &StateSealer,
     digest: Digest,
 ) -> Result<Option<Vec<u8>>, PgFailure> {
     let found = stored_content(session, seals, digest).await?;
-    found.map(|bytes| right(digest, bytes)).transpose()
+    found.map(|bytes| verify_bytes(digest, bytes)).transpose()
 }
 
 /// The stored bytes, without a check of their digest.
@@ -176,30 +178,35 @@ async fn stored_content(
     digest: Digest,
 ) -> Result<Option<Vec<u8>>, PgFailure> {
     let sql = "SELECT bytes FROM contents WHERE digest = $1";
-    let found = session.first(sql, &[&digest.0.as_slice()]).await?;
+    let found = session.query_first(sql, &[&digest.0.as_slice()]).await?;
     let bytes: Option<Vec<u8>> = found.map(|row| row.try_get(0)).transpose()?;
-    bytes.map(|bytes| seal::opened(seals, digest, bytes)).transpose()
+    bytes
+        .map(|bytes| seal::open_content(seals, digest, bytes))
+        .transpose()
 }
 
 pub(super) async fn open_messages(session: &PgConnection) -> Result<Vec<OpenMessage>, PgFailure> {
     let sql = "SELECT session, message FROM inbox WHERE state = 'open' ORDER BY n";
-    let rows = session.rows(sql, &[]).await?;
+    let rows = session.query_rows(sql, &[]).await?;
     let one = |found: &Row| {
         Ok(OpenMessage {
-            session: row::session(found, 0)?,
-            message: row::message(found, 1)?,
+            session: row::read_session(found, 0)?,
+            message: row::read_message(found, 1)?,
         })
     };
     rows.iter().map(one).collect()
 }
 
-pub(super) async fn message(session: &PgConnection, id: MessageId) -> Result<Option<SessionId>, PgFailure> {
+pub(super) async fn message_session(
+    session: &PgConnection,
+    id: MessageId,
+) -> Result<Option<SessionId>, PgFailure> {
     let sql = "SELECT session FROM inbox WHERE message = $1";
-    let found = session.first(sql, &[&id.0.as_bytes().as_slice()]).await?;
-    found.map(|found| row::session(&found, 0)).transpose()
+    let found = session.query_first(sql, &[&id.0.as_bytes().as_slice()]).await?;
+    found.map(|found| row::read_session(&found, 0)).transpose()
 }
 
-pub(super) async fn arrived(
+pub(super) async fn find_arrival(
     session: &PgConnection,
     channel: &str,
     id: &str,
@@ -207,30 +214,30 @@ pub(super) async fn arrived(
 ) -> Result<Option<EarlierArrival>, PgFailure> {
     let sql = "SELECT message, session FROM platform_ids WHERE channel = $1 AND id = $2 AND until > $3";
     let found = session
-        .first(sql, &[&channel.as_bytes(), &id.as_bytes(), &now.0])
+        .query_first(sql, &[&channel.as_bytes(), &id.as_bytes(), &now.0])
         .await?;
     let one = |found: Row| {
         Ok(EarlierArrival {
-            message: row::message(&found, 0)?,
-            session: row::session(&found, 1)?,
+            message: row::read_message(&found, 0)?,
+            session: row::read_session(&found, 1)?,
         })
     };
     found.map(one).transpose()
 }
 
-pub(super) async fn conversation(
+pub(super) async fn conversation_session(
     session: &PgConnection,
     key: &ConversationKey,
 ) -> Result<Option<SessionId>, PgFailure> {
     let sql = "SELECT session FROM conversations WHERE channel = $1 AND conversation = $2 AND sender = $3";
     let (channel, conversation) = (key.channel.as_bytes(), key.conversation.as_bytes());
     let found = session
-        .first(sql, &[&channel, &conversation, &key.sender.as_bytes()])
+        .query_first(sql, &[&channel, &conversation, &key.sender.as_bytes()])
         .await?;
-    found.map(|found| row::session(&found, 0)).transpose()
+    found.map(|found| row::read_session(&found, 0)).transpose()
 }
 
-pub(super) async fn owed(
+pub(super) async fn owed_answers(
     session: &PgConnection,
     seals: &StateSealer,
     channel: &str,
@@ -243,27 +250,32 @@ pub(super) async fn owed(
         boxes::COLUMNS,
         boxes::COLUMNS
     );
-    let rows = session.rows(&sql, &[&channel.as_bytes(), &bound(limit)]).await?;
+    let rows = session
+        .query_rows(&sql, &[&channel.as_bytes(), &row_limit(limit)])
+        .await?;
     rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
-pub(super) async fn outbox(
+pub(super) async fn read_outbox(
     session: &PgConnection,
     seals: &StateSealer,
     most: usize,
 ) -> Result<Vec<OutboxRow>, PgFailure> {
     let sql = format!("SELECT {} FROM outbox ORDER BY n LIMIT $1", boxes::COLUMNS);
-    let rows = session.rows(&sql, &[&bound(most)]).await?;
+    let rows = session.query_rows(&sql, &[&row_limit(most)]).await?;
     rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
-pub(super) async fn sessions(session: &PgConnection, limit: usize) -> Result<Vec<SessionRow>, PgFailure> {
+pub(super) async fn list_sessions(
+    session: &PgConnection,
+    limit: usize,
+) -> Result<Vec<SessionRow>, PgFailure> {
     let sql = "SELECT session, events, started, last FROM sessions ORDER BY last DESC, session DESC LIMIT $1";
-    let rows = session.rows(sql, &[&bound(limit)]).await?;
+    let rows = session.query_rows(sql, &[&row_limit(limit)]).await?;
     let one = |found: &Row| {
         Ok(SessionRow {
-            session: row::session(found, 0)?,
-            events: unsigned(found, 1)?,
+            session: row::read_session(found, 0)?,
+            events: read_unsigned(found, 1)?,
             started: Timestamp(found.try_get(2)?),
             last: Timestamp(found.try_get(3)?),
         })
@@ -273,17 +285,17 @@ pub(super) async fn sessions(session: &PgConnection, limit: usize) -> Result<Vec
 
 pub(super) async fn spent_since(session: &PgConnection, hour: i64) -> Result<Vec<SpentAmount>, PgFailure> {
     let sql = "SELECT hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out FROM spent WHERE hour >= $1 ORDER BY hour, purse";
-    let rows = session.rows(sql, &[&hour]).await?;
+    let rows = session.query_rows(sql, &[&hour]).await?;
     let one = |found: &Row| {
         Ok(SpentAmount {
             hour: found.try_get(0)?,
-            purse: row::text(found, 1)?.into(),
+            purse: row::read_text(found, 1)?.into(),
             amount: BudgetAmount {
-                tokens: unsigned(found, 2)?,
-                cost_microusd: unsigned(found, 3)?,
-                busy_ms: unsigned(found, 4)?,
-                calls: unsigned(found, 5)?,
-                bytes_out: unsigned(found, 6)?,
+                tokens: read_unsigned(found, 2)?,
+                cost_microusd: read_unsigned(found, 3)?,
+                busy_ms: read_unsigned(found, 4)?,
+                calls: read_unsigned(found, 5)?,
+                bytes_out: read_unsigned(found, 6)?,
             },
         })
     };
@@ -292,16 +304,16 @@ pub(super) async fn spent_since(session: &PgConnection, hour: i64) -> Result<Vec
 
 pub(super) async fn open_effects(session: &PgConnection) -> Result<Vec<OpenEffect>, PgFailure> {
     let sql = "SELECT request, session, tool, parameters, at FROM effects_open ORDER BY n";
-    let rows = session.rows(sql, &[]).await?;
+    let rows = session.query_rows(sql, &[]).await?;
     let one = |found: &Row| {
         let request: &str = found.try_get(0)?;
         let request_id = RequestId::parse(request)
             .map_err(|_| PgFailure::Schema(format!("`{request}` is not a valid request id")))?; // silent-ok: named
         Ok(OpenEffect {
             request_id,
-            session: row::session(found, 1)?,
-            tool: row::text(found, 2)?,
-            parameters: row::digest(found, 3)?,
+            session: row::read_session(found, 1)?,
+            tool: row::read_text(found, 2)?,
+            parameters: row::read_digest(found, 3)?,
             at: Timestamp(found.try_get(4)?),
         })
     };
@@ -319,31 +331,31 @@ pub struct Event {
     pub content_digest: Option<Digest>,
 }
 
-fn event(found: &Row) -> Result<Event, PgFailure> {
+fn event_from_row(found: &Row) -> Result<Event, PgFailure> {
     let payload = RawValue::from_string(found.try_get(9)?)
         .map_err(|_| PgFailure::Schema("a payload is not JSON".to_owned()))?; // silent-ok: says no more
     let event = SealedEvent {
         trace_version: TRACE_VERSION,
-        session_id: row::session(found, 1)?,
-        trace_id: row::uuid(found, 2)?,
-        sequence: unsigned(found, 3)?,
+        session_id: row::read_session(found, 1)?,
+        trace_id: row::read_uuid(found, 2)?,
+        sequence: read_unsigned(found, 3)?,
         timestamp: Timestamp(found.try_get(4)?).to_string(),
         event_type: found.try_get(5)?,
-        event_id: row::uuid(found, 6)?,
-        span_id: row::uuid(found, 7)?,
+        event_id: row::read_uuid(found, 6)?,
+        span_id: row::read_uuid(found, 7)?,
         parent_span_id: row::maybe_uuid(found, 8)?,
         payload,
-        event_hash: row::digest(found, 10)?,
+        event_hash: row::read_digest(found, 10)?,
         previous_event_hash: row::maybe_digest(found, 12)?.unwrap_or(Digest::ZERO),
     };
     Ok(Event {
-        row: unsigned(found, 0)?,
+        row: read_unsigned(found, 0)?,
         event,
         content_digest: row::maybe_digest(found, 11)?,
     })
 }
 
-/// The query of [`PgReader::events`]: one page in row order.
+/// The query of [`PgReader::read_events`]: one page in row order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PgEventQuery {
     /// Only this chain.
@@ -379,7 +391,7 @@ impl PgReader {
         PgMemory::new(self.database.clone(), agent).with_vault(vault)
     }
 
-    pub(super) async fn with<T>(
+    pub(super) async fn run_with_connection<T>(
         &self,
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, PgStateError> {
@@ -391,7 +403,7 @@ impl PgReader {
     /// # Errors
     /// The database can't be read. The other functions fail in the same case.
     pub async fn recorded_events(&self, asked: &JournalScan) -> Result<Vec<RecordedEvent>, PgStateError> {
-        self.with(async |session| scan(session, &self.seals, asked).await)
+        self.run_with_connection(async |session| scan_journal(session, &self.seals, asked).await)
             .await
     }
 
@@ -399,17 +411,17 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn events(&self, which: PgEventQuery) -> Result<Vec<Event>, PgStateError> {
-        let limit = bound(if which.limit == 0 { PAGE } else { which.limit });
+    pub async fn read_events(&self, which: PgEventQuery) -> Result<Vec<Event>, PgStateError> {
+        let limit = row_limit(if which.limit == 0 { PAGE } else { which.limit });
         let of = which.session.map(|session| session.0.as_bytes().to_vec());
         let sql = format!(
             "{EVENT} WHERE e.row > $1 AND ($2::bytea IS NULL OR e.session = $2) ORDER BY e.row LIMIT $3"
         );
-        self.with(async |session| {
+        self.run_with_connection(async |session| {
             let rows = session
-                .rows(&sql, &[&integer(which.after_row), &of, &limit])
+                .query_rows(&sql, &[&to_i64(which.after_row), &of, &limit])
                 .await?;
-            rows.iter().map(event).collect()
+            rows.iter().map(event_from_row).collect()
         })
         .await
     }
@@ -418,7 +430,7 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn chain(
+    pub async fn read_chain(
         &self,
         of: SessionId,
         since: u64,
@@ -430,11 +442,13 @@ impl PgReader {
              ORDER BY e.sequence LIMIT $4"
         );
         let of: &[u8] = of.0.as_bytes();
-        self.with(async |session| {
+        self.run_with_connection(async |session| {
             let rows = session
-                .rows(&sql, &[&of, &integer(since), &kinds, &bound(limit)])
+                .query_rows(&sql, &[&of, &to_i64(since), &kinds, &row_limit(limit)])
                 .await?;
-            rows.iter().map(|found| Ok(event(found)?.event)).collect()
+            rows.iter()
+                .map(|found| Ok(event_from_row(found)?.event))
+                .collect()
         })
         .await
     }
@@ -443,12 +457,12 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn count(&self, of: SessionId, kinds: &[String]) -> Result<u64, PgStateError> {
+    pub async fn count_events(&self, of: SessionId, kinds: &[String]) -> Result<u64, PgStateError> {
         let sql = "SELECT count(*) FROM events WHERE session = $1 AND (cardinality($2::text[]) = 0 OR kind = ANY ($2))";
         let of: &[u8] = of.0.as_bytes();
-        self.with(async |session| {
-            let rows = session.rows(sql, &[&of, &kinds]).await?;
-            rows.first().map_or(Ok(0), |row| unsigned(row, 0))
+        self.run_with_connection(async |session| {
+            let rows = session.query_rows(sql, &[&of, &kinds]).await?;
+            rows.first().map_or(Ok(0), |row| read_unsigned(row, 0))
         })
         .await
     }
@@ -457,8 +471,8 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read, or the bytes do not have this digest.
-    pub async fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
-        self.with(async |session| content(session, &self.seals, digest).await)
+    pub async fn read_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
+        self.run_with_connection(async |session| read_content(session, &self.seals, digest).await)
             .await
     }
 
@@ -467,7 +481,7 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn stored_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
-        self.with(async |session| stored_content(session, &self.seals, digest).await)
+        self.run_with_connection(async |session| stored_content(session, &self.seals, digest).await)
             .await
     }
 
@@ -475,20 +489,20 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn referred(
+    pub async fn referred_digests(
         &self,
         only: Option<SessionId>,
     ) -> Result<Vec<(Digest, SessionId, u64)>, PgStateError> {
         let only = only.map(|session| session.0.as_bytes().to_vec());
         let sql = "SELECT DISTINCT ON (content_digest) content_digest, session, sequence FROM events \
             WHERE content_digest IS NOT NULL AND ($1::bytea IS NULL OR session = $1) ORDER BY content_digest, row";
-        self.with(async |session| {
-            let rows = session.rows(sql, &[&only]).await?;
+        self.run_with_connection(async |session| {
+            let rows = session.query_rows(sql, &[&only]).await?;
             let one = |found: &Row| {
                 Ok((
-                    row::digest(found, 0)?,
-                    row::session(found, 1)?,
-                    unsigned(found, 2)?,
+                    row::read_digest(found, 0)?,
+                    row::read_session(found, 1)?,
+                    read_unsigned(found, 2)?,
                 ))
             };
             rows.iter().map(one).collect()
@@ -500,16 +514,19 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn ends(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, PgStateError> {
+    pub async fn chain_ends(
+        &self,
+        only: Option<SessionId>,
+    ) -> Result<Vec<(SessionId, u64, Digest)>, PgStateError> {
         let only = only.map(|session| session.0.as_bytes().to_vec());
         let sql = "SELECT session, events, head FROM sessions WHERE $1::bytea IS NULL OR session = $1";
-        self.with(async |session| {
-            let rows = session.rows(sql, &[&only]).await?;
+        self.run_with_connection(async |session| {
+            let rows = session.query_rows(sql, &[&only]).await?;
             let one = |found: &Row| {
                 Ok((
-                    row::session(found, 0)?,
-                    unsigned(found, 1)?,
-                    row::digest(found, 2)?,
+                    row::read_session(found, 0)?,
+                    read_unsigned(found, 1)?,
+                    row::read_digest(found, 2)?,
                 ))
             };
             rows.iter().map(one).collect()
@@ -521,8 +538,9 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn sessions(&self, limit: usize) -> Result<Vec<SessionRow>, PgStateError> {
-        self.with(async |session| sessions(session, limit).await).await
+    pub async fn list_sessions(&self, limit: usize) -> Result<Vec<SessionRow>, PgStateError> {
+        self.run_with_connection(async |session| list_sessions(session, limit).await)
+            .await
     }
 
     /// The row of the newest event; 0 if there is none.
@@ -530,15 +548,17 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn last_row(&self) -> Result<u64, PgStateError> {
-        self.with(async |session| last_row(session).await).await
+        self.run_with_connection(async |session| last_row(session).await)
+            .await
     }
 
     /// The outbox: pending and failed deliveries, oldest first.
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, PgStateError> {
-        self.with(async |s| outbox(s, &self.seals, limit).await).await
+    pub async fn read_outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, PgStateError> {
+        self.run_with_connection(async |s| read_outbox(s, &self.seals, limit).await)
+            .await
     }
 
     /// The spending from this hour on (hours since the epoch), by hour and budget.
@@ -546,7 +566,8 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn spent_since(&self, hour: i64) -> Result<Vec<SpentAmount>, PgStateError> {
-        self.with(async |session| spent_since(session, hour).await).await
+        self.run_with_connection(async |session| spent_since(session, hour).await)
+            .await
     }
 
     /// Effects whose outcome is unknown, oldest first.
@@ -554,24 +575,25 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn open_effects(&self) -> Result<Vec<OpenEffect>, PgStateError> {
-        self.with(async |session| open_effects(session).await).await
+        self.run_with_connection(async |session| open_effects(session).await)
+            .await
     }
 
     /// The stored projections beside the events, and the row of the newest event, in one snapshot.
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn kept(&self) -> Result<(StoredProjections, u64), PgStateError> {
-        self.with(async |session| {
+    pub async fn stored_projections(&self) -> Result<(StoredProjections, u64), PgStateError> {
+        self.run_with_connection(async |session| {
             let rows = session
-                .rows("SELECT message, state FROM inbox ORDER BY n", &[])
+                .query_rows("SELECT message, state FROM inbox ORDER BY n", &[])
                 .await?;
-            let one = |found: &Row| Ok((row::message(found, 0)?, found.try_get(1)?));
+            let one = |found: &Row| Ok((row::read_message(found, 0)?, found.try_get(1)?));
             let inbox = rows.iter().map(one).collect::<Result<Vec<_>, PgFailure>>()?;
             let rows = session
-                .rows("SELECT key, row FROM answers ORDER BY row", &[])
+                .query_rows("SELECT key, row FROM answers ORDER BY row", &[])
                 .await?;
-            let one = |found: &Row| Ok((key(found)?, unsigned(found, 1)?));
+            let one = |found: &Row| Ok((answer_key(found)?, read_unsigned(found, 1)?));
             let answers = rows.iter().map(one).collect::<Result<Vec<_>, PgFailure>>()?;
             let kept = StoredProjections {
                 inbox,
@@ -590,12 +612,12 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn broken(&self) -> Result<Option<String>, PgStateError> {
-        check::broken(&self.database).await
+    pub async fn find_fault(&self) -> Result<Option<String>, PgStateError> {
+        check::find_fault(&self.database).await
     }
 }
 
-fn key(found: &Row) -> Result<AnswerKey, PgFailure> {
+fn answer_key(found: &Row) -> Result<AnswerKey, PgFailure> {
     let bytes: &[u8] = found.try_get(0)?;
     let wrong = || PgFailure::Schema(format!("a key of an answer has {} bytes", bytes.len()));
     let (method, id) = bytes.split_first().ok_or_else(wrong)?;

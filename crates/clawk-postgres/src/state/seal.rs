@@ -10,8 +10,8 @@ use std::time::Duration;
 use clawk_kernel::ports::JournalError;
 use clawk_manifest::model::Store;
 use clawk_recall::keys::{
-    EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateSealer, found, named, place_of,
-    proof_of,
+    EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateSealer, find_key, join_names,
+    place_of, proof_of,
 };
 use clawk_recall::seal::{SealKeyring, is_sealed};
 use clawk_trace::chain::digest_of;
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::boxes;
 use super::lease::{self, LeaseAcquisition};
-use super::row::{self, bound};
-use super::{FencingToken, PgReader, PgState, PgStateError, ServingOptions, StateSharing, check, spawn};
+use super::row::{self, row_limit};
+use super::{FencingToken, PgReader, PgState, PgStateError, ServingOptions, StateSharing, check, spawn_task};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 use crate::memory::PgMemory;
@@ -42,15 +42,15 @@ const REWRITTEN: [&str; 6] = [
     "outbox",
 ];
 
-pub(super) async fn known(session: &PgConnection) -> Result<Vec<EncryptedStore>, PgFailure> {
+pub(super) async fn encrypted_stores(session: &PgConnection) -> Result<Vec<EncryptedStore>, PgFailure> {
     let there: bool = session
-        .value("SELECT to_regclass('seals') IS NOT NULL", &[])
+        .query_value("SELECT to_regclass('seals') IS NOT NULL", &[])
         .await?;
     if !there {
         return Ok(Vec::new()); // of an earlier version, by whoever only reads
     }
     let rows = session
-        .rows("SELECT store, reference, proof FROM seals ORDER BY store", &[])
+        .query_rows("SELECT store, reference, proof FROM seals ORDER BY store", &[])
         .await?;
     let one = |row: &tokio_postgres::Row| {
         Ok(EncryptedStore {
@@ -62,24 +62,24 @@ pub(super) async fn known(session: &PgConnection) -> Result<Vec<EncryptedStore>,
     rows.iter().map(one).collect()
 }
 
-fn refused(stores: impl IntoIterator<Item = String>, why: &str) -> PgStateError {
+fn refused_error(stores: impl IntoIterator<Item = String>, why: &str) -> PgStateError {
     PgStateError::Sealed {
-        stores: named(stores),
+        stores: join_names(stores),
         why: why.to_owned(),
     }
 }
 
-pub(super) fn failed(error: impl std::fmt::Display) -> PgFailure {
+pub(super) fn seal_failure(error: impl std::fmt::Display) -> PgFailure {
     PgFailure::Schema(format!("what is encrypted in the state: {error}"))
 }
 
 /// Opens stored content.
-pub(super) fn opened(
+pub(super) fn open_content(
     seals: &StateSealer,
     digest: clawk_proto::Digest,
     bytes: Vec<u8>,
 ) -> Result<Vec<u8>, PgFailure> {
-    seals.opened(digest, bytes).map_err(failed)
+    seals.open_content(digest, bytes).map_err(seal_failure)
 }
 
 /// The context string for sealing a secret that all hosts share.
@@ -92,7 +92,9 @@ pub(super) fn order_closed(
     id: uuid::Uuid,
     said: Vec<u8>,
 ) -> Result<Vec<u8>, PgFailure> {
-    let sealed = seals.closed_at(&format!("{what}/{id}"), &said).map_err(failed)?;
+    let sealed = seals
+        .closed_at(&format!("{what}/{id}"), &said)
+        .map_err(seal_failure)?;
     Ok(sealed.unwrap_or(said))
 }
 
@@ -106,8 +108,8 @@ pub(super) fn order_opened(
     if !is_sealed(&said) {
         return Ok(said); // JSON and hexadecimal digits never begin as what is sealed does
     }
-    let vault = seals.known().map_err(failed)?;
-    let opened = vault.open(&format!("{what}/{id}"), &said).map_err(failed)?;
+    let vault = seals.require_vault().map_err(seal_failure)?;
+    let opened = vault.open(&format!("{what}/{id}"), &said).map_err(seal_failure)?;
     Ok(opened.unwrap_or(said))
 }
 
@@ -122,22 +124,22 @@ pub(super) struct ServingKeyState {
 }
 
 /// Checks that the key is present and right. Changes nothing.
-pub(super) async fn owned(
+pub(super) async fn check_key(
     database: &PgDatabase,
     serving: &ServingOptions,
 ) -> Result<ServingKeyState, PgStateError> {
     let (known, unfinished) = database
         .read(async |session| {
             let sql = "SELECT EXISTS (SELECT 1 FROM marks WHERE name = $1)";
-            let unfinished: bool = session.value(sql, &[&UNFINISHED]).await?;
-            Ok((known(session).await?, unfinished))
+            let unfinished: bool = session.query_value(sql, &[&UNFINISHED]).await?;
+            Ok((encrypted_stores(session).await?, unfinished))
         })
         .await?;
     let names = || known.iter().map(|known| known.store.clone());
     let keys = match (serving.keys.clone(), known.first()) {
         (Some(keys), _) => keys,
         (None, Some(first)) => Keys {
-            vault: found(serving.find, &first.reference).map_err(|why| refused(names(), &why))?,
+            vault: find_key(serving.find, &first.reference).map_err(|why| refused_error(names(), &why))?,
             reference: first.reference.clone(),
             stores: BTreeSet::new(),
         },
@@ -152,7 +154,7 @@ pub(super) async fn owned(
     for known in &known {
         known
             .is_proved_by(&keys.vault)
-            .map_err(|why| refused([known.store.clone()], &why))?;
+            .map_err(|why| refused_error([known.store.clone()], &why))?;
     }
     let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
     let stale = known.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
@@ -167,14 +169,14 @@ pub(super) async fn owned(
 ///
 /// # Errors
 /// The key has changed meanwhile, or another host has begun to encrypt a part that is not encrypted everywhere.
-pub(super) async fn settled(
+pub(super) async fn settle_key(
     database: &PgDatabase,
     serving: &ServingOptions,
 ) -> Result<Arc<StateSealer>, PgStateError> {
-    let now = owned(database, serving).await?;
+    let now = check_key(database, serving).await?;
     if now.due {
         let why = "another host changed the key at the same time: start again";
-        return Err(refused(now.seals.stores().iter().cloned(), why));
+        return Err(refused_error(now.seals.stores().iter().cloned(), why));
     }
     Ok(now.seals)
 }
@@ -183,8 +185,11 @@ pub(super) async fn settled(
 ///
 /// # Errors
 /// The key has changed meanwhile, or something is newly encrypted.
-pub(super) async fn unchanged(database: &PgDatabase, seals: &StateSealer) -> Result<(), PgStateError> {
-    let known = database.read(known).await?;
+pub(super) async fn check_key_unchanged(
+    database: &PgDatabase,
+    seals: &StateSealer,
+) -> Result<(), PgStateError> {
+    let known = database.read(encrypted_stores).await?;
     let is_same = |known: &EncryptedStore| {
         let vault = seals.vault().ok_or("another host encrypted it")?;
         known.is_proved_by(vault)
@@ -193,14 +198,14 @@ pub(super) async fn unchanged(database: &PgDatabase, seals: &StateSealer) -> Res
         .iter()
         .find_map(|known| Some((known, is_same(known).err()?)))
     {
-        Some((known, why)) => Err(refused([known.store.clone()], &why)),
+        Some((known, why)) => Err(refused_error([known.store.clone()], &why)),
         None => Ok(()),
     }
 }
 
 /// Seals everything with the current key. Waits until no other host serves the state, because such a host could write unsealed
 /// content.
-pub(super) async fn everything(
+pub(super) async fn reseal_everything(
     database: &PgDatabase,
     serving: &ServingOptions,
     first: &ServingKeyState,
@@ -218,10 +223,10 @@ pub(super) async fn everything(
     };
     let until = patience.map(|patience| tokio::time::Instant::now() + patience);
     let lease = loop {
-        match lease::acquire(database, &alone).await? {
+        match lease::acquire_lease(database, &alone).await? {
             LeaseAcquisition::Ours(lease) => break lease,
             // Another host that started at the same time has done it.
-            LeaseAcquisition::Theirs(_) if !owned(database, serving).await?.due => return Ok(()),
+            LeaseAcquisition::Theirs(_) if !check_key(database, serving).await?.due => return Ok(()),
             LeaseAcquisition::Theirs(host)
                 if until.is_some_and(|until| tokio::time::Instant::now() >= until) =>
             {
@@ -231,7 +236,7 @@ pub(super) async fn everything(
         }
     };
     let over = CancellationToken::new();
-    let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
+    let renewing = spawn_task(Arc::clone(&lease).renew_until_end(database.clone(), over.clone()));
     let pass = PgResealPass {
         database,
         license: FencingToken(Arc::clone(&lease)),
@@ -240,12 +245,12 @@ pub(super) async fn everything(
         keys,
     };
     let done = async {
-        if !owned(database, serving).await?.due {
+        if !check_key(database, serving).await?.due {
             return Ok(()); // done meanwhile
         }
         check::verify_chains(database).await?;
         let sealed = pass.run().await;
-        sealed.map_err(|failure| refused(first.seals.stores().iter().cloned(), &failure.text()))
+        sealed.map_err(|failure| refused_error(first.seals.stores().iter().cloned(), &failure.text()))
     };
     let done = done.await;
     over.cancel();
@@ -266,27 +271,27 @@ struct PgResealPass<'a> {
 
 impl PgResealPass<'_> {
     async fn run(&self) -> Result<(), PgFailure> {
-        let vault = self.seals.known().map_err(failed)?;
+        let vault = self.seals.require_vault().map_err(seal_failure)?;
         // The proofs come first: from the first sealed byte on, a start needs the key.
-        self.commit(async |session| {
+        self.commit_job(async |session| {
             let sql = "INSERT INTO marks (name, value) VALUES ($1, 1) ON CONFLICT DO NOTHING";
             session.run(sql, &[&UNFINISHED]).await?;
             let sql =
                 "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-            self.prove(session, vault, sql).await
+            self.prove_key(session, vault, sql).await
         })
         .await?;
-        self.contents(vault).await?;
-        self.orders().await?;
-        self.stores().await?;
-        self.commit(async |session| {
+        self.reseal_contents(vault).await?;
+        self.reseal_orders().await?;
+        self.reseal_stores().await?;
+        self.commit_job(async |session| {
             let sql = "UPDATE seals SET previous = CASE WHEN reference <> $2 THEN reference ELSE previous END, reference = $2, \
                 proof = $3 WHERE store = $1";
-            self.prove(session, vault, sql).await
+            self.prove_key(session, vault, sql).await
         })
         .await?;
-        self.rewrite().await;
-        self.commit(async |session| {
+        self.rewrite_tables().await;
+        self.commit_job(async |session| {
             session
                 .run("DELETE FROM marks WHERE name = $1", &[&UNFINISHED])
                 .await
@@ -295,22 +300,27 @@ impl PgResealPass<'_> {
         .await
     }
 
-    async fn prove(&self, session: &PgConnection, vault: &SealKeyring, sql: &str) -> Result<(), PgFailure> {
+    async fn prove_key(
+        &self,
+        session: &PgConnection,
+        vault: &SealKeyring,
+        sql: &str,
+    ) -> Result<(), PgFailure> {
         for store in self.seals.stores() {
-            let proof = vault.seal(&proof_of(store), PROOF).map_err(failed)?;
+            let proof = vault.seal(&proof_of(store), PROOF).map_err(seal_failure)?;
             session.run(sql, &[store, &self.keys.reference, &proof]).await?;
         }
         Ok(())
     }
 
     /// Runs a transaction while this host holds the lease.
-    async fn commit<T>(
+    async fn commit_job<T>(
         &self,
         job: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, PgFailure> {
         self.database
             .write(async |session| {
-                if !self.license.holds(session).await? {
+                if !self.license.is_held(session).await? {
                     return Err(PgFailure::Schema("another host has taken the agent".to_owned()));
                 }
                 job(session).await
@@ -319,22 +329,22 @@ impl PgResealPass<'_> {
     }
 
     /// Seals contents in digest order, some at a time.
-    async fn contents(&self, vault: &SealKeyring) -> Result<(), PgFailure> {
+    async fn reseal_contents(&self, vault: &SealKeyring) -> Result<(), PgFailure> {
         let mut after: Vec<u8> = Vec::new();
         loop {
             let last = self
-                .commit(async |session| {
+                .commit_job(async |session| {
                     let sql = "SELECT digest, bytes FROM contents WHERE digest > $1 ORDER BY digest LIMIT $2 FOR UPDATE";
-                    let rows = session.rows(sql, &[&after, &bound(AT_ONCE)]).await?;
+                    let rows = session.query_rows(sql, &[&after, &row_limit(AT_ONCE)]).await?;
                     let (mut digests, mut sealed) = (Vec::new(), Vec::new());
                     for found in &rows {
-                        let (digest, bytes): (_, Vec<u8>) = (row::digest(found, 0)?, found.try_get(1)?);
+                        let (digest, bytes): (_, Vec<u8>) = (row::read_digest(found, 0)?, found.try_get(1)?);
                         // A person's text may look sealed, so the digest decides.
                         if digest_of(&bytes) != digest && vault.is_current(&bytes) {
                             continue;
                         }
-                        let plain = opened(self.seals, digest, bytes)?;
-                        sealed.push(vault.seal(&place_of(digest), &plain).map_err(failed)?);
+                        let plain = open_content(self.seals, digest, bytes)?;
+                        sealed.push(vault.seal(&place_of(digest), &plain).map_err(seal_failure)?);
                         digests.push(digest.0.to_vec());
                     }
                     let sql = "UPDATE contents c SET bytes = n.bytes FROM unnest($1::bytea[], $2::bytea[]) AS n (digest, bytes) \
@@ -352,19 +362,22 @@ impl PgResealPass<'_> {
 
     /// Seals orders, the secrets of all hosts, and the reasons of pending answers. Orders expire within an hour, so few of them
     /// have an old key.
-    async fn orders(&self) -> Result<(), PgFailure> {
-        self.commit(async |session| {
+    async fn reseal_orders(&self) -> Result<(), PgFailure> {
+        self.commit_job(async |session| {
             boxes::seal_reasons(session, self.seals).await?;
-            for found in &session.rows("SELECT id, secret FROM secrets", &[]).await? {
-                let id = row::uuid(found, 0)?;
+            for found in &session.query_rows("SELECT id, secret FROM secrets", &[]).await? {
+                let id = row::read_uuid(found, 0)?;
                 let secret = order_opened(self.seals, SECRET, id, found.try_get(1)?)?;
                 let secret = order_closed(self.seals, SECRET, id, secret)?;
                 let key: &[u8] = id.as_bytes();
                 let sql = "UPDATE secrets SET secret = $2 WHERE id = $1";
                 session.run(sql, &[&key, &secret]).await?;
             }
-            for found in &session.rows("SELECT id, wish, outcome FROM orders", &[]).await? {
-                let id = row::uuid(found, 0)?;
+            for found in &session
+                .query_rows("SELECT id, wish, outcome FROM orders", &[])
+                .await?
+            {
+                let id = row::read_uuid(found, 0)?;
                 let anew = |what, said| {
                     let said = order_opened(self.seals, what, id, said)?;
                     order_closed(self.seals, what, id, said)
@@ -382,13 +395,13 @@ impl PgResealPass<'_> {
     }
 
     /// Seals the encrypted stores inside the state.
-    async fn stores(&self) -> Result<(), PgFailure> {
+    async fn reseal_stores(&self) -> Result<(), PgFailure> {
         let here = self
             .database
             .read(async |session| {
                 let sql = "SELECT DISTINCT store FROM memory_parts WHERE agent = $1 UNION \
                     SELECT store FROM memory_seals WHERE agent = $1";
-                let rows = session.rows(sql, &[&self.agent]).await?;
+                let rows = session.query_rows(sql, &[&self.agent]).await?;
                 rows.iter()
                     .map(|row| Ok(row.try_get(0)?))
                     .collect::<Result<Vec<String>, PgFailure>>()
@@ -398,10 +411,10 @@ impl PgResealPass<'_> {
         let memory = PgMemory::new(self.database.clone(), self.agent)
             .with_vault(vault)
             .of_state(self.license.clone());
-        for name in here.into_iter().filter(|name| self.seals.holds(name)) {
+        for name in here.into_iter().filter(|name| self.seals.is_encrypted(name)) {
             let store = Store {
                 encryption: true,
-                ..Store::named(&name)
+                ..Store::with_name(&name)
             };
             memory.sealed_anew(&store).await?;
         }
@@ -410,14 +423,14 @@ impl PgResealPass<'_> {
 
     /// Rewrites the tables, because replaced rows are still in the server's files. The server's own log and backups are up to its
     /// owner.
-    async fn rewrite(&self) {
+    async fn rewrite_tables(&self) {
         for table in REWRITTEN {
             let done = async {
                 // A table can't be rewritten inside a transaction; the connection is closed afterwards.
-                let tx = self.database.begin(Mode::Write).await?;
-                tx.batch("COMMIT").await?;
-                tx.batch("SET statement_timeout = 0").await?;
-                Ok::<_, PgFailure>(tx.batch(&format!("VACUUM FULL {table}")).await?)
+                let tx = self.database.begin_transaction(Mode::Write).await?;
+                tx.run_statements("COMMIT").await?;
+                tx.run_statements("SET statement_timeout = 0").await?;
+                Ok::<_, PgFailure>(tx.run_statements(&format!("VACUUM FULL {table}")).await?)
             };
             if let Err(failure) = done.await {
                 tracing::warn!(
@@ -435,8 +448,8 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn looked(self, find: Option<SealKeyLookup>) -> Result<Self, PgStateError> {
-        let known = self.database.read(known).await?;
+    pub async fn with_key_lookup(self, find: Option<SealKeyLookup>) -> Result<Self, PgStateError> {
+        let known = self.database.read(encrypted_stores).await?;
         Ok(Self {
             seals: Arc::new(StateSealer::of_reader(&known, find)),
             ..self
@@ -445,7 +458,7 @@ impl PgReader {
 
     /// The sealer of the state.
     #[must_use]
-    pub fn seals(&self) -> &StateSealer {
+    pub fn state_sealer(&self) -> &StateSealer {
         &self.seals
     }
 
@@ -454,12 +467,12 @@ impl PgReader {
     /// # Errors
     /// The database can't be read.
     pub async fn key_references(&self) -> Result<Option<SealKeyReferences>, PgStateError> {
-        self.with(async |session| {
-            if known(session).await?.is_empty() {
+        self.run_with_connection(async |session| {
+            if encrypted_stores(session).await?.is_empty() {
                 return Ok(None);
             }
             let sql = "SELECT reference, previous FROM seals ORDER BY store LIMIT 1";
-            let Some(row) = session.first(sql, &[]).await? else {
+            let Some(row) = session.query_first(sql, &[]).await? else {
                 return Ok(None);
             };
             Ok(Some(SealKeyReferences {
@@ -483,9 +496,9 @@ impl PgState {
     /// # Errors
     /// The server is unreachable, or another host has taken the agent.
     pub async fn forget_previous_key(&self) -> Result<(), JournalError> {
-        let license = self.license();
+        let license = self.fencing_token();
         let written = self.inner.database.write(async |session| {
-            if !license.holds(session).await? {
+            if !license.is_held(session).await? {
                 return Err(PgFailure::Schema("another host has taken the agent".to_owned()));
             }
             session

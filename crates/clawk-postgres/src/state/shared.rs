@@ -45,17 +45,17 @@ impl PgShared {
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, JournalError> {
         if self.is_over() {
-            return Err(self.inner.lease.lost());
+            return Err(self.inner.lease.lost_error());
         }
-        self.inner.database.write(work).await.map_err(unwritten)
+        self.inner.database.write(work).await.map_err(journal_error)
     }
 
-    async fn take(&self, session: SessionId) -> Result<SessionHolder, JournalError> {
+    async fn take_session(&self, session: SessionId) -> Result<SessionHolder, JournalError> {
         let lease = &self.inner.lease;
         if self.is_over() {
-            return Err(lease.lost());
+            return Err(lease.lost_error());
         }
-        if lease.holds(session) {
+        if lease.holds_session(session) {
             return Ok(SessionHolder::Here);
         }
         let (run, host, name) = (lease.number(), lease.host().to_owned(), session.to_string());
@@ -67,16 +67,16 @@ impl PgShared {
                 let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
                     ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
                     WHERE l.run IS NULL OR l.run = $3 OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
-                if let Some(row) = session.first(sql, &[&name, &host, &run]).await? {
+                if let Some(row) = session.query_first(sql, &[&name, &host, &run]).await? {
                     return Ok(Some(Ok(row.try_get::<_, i64>(0)?)));
                 }
                 let sql = "SELECT host FROM leases WHERE session = $1";
-                Ok(Some(Err(session.value::<String>(sql, &[&name]).await?)))
+                Ok(Some(Err(session.query_value::<String>(sql, &[&name]).await?)))
             })
             .await?;
         match taken {
             Some(Ok(epoch)) => {
-                lease.take(run, [(session, epoch)]);
+                lease.take_sessions(run, [(session, epoch)]);
                 Ok(if epoch > 1 {
                     SessionHolder::Taken
                 } else {
@@ -84,64 +84,64 @@ impl PgShared {
                 })
             }
             Some(Err(host)) => Ok(SessionHolder::There(host)),
-            None => Err(lease.lost()),
+            None => Err(lease.lost_error()),
         }
     }
 
-    async fn look(&self) -> Result<Vec<SessionId>, JournalError> {
+    async fn take_over_sessions(&self) -> Result<Vec<SessionId>, JournalError> {
         let lease = &self.inner.lease;
-        let (run, host, leads) = (lease.number(), lease.host().to_owned(), lease.leads());
+        let (run, host, leads) = (lease.number(), lease.host().to_owned(), lease.is_leader());
         let found = self
             .write(async |session| {
                 session
-                    .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                    .query_first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
                     .await?;
                 if !is_live(session, run).await? {
                     return Ok(None);
                 }
                 let sql = "UPDATE runs SET gone = true WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1 RETURNING host";
-                for row in session.rows(sql, &[&run]).await? {
+                for row in session.query_rows(sql, &[&run]).await? {
                     let host: String = row.try_get(0)?;
                     tracing::warn!(host, "a host is gone; its sessions are taken over");
                 }
-                let leads = leads || lead(session, run, &host).await?;
-                let mut taken = taken(session, run, &host).await?;
+                let leads = leads || try_lead(session, run, &host).await?;
+                let mut taken = take_lost_sessions(session, run, &host).await?;
                 if taken.is_empty() {
-                    taken = unheld(session, run, &host).await?;
+                    taken = take_unheld_sessions(session, run, &host).await?;
                 }
                 Ok(Some((leads, taken)))
             })
             .await?;
         let Some((leads, taken)) = found else {
             lease.fence();
-            return Err(lease.lost());
+            return Err(lease.lost_error());
         };
         if leads && lease.number() == run {
-            lease.lead();
+            lease.set_leader();
         }
-        lease.take(run, taken.iter().copied());
+        lease.take_sessions(run, taken.iter().copied());
         Ok(taken.into_iter().map(|(session, _)| session).collect())
     }
 
-    async fn see(&self, look: bool) -> Result<HostNews, JournalError> {
+    async fn read_news(&self, look: bool) -> Result<HostNews, JournalError> {
         let run = self.inner.lease.number();
-        self.inner.lease.asks();
+        self.inner.lease.start_following();
         let database = &self.inner.database;
         let read = database.read(async |session| {
-            bell::listen(session, database.schema()).await?;
+            bell::ensure_listening(session, database.schema()).await?;
             let mut news = HostNews {
                 last_row: super::read::last_row(session).await?,
-                line: session.line(),
+                line: session.timeline(),
                 orders: Vec::new(),
                 due: look && is_due(session, run).await?,
             };
             let sql = "SELECT o.id, o.session, o.wish FROM orders o JOIN leases l ON l.session = o.session \
                 WHERE o.outcome IS NULL AND l.run = $1 ORDER BY o.n LIMIT $2";
-            for found in session.rows(sql, &[&run, &ORDERS]).await? {
-                let id = row::uuid(&found, 0)?;
+            for found in session.query_rows(sql, &[&run, &ORDERS]).await? {
+                let id = row::read_uuid(&found, 0)?;
                 news.orders.push(HostOrder {
                     id,
-                    session: named(found.try_get(1)?)?,
+                    session: parse_session(found.try_get(1)?)?,
                     wish: seal::order_opened(&self.inner.seals, "wish", id, found.try_get(2)?)?,
                 });
             }
@@ -164,7 +164,7 @@ impl PgShared {
     }
 }
 
-fn unwritten(failure: PgFailure) -> JournalError {
+fn journal_error(failure: PgFailure) -> JournalError {
     if failure.is_away() {
         JournalError::Away(failure.text())
     } else {
@@ -172,7 +172,7 @@ fn unwritten(failure: PgFailure) -> JournalError {
     }
 }
 
-fn named(name: &str) -> Result<SessionId, PgFailure> {
+fn parse_session(name: &str) -> Result<SessionId, PgFailure> {
     let id = Uuid::parse_str(name);
     id.map(SessionId)
         .map_err(|_| PgFailure::Schema("a lease names a session that is none".to_owned())) // silent-ok: as said
@@ -181,15 +181,15 @@ fn named(name: &str) -> Result<SessionId, PgFailure> {
 /// Whether this host's run is active. The answer stays true until the end of this transaction.
 async fn is_live(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
-    Ok(session.first(sql, &[&run]).await?.is_some())
+    Ok(session.query_first(sql, &[&run]).await?.is_some())
 }
 
 /// Makes this host the leader, which does the work that only one host may do, if there is no other. Returns whether it leads.
-async fn lead(session: &PgConnection, run: i64, host: &str) -> Result<bool, PgFailure> {
+async fn try_lead(session: &PgConnection, run: i64, host: &str) -> Result<bool, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
         ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
         WHERE l.run IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
-    Ok(session.first(sql, &[&AGENT, &host, &run]).await?.is_some())
+    Ok(session.query_first(sql, &[&AGENT, &host, &run]).await?.is_some())
 }
 
 /// Whether `look` would find something: this run has ended, a host is lost, no host leads, or a session with work has no holder.
@@ -203,22 +203,30 @@ async fn is_due(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
         (SELECT (encode(session, 'hex')::uuid)::text AS session FROM inbox WHERE state = 'open' \
          UNION ALL SELECT session FROM orders WHERE outcome IS NULL) w \
         WHERE NOT EXISTS (SELECT 1 FROM leases h WHERE h.session = w.session AND h.run IS NOT NULL))";
-    session.value(sql, &[&run, &AGENT]).await
+    session.query_value(sql, &[&run, &AGENT]).await
 }
 
 /// Takes over sessions of lost hosts.
-async fn taken(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
+async fn take_lost_sessions(
+    session: &PgConnection,
+    run: i64,
+    host: &str,
+) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "UPDATE leases SET host = $1, run = $2, epoch = epoch + 1, expires = 'infinity' WHERE session IN \
         (SELECT l.session FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone AND l.session <> $3 ORDER BY l.session LIMIT $4) \
         RETURNING session, epoch";
-    let rows = session.rows(sql, &[&host, &run, &AGENT, &AT_ONCE]).await?;
+    let rows = session.query_rows(sql, &[&host, &run, &AGENT, &AT_ONCE]).await?;
     rows.iter()
-        .map(|row| Ok((named(row.try_get(0)?)?, row.try_get(1)?)))
+        .map(|row| Ok((parse_session(row.try_get(0)?)?, row.try_get(1)?)))
         .collect()
 }
 
 /// Takes sessions without a holder that have a waiting message or order.
-async fn unheld(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
+async fn take_unheld_sessions(
+    session: &PgConnection,
+    run: i64,
+    host: &str,
+) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) \
         SELECT w.session, $1, 1, 'infinity', $2 FROM \
         (SELECT (encode(session, 'hex')::uuid)::text AS session FROM inbox WHERE state = 'open' \
@@ -226,34 +234,34 @@ async fn unheld(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(Ses
         WHERE NOT EXISTS (SELECT 1 FROM leases h WHERE h.session = w.session AND h.run IS NOT NULL) ORDER BY 1 LIMIT $3 \
         ON CONFLICT (session) DO UPDATE SET host = excluded.host, run = excluded.run, epoch = l.epoch + 1, expires = 'infinity' \
         WHERE l.run IS NULL RETURNING session, epoch";
-    let rows = session.rows(sql, &[&host, &run, &AT_ONCE]).await?;
+    let rows = session.query_rows(sql, &[&host, &run, &AT_ONCE]).await?;
     rows.iter()
-        .map(|row| Ok((named(row.try_get(0)?)?, row.try_get(1)?)))
+        .map(|row| Ok((parse_session(row.try_get(0)?)?, row.try_get(1)?)))
         .collect()
 }
 
 impl HostCluster for PgShared {
-    fn host(&self) -> &str {
+    fn host_name(&self) -> &str {
         self.inner.lease.host()
     }
 
-    fn leads(&self) -> bool {
-        self.inner.lease.leads()
+    fn is_leader(&self) -> bool {
+        self.inner.lease.is_leader()
     }
 
     fn is_lost(&self) -> bool {
         self.is_over()
     }
 
-    fn holds(&self, session: SessionId) -> bool {
-        !self.is_over() && self.inner.lease.holds(session)
+    fn holds_session(&self, session: SessionId) -> bool {
+        !self.is_over() && self.inner.lease.holds_session(session)
     }
 
-    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
-        Box::pin(self.take(session))
+    fn hold_session(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
+        Box::pin(self.take_session(session))
     }
 
-    fn release(&self, session: SessionId) {
+    fn release_session(&self, session: SessionId) {
         if self.is_over() {
             return; // it went with that start, and may be the next one's
         }
@@ -266,7 +274,7 @@ impl HostCluster for PgShared {
         }
     }
 
-    fn unsettled(&self, sessions: &[SessionId]) {
+    fn mark_unsettled(&self, sessions: &[SessionId]) {
         if !self.is_over() {
             self.inner.lease.not_written(sessions.iter().copied());
         }
@@ -274,15 +282,15 @@ impl HostCluster for PgShared {
 
     fn all_settled(&self, sessions: &[SessionId]) {
         if !self.is_over() {
-            self.inner.lease.settled(sessions);
+            self.inner.lease.mark_settled(sessions);
         }
     }
 
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>> {
-        Box::pin(self.look())
+        Box::pin(self.take_over_sessions())
     }
 
-    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
+    fn mark_settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             let run = self.inner.lease.number();
             let ids: Vec<&[u8]> = sessions
@@ -296,19 +304,19 @@ impl HostCluster for PgShared {
         })
     }
 
-    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
-        Box::pin(self.see(look))
+    fn poll_news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
+        Box::pin(self.read_news(look))
     }
 
-    fn followed(&self) {
-        self.inner.lease.followed();
+    fn confirm_followed(&self) {
+        self.inner.lease.finish_following();
     }
 
-    fn woken(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.inner.database.rung())
+    fn wait_for_wake(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.inner.database.wait_for_notification())
     }
 
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
+    fn shared_secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
         Box::pin(async move {
             let fresh = Digest(fresh).to_hex().into_bytes();
             let kept = self.write(async |session| {
@@ -317,7 +325,7 @@ impl HostCluster for PgShared {
                 let sql = "INSERT INTO secrets (id, secret) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
                 session.run(sql, &[&key, &sealed]).await?;
                 let kept = session
-                    .value::<Vec<u8>>("SELECT secret FROM secrets WHERE id = $1", &[&key])
+                    .query_value::<Vec<u8>>("SELECT secret FROM secrets WHERE id = $1", &[&key])
                     .await?;
                 seal::order_opened(&self.inner.seals, seal::SECRET, id, kept)
             });
@@ -328,7 +336,7 @@ impl HostCluster for PgShared {
         })
     }
 
-    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
+    fn give_order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             self.write(async |session| {
                 let sql =
@@ -343,19 +351,19 @@ impl HostCluster for PgShared {
                     .run(sql, &[&id, &order.session.to_string(), &wish])
                     .await?;
                 // The holder may be idle.
-                bell::ring(session).await
+                bell::notify_hosts(session).await
             })
             .await?;
             Ok(())
         })
     }
 
-    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn order_outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         Box::pin(async move {
             let sql = "DELETE FROM orders WHERE id = $1 AND outcome IS NOT NULL RETURNING outcome";
             self.write(async |session| {
                 let key: &[u8] = id.as_bytes();
-                let row = session.first(sql, &[&key]).await?;
+                let row = session.query_first(sql, &[&key]).await?;
                 row.map(|row| seal::order_opened(&self.inner.seals, "outcome", id, row.try_get(0)?))
                     .transpose()
             })
@@ -363,7 +371,7 @@ impl HostCluster for PgShared {
         })
     }
 
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
+    fn report_outcome(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             let sql = "UPDATE orders SET outcome = $2 WHERE id = $1";
             self.write(async |session| {

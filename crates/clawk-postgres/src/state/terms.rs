@@ -16,7 +16,7 @@ use tokio_postgres::Row;
 use super::append;
 use super::lease::Lease;
 use super::queue::PgWriterWork;
-use super::row::integer;
+use super::row::to_i64;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
@@ -34,7 +34,7 @@ pub(super) struct AdmittedWork {
 }
 
 impl AdmittedWork {
-    pub(super) fn all(works: usize) -> Self {
+    pub(super) fn all_admitted(works: usize) -> Self {
         Self {
             out: vec![None; works],
             taken: Vec::new(),
@@ -43,18 +43,18 @@ impl AdmittedWork {
 }
 
 /// Checks every batch in order. What one batch takes is not available for the next.
-pub(super) async fn admit(
+pub(super) async fn admit_works(
     session: &PgConnection,
     lease: &Lease,
     run: i64,
     works: &[PgWriterWork],
 ) -> Result<AdmittedWork, PgFailure> {
-    let mut admitted = AdmittedWork::all(works.len());
-    let others = others(session, lease, run, works, &mut admitted.taken).await?;
+    let mut admitted = AdmittedWork::all_admitted(works.len());
+    let others = sessions_of_others(session, lease, run, works, &mut admitted.taken).await?;
     for (work, out) in works.iter().zip(&mut admitted.out) {
         let Some(batch) = work.batch() else { continue };
         if work.is_past(run) {
-            *out = Some(lease.lost());
+            *out = Some(lease.lost_error());
             continue;
         }
         let moved = batch.entries.iter().filter(|entry| is_own(entry));
@@ -63,7 +63,9 @@ pub(super) async fn admit(
             *out = Some(JournalError::Fenced { host: host.clone() });
         } else if let Some(terms) = &batch.terms {
             let of = batch.entries.first().map(|entry| entry.session);
-            *out = unmet(session, run, of, terms).await?.map(JournalError::Unmet);
+            *out = find_unmet(session, run, of, terms)
+                .await?
+                .map(JournalError::Unmet);
         }
     }
     Ok(admitted)
@@ -75,7 +77,7 @@ fn is_own(entry: &JournalEntry) -> bool {
 }
 
 /// Sessions of other hosts or without a holder, with their hosts. New sessions are taken for this host.
-async fn others(
+async fn sessions_of_others(
     session: &PgConnection,
     lease: &Lease,
     run: i64,
@@ -88,7 +90,7 @@ async fn others(
         .filter_map(PgWriterWork::batch)
         .flat_map(|batch| &batch.entries);
     let unknown: BTreeSet<SessionId> = entries
-        .filter(|entry| is_own(entry) && !lease.holds(entry.session))
+        .filter(|entry| is_own(entry) && !lease.holds_session(entry.session))
         .map(|entry| entry.session)
         .collect();
     let mut others = BTreeMap::new();
@@ -100,7 +102,7 @@ async fn others(
         ON CONFLICT (session) DO NOTHING";
     session.run(sql, &[&names, &lease.host(), &run]).await?;
     let sql = "SELECT session, host, epoch, run FROM leases WHERE session = ANY ($1) FOR SHARE";
-    for row in session.rows(sql, &[&names]).await? {
+    for row in session.query_rows(sql, &[&names]).await? {
         let (name, host, epoch): (String, String, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let of: Option<i64> = row.try_get(3)?;
         let Some(id) = unknown.iter().find(|id| id.to_string() == name) else {
@@ -116,7 +118,7 @@ async fn others(
 }
 
 /// The first condition that fails. If all hold, the resources that they name are taken.
-async fn unmet(
+async fn find_unmet(
     session: &PgConnection,
     run: i64,
     of: Option<SessionId>,
@@ -125,9 +127,9 @@ async fn unmet(
     let of = of.map(|of| of.0.into_bytes()).unwrap_or_default();
     let of: &[u8] = &of;
     if let Some(key) = terms.claim {
-        let key = append::bytes(key);
+        let key = append::answer_key_bytes(key);
         let sql = "SELECT session = $2 FROM claims WHERE key = $1";
-        if let Some(row) = session.first(sql, &[&key, &of]).await?
+        if let Some(row) = session.query_first(sql, &[&key, &of]).await?
             && !row.try_get::<_, bool>(0)?
         {
             return Ok(Some(UnmetCondition::Claimed));
@@ -136,32 +138,32 @@ async fn unmet(
     if let Some(known) = terms.stops {
         let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE row > $1 AND kind = $2)";
         let known = i64::try_from(known).unwrap_or(i64::MAX);
-        if session.value(sql, &[&known, &kind::STOP_ENGAGED]).await? {
+        if session.query_value(sql, &[&known, &kind::STOP_ENGAGED]).await? {
             return Ok(Some(UnmetCondition::Stopped));
         }
     }
     if let Some(bound) = terms.per_minute
-        && let Some(unmet) = rate(session, bound).await?
+        && let Some(unmet) = check_rate(session, bound).await?
     {
         return Ok(Some(unmet));
     }
     if let Some(request) = &terms.request
-        && let Some(unmet) = requests(session, request).await?
+        && let Some(unmet) = check_request_rate(session, request).await?
     {
         return Ok(Some(unmet));
     }
     for (at, room) in terms.room.iter().enumerate() {
-        let used = used(session, room).await?;
+        let used = used_budget(session, room).await?;
         if used.saturating_add(room.wanted) > room.bound {
             return Ok(Some(UnmetCondition::Room { at, used }));
         }
     }
     if let Some(key) = terms.claim {
-        claim(session, &append::bytes(key), of).await?;
+        claim_key(session, &append::answer_key_bytes(key), of).await?;
     }
     if let Some(key) = terms.disclaim {
         let sql = "DELETE FROM claims WHERE key = $1 AND session = $2";
-        session.run(sql, &[&append::bytes(key), &of]).await?;
+        session.run(sql, &[&append::answer_key_bytes(key), &of]).await?;
     }
     if terms.per_minute.is_some() {
         session.run("INSERT INTO rated DEFAULT VALUES", &[]).await?;
@@ -176,10 +178,10 @@ async fn unmet(
     Ok(None)
 }
 
-async fn claim(session: &PgConnection, key: &[u8], of: &[u8]) -> Result<(), PgFailure> {
+async fn claim_key(session: &PgConnection, key: &[u8], of: &[u8]) -> Result<(), PgFailure> {
     let sql = "INSERT INTO claims (key, session, at) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
         ON CONFLICT (key) DO UPDATE SET at = excluded.at RETURNING at";
-    let now: i64 = session.value(sql, &[&key, &of]).await?;
+    let now: i64 = session.query_value(sql, &[&key, &of]).await?;
     // Kept at least as long as the answer can be found.
     let sql = "DELETE FROM claims WHERE key IN (SELECT key FROM claims WHERE at < $1 ORDER BY at LIMIT $2)";
     let oldest = now.saturating_sub(ANSWER_KEPT_MS);
@@ -187,17 +189,17 @@ async fn claim(session: &PgConnection, key: &[u8], of: &[u8]) -> Result<(), PgFa
     Ok(())
 }
 
-async fn rate(session: &PgConnection, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
+async fn check_rate(session: &PgConnection, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
     let sql = "DELETE FROM rated WHERE n IN (SELECT n FROM rated WHERE at <= clock_timestamp() - $1::bigint * interval '1 millisecond' \
         ORDER BY at LIMIT $2)";
     session.run(sql, &[&MINUTE_MS, &FORGOTTEN_AT_ONCE]).await?;
     let sql = "SELECT count(*), coalesce(ceil(extract(epoch FROM min(at) - clock_timestamp()) * 1000)::bigint, 0) + $1 FROM rated \
         WHERE at > clock_timestamp() - $1::bigint * interval '1 millisecond'";
-    full(session.first(sql, &[&MINUTE_MS]).await?, bound)
+    check_count(session.query_first(sql, &[&MINUTE_MS]).await?, bound)
 }
 
 /// The same check for the requests to one provider.
-async fn requests(
+async fn check_request_rate(
     session: &PgConnection,
     request: &ProviderRate,
 ) -> Result<Option<UnmetCondition>, PgFailure> {
@@ -209,14 +211,14 @@ async fn requests(
         .await?;
     let sql = "SELECT count(*), coalesce(ceil(extract(epoch FROM min(at) - clock_timestamp()) * 1000)::bigint, 0) + $1 FROM asked \
         WHERE provider = $2 AND at > clock_timestamp() - $1::bigint * interval '1 millisecond'";
-    full(
-        session.first(sql, &[&MINUTE_MS, &provider]).await?,
+    check_count(
+        session.query_first(sql, &[&MINUTE_MS, &provider]).await?,
         request.per_minute,
     )
 }
 
 /// Compares a count of the last minute with its limit. A reached limit gives the wait for the next free place, milliseconds.
-fn full(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
+fn check_count(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
     let Some(row) = counted else {
         return Ok(None);
     };
@@ -228,7 +230,7 @@ fn full(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFa
 }
 
 /// The amount that all hosts have spent in the window and have reserved now.
-async fn used(session: &PgConnection, room: &BudgetDemand) -> Result<u64, PgFailure> {
+async fn used_budget(session: &PgConnection, room: &BudgetDemand) -> Result<u64, PgFailure> {
     let column = match room.unit {
         BudgetUnit::Tokens => "tokens",
         BudgetUnit::CostMicrousd => "cost_microusd",
@@ -241,7 +243,7 @@ async fn used(session: &PgConnection, room: &BudgetDemand) -> Result<u64, PgFail
          + (SELECT coalesce(sum({column}), 0) FROM reserved WHERE purse = $1)::bigint"
     );
     let used: i64 = session
-        .value(&sql, &[&room.purse.as_bytes(), &room.since_hour])
+        .query_value(&sql, &[&room.purse.as_bytes(), &room.since_hour])
         .await?;
     Ok(u64::try_from(used).unwrap_or(0))
 }
@@ -261,7 +263,7 @@ async fn set_aside(
         calls,
         bytes_out,
     } = aside.amount;
-    let [tokens, cost, busy, calls, out] = [tokens, cost_microusd, busy_ms, calls, bytes_out].map(integer);
+    let [tokens, cost, busy, calls, out] = [tokens, cost_microusd, busy_ms, calls, bytes_out].map(to_i64);
     let sql = "INSERT INTO reserved (id, purse, run, session, tokens, cost_microusd, busy_ms, calls, bytes_out) \
         SELECT $1, purse, $3, $4, $5, $6, $7, $8, $9 FROM unnest($2::bytea[]) AS purse ON CONFLICT DO NOTHING";
     session
@@ -274,7 +276,7 @@ async fn set_aside(
 }
 
 /// Releases the reservations of the batches' spending.
-pub(super) async fn settle(session: &PgConnection, batches: &[&Batch]) -> Result<(), PgFailure> {
+pub(super) async fn settle_reservations(session: &PgConnection, batches: &[&Batch]) -> Result<(), PgFailure> {
     let ids: Vec<Vec<u8>> = batches
         .iter()
         .filter_map(|batch| batch.terms.as_ref()?.settles)
@@ -289,7 +291,7 @@ pub(super) async fn settle(session: &PgConnection, batches: &[&Batch]) -> Result
 }
 
 /// Releases a session, unless it was taken again since.
-pub(super) async fn release(
+pub(super) async fn release_session(
     session: &PgConnection,
     run: i64,
     of: SessionId,

@@ -72,10 +72,10 @@ impl Writer {
         let mut refusing = false;
         loop {
             let patience = refusing.then_some(PROBE);
-            match self.queue.take(patience).await {
-                PgWriterDrain::Items(items) => refusing = !self.commit(items).await,
+            match self.queue.take_group(patience).await {
+                PgWriterDrain::Items(items) => refusing = !self.commit_items(items).await,
                 PgWriterDrain::Nothing => {
-                    if self.probe().await {
+                    if self.probe_server().await {
                         refusing = false;
                     }
                 }
@@ -92,10 +92,10 @@ impl Writer {
     }
 
     /// Commits a group. Returns whether more work may follow.
-    async fn commit(&self, items: Vec<PgWriterItem>) -> bool {
+    async fn commit_items(&self, items: Vec<PgWriterItem>) -> bool {
         let (works, waiting): (Vec<PgWriterWork>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
-        match self.persist(&works).await {
+        match self.persist_group(&works).await {
             Ok(out) => {
                 let written = works.iter().zip(&out).filter(|(_, out)| out.is_none());
                 let batches = written.filter_map(|(work, _)| work.batch());
@@ -117,30 +117,30 @@ impl Writer {
                 }
                 let batches = works.iter().filter_map(PgWriterWork::batch);
                 self.lease.not_written(batches.flat_map(sessions_of));
-                self.lease.not_written(self.queue.refuse(&cause));
-                tell(waiting, &Err(cause));
+                self.lease.not_written(self.queue.refuse_all(&cause));
+                send_outcomes(waiting, &Err(cause));
                 false
             }
         }
     }
 
     /// Writes a group exactly once. Retries for a bounded time while the server is unreachable.
-    async fn persist(&self, works: &[PgWriterWork]) -> Result<Vec<Option<JournalError>>, JournalError> {
+    async fn persist_group(&self, works: &[PgWriterWork]) -> Result<Vec<Option<JournalError>>, JournalError> {
         let until = Instant::now() + HOLD;
         let mut doubt: Option<CommitMark> = None;
         loop {
             if self.lease.is_fenced() {
-                return Err(self.lease.lost());
+                return Err(self.lease.lost_error());
             }
             let end = match &doubt {
-                None => self.attempt(works).await,
-                Some(mark) => self.settle(mark).await,
+                None => self.attempt_commit(works).await,
+                Some(mark) => self.settle_commit(mark).await,
             };
             let failure = match end {
                 CommitGroupEnd::Written(out) => return Ok(out),
                 CommitGroupEnd::Fenced => {
                     self.lease.fence();
-                    return Err(self.lease.lost());
+                    return Err(self.lease.lost_error());
                 }
                 CommitGroupEnd::Unknown(mark) => {
                     doubt = Some(mark);
@@ -170,21 +170,21 @@ impl Writer {
     }
 
     /// Runs one transaction for the whole group.
-    async fn attempt(&self, works: &[PgWriterWork]) -> CommitGroupEnd {
+    async fn attempt_commit(&self, works: &[PgWriterWork]) -> CommitGroupEnd {
         let mut mark = None;
         let group = async {
-            let tx = self.database.begin(Mode::Write).await?;
-            let done = self.transaction(&tx, works).await;
+            let tx = self.database.begin_transaction(Mode::Write).await?;
+            let done = self.run_transaction(&tx, works).await;
             let done = done.map(|found| {
                 let written = found.is_some();
                 mark = found;
                 written
             });
-            tx.end(done).await
+            tx.commit_or_rollback(done).await
         };
-        let ended = self.database.within(group).await;
+        let ended = self.database.run_within_deadline(group).await;
         match (ended, mark) {
-            (Ok(true), Some(mark)) => self.written(mark),
+            (Ok(true), Some(mark)) => self.finish_commit(mark),
             (Ok(_), _) => CommitGroupEnd::Fenced,
             (Err(failure), mark) => match (mark, failure) {
                 // A server that answered with an error has not committed.
@@ -195,57 +195,59 @@ impl Writer {
     }
 
     /// Applies the effects of a committed group.
-    fn written(&self, mark: CommitMark) -> CommitGroupEnd {
+    fn finish_commit(&self, mark: CommitMark) -> CommitGroupEnd {
         let (run, sessions) = mark.taken;
-        self.lease.take(run, sessions);
+        self.lease.take_sessions(run, sessions);
         if mark.wakes {
-            *self.woken() = Some(Instant::now());
+            *self.lock_last_wake() = Some(Instant::now());
         }
         CommitGroupEnd::Written(mark.out)
     }
 
-    fn woken(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock_last_wake(&self) -> MutexGuard<'_, Option<Instant>> {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notifies the other hosts with this commit, unless that happened just before.
-    async fn wake(&self, session: &PgConnection) -> Result<bool, PgFailure> {
-        let due = self.woken().is_none_or(|last| last.elapsed() >= WAKE);
+    async fn wake_hosts(&self, session: &PgConnection) -> Result<bool, PgFailure> {
+        let due = self.lock_last_wake().is_none_or(|last| last.elapsed() >= WAKE);
         if due {
-            bell::ring(session).await?;
+            bell::notify_hosts(session).await?;
         }
         Ok(due)
     }
 
     /// The content of the transaction. `None`: this host does not hold the lease, and nothing was done.
-    async fn transaction(
+    async fn run_transaction(
         &self,
         session: &PgConnection,
         works: &[PgWriterWork],
     ) -> Result<Option<CommitMark>, PgFailure> {
         let number = self.lease.number();
-        let Some((last_row, commits)) = self.ours(session, number).await? else {
+        let Some((last_row, commits)) = self.lock_journal(session, number).await? else {
             return Ok(None);
         };
-        let mut admitted = terms::AdmittedWork::all(works.len());
+        let mut admitted = terms::AdmittedWork::all_admitted(works.len());
         if self.lease.sharing == StateSharing::Shared {
-            admitted = terms::admit(session, &self.lease, number, works).await?;
+            admitted = terms::admit_works(session, &self.lease, number, works).await?;
         }
         let written = works.iter().zip(&admitted.out).filter(|(_, out)| out.is_none());
         let written: Vec<&PgWriterWork> = written.map(|(work, _)| work).collect();
         let batches: Vec<&Batch> = written.iter().filter_map(|work| work.batch()).collect();
-        let last_row = append::append(session, &self.seals, last_row, &batches).await?;
-        terms::settle(session, &batches).await?;
+        let last_row = append::append_batches(session, &self.seals, last_row, &batches).await?;
+        terms::settle_reservations(session, &batches).await?;
         for extra in written.iter().filter_map(|work| work.extra()) {
             match extra {
                 ExtraWrite::Remove(removal) => erase::remove(session, removal).await?,
-                ExtraWrite::Head(head) => heads::keep(session, head).await?,
-                ExtraWrite::Sent(place, sent) => heads::note(session, place, sent).await?,
-                ExtraWrite::Release(of, epoch) => terms::release(session, number, *of, *epoch).await?,
+                ExtraWrite::Head(head) => heads::insert_head(session, head).await?,
+                ExtraWrite::Sent(place, sent) => heads::note_delivery(session, place, sent).await?,
+                ExtraWrite::Release(of, epoch) => {
+                    terms::release_session(session, number, *of, *epoch).await?
+                }
             }
         }
         let shared = self.lease.sharing == StateSharing::Shared;
-        let wakes = shared && !batches.is_empty() && self.wake(session).await?;
+        let wakes = shared && !batches.is_empty() && self.wake_hosts(session).await?;
         let commits = commits.saturating_add(1);
         let sql = "UPDATE journal SET last_row = $1, commits = $2 WHERE id = 1";
         session.run(sql, &[&last_row, &commits]).await?;
@@ -261,31 +263,35 @@ impl Writer {
 
     /// Locks the journal and the row with the right to write. Returns the last row and the count of commits, if this host has the
     /// right.
-    async fn ours(&self, session: &PgConnection, number: i64) -> Result<Option<(i64, i64)>, PgFailure> {
+    async fn lock_journal(
+        &self,
+        session: &PgConnection,
+        number: i64,
+    ) -> Result<Option<(i64, i64)>, PgFailure> {
         // INVARIANT: no host can take over while this transaction is open, and an earlier takeover is visible.
         let row = match self.lease.sharing {
             StateSharing::Alone => {
                 let sql = "SELECT j.last_row, j.commits FROM journal j, leases l WHERE j.id = 1 AND l.session = $1 AND l.epoch = $2 \
                     AND l.run IS NULL FOR UPDATE OF j FOR SHARE OF l";
-                session.first(sql, &[&super::lease::AGENT, &number]).await?
+                session.query_first(sql, &[&super::lease::AGENT, &number]).await?
             }
             StateSharing::Shared => {
                 let sql = "SELECT j.last_row, j.commits FROM journal j, runs r WHERE j.id = 1 AND r.run = $1 AND NOT r.gone \
                     FOR UPDATE OF j FOR SHARE OF r";
-                session.first(sql, &[&number]).await?
+                session.query_first(sql, &[&number]).await?
             }
         };
         row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
     /// Checks whether a group with an unanswered commit was written. The lock waits for a transaction that is still ending.
-    async fn settle(&self, mark: &CommitMark) -> CommitGroupEnd {
+    async fn settle_commit(&self, mark: &CommitMark) -> CommitGroupEnd {
         let look = self.database.write(async |session| {
             // Taking a lock is a write, so this commit waits for the standby, and with it for everything that it has read.
             session
-                .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
+                .query_first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
                 .await?;
-            let ours = self.ours(session, self.lease.number()).await?;
+            let ours = self.lock_journal(session, self.lease.number()).await?;
             let Some(event) = &mark.event else {
                 // If hosts share the state, others change the count too; work without an event may then be repeated.
                 let counts = self.lease.sharing == StateSharing::Alone;
@@ -293,22 +299,22 @@ impl Writer {
             };
             let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE event_id = $1 AND row > \
                 (SELECT last_row FROM journal WHERE id = 1) - 100000)";
-            session.value::<bool>(sql, &[&event.as_slice()]).await
+            session.query_value::<bool>(sql, &[&event.as_slice()]).await
         });
         match look.await {
-            Ok(true) => self.written(mark.clone()),
+            Ok(true) => self.finish_commit(mark.clone()),
             Ok(false) => CommitGroupEnd::Refused(PgFailure::Conflict("the journal".to_owned())),
             Err(failure) => CommitGroupEnd::Refused(failure),
         }
     }
 
     /// Checks whether the server accepts writes again. A lost lease stays lost.
-    async fn probe(&self) -> bool {
+    async fn probe_server(&self) -> bool {
         if self.lease.is_fenced() {
             return false;
         }
         let ours = self.database.write(async |session| {
-            let ours = self.ours(session, self.lease.number()).await?;
+            let ours = self.lock_journal(session, self.lease.number()).await?;
             if let Some((_, commits)) = ours {
                 let sql = "UPDATE journal SET commits = $1 WHERE id = 1";
                 session.run(sql, &[&commits.saturating_add(1)]).await?;
@@ -318,26 +324,30 @@ impl Writer {
         match ours.await {
             Ok(true) => {
                 tracing::info!("the journal can be written again");
-                if self.queue.accept() {
+                if self.queue.accept_again() {
                     self.counters.outages.send_modify(|count| *count += 1);
                 }
                 true
             }
             Ok(false) => {
                 self.lease.fence();
-                self.lease.not_written(self.queue.refuse(&self.lease.lost()));
+                self.lease
+                    .not_written(self.queue.refuse_all(&self.lease.lost_error()));
                 false
             }
             Err(failure) => {
                 let cause = JournalError::Away(failure.text());
-                self.lease.not_written(self.queue.refuse(&cause));
+                self.lease.not_written(self.queue.refuse_all(&cause));
                 false
             }
         }
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<Result<(), JournalError>>>, outcome: &Result<(), JournalError>) {
+fn send_outcomes(
+    waiting: Vec<oneshot::Sender<Result<(), JournalError>>>,
+    outcome: &Result<(), JournalError>,
+) {
     for done in waiting {
         let _ = done.send(outcome.clone()); // silent-ok: nobody waits for it any more
     }

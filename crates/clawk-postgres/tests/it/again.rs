@@ -46,14 +46,21 @@ async fn a_call_that_its_host_did_not_run_runs_on_the_host_that_waits_for_it() {
         .insert("model".to_owned(), Arc::new(ScriptedModel::hanging()));
     let (a, b) = (start(&rig, &first).await, start(&rig, &second).await);
     let (at_a, at_b) = (
-        a.open(EntryPoint::launcher("test")).await.unwrap().id,
-        b.open(EntryPoint::launcher("test")).await.unwrap().id,
+        a.open_session(EntryPoint::from_launcher("test"))
+            .await
+            .unwrap()
+            .id,
+        b.open_session(EntryPoint::from_launcher("test"))
+            .await
+            .unwrap()
+            .id,
     );
     // Who waits for this turn is told when the host stops.
     let asks = a.clone();
     let turn = tokio::spawn(async move {
         let asked = TalkRequest::new("ann", None, "hello".to_owned(), id(2));
-        asks.talk(EntryPoint::launcher("test"), asked, &|_, _| ()).await
+        asks.send_message(EntryPoint::from_launcher("test"), asked, &|_, _| ())
+            .await
     });
     until("the model is asked", || rig.models["model"].asked().len() == 1).await;
 

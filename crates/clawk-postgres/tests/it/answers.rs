@@ -32,7 +32,13 @@ async fn answer(state: &PgState, n: u128, at: Timestamp) {
         entries: vec![entry],
         ..Batch::default()
     };
-    state.journal().submit(batch).unwrap().durable().await.unwrap();
+    state
+        .journal()
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
 }
 
 /// How old the answer is, in milliseconds; `None`: it is not found.

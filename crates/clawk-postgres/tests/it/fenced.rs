@@ -52,7 +52,7 @@ async fn write(state: &PgState, entry: JournalEntry, terms: BatchConditions) -> 
         terms: Some(Box::new(terms)),
         ..Batch::default()
     };
-    state.journal().submit(batch)?.durable().await
+    state.journal().submit_batch(batch)?.wait_until_durable().await
 }
 
 fn events(server: &Server) -> String {
@@ -80,9 +80,9 @@ async fn a_session_that_another_host_holds_takes_no_event() {
         "{refused:?}"
     );
     assert_eq!(events(&server), "1");
-    let shared = second.journal().shared().unwrap();
+    let shared = second.journal().host_cluster().unwrap();
     assert_eq!(
-        shared.hold(SESSION).await.unwrap(),
+        shared.hold_session(SESSION).await.unwrap(),
         SessionHolder::There("a".to_owned())
     );
 }
@@ -95,8 +95,8 @@ async fn a_session_is_given_up_only_as_it_was_taken() {
     let holder = "SELECT run IS NULL FROM clawk.leases WHERE session <> '*'";
     // It was taken anew since.
     server.sql("UPDATE clawk.leases SET epoch = epoch + 1 WHERE session <> '*'");
-    let shared = state.journal().shared().unwrap();
-    shared.release(SESSION);
+    let shared = state.journal().host_cluster().unwrap();
+    shared.release_session(SESSION);
     state.journal().flush().await.unwrap();
     assert_eq!(server.sql(holder), "f", "an old release frees nothing");
 }
@@ -165,28 +165,33 @@ async fn what_is_set_aside_is_given_back_by_the_batch_that_spends_it() {
 async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
     let server = Server::start();
     let state = open(&server, "a").await;
-    state.begin().await.unwrap();
+    state.begin_run().await.unwrap();
     let (before, lasting) = (state.journal(), state.lasting_journal());
-    let hosts_before = before.shared().unwrap();
+    let hosts_before = before.host_cluster().unwrap();
     append(&state, 1, BatchConditions::default()).await.unwrap();
-    assert!(hosts_before.holds(SESSION) && !hosts_before.is_lost());
-    state.begin().await.unwrap();
-    let hosts = state.journal().shared().unwrap();
-    assert_eq!(hosts.hold(SESSION).await.unwrap(), SessionHolder::Taken);
+    assert!(hosts_before.holds_session(SESSION) && !hosts_before.is_lost());
+    state.begin_run().await.unwrap();
+    let hosts = state.journal().host_cluster().unwrap();
+    assert_eq!(hosts.hold_session(SESSION).await.unwrap(), SessionHolder::Taken);
     let batch = |n| Batch {
         entries: vec![entry(n)],
         ..Batch::default()
     };
-    let refused = before.submit(batch(2)).map(drop);
+    let refused = before.submit_batch(batch(2)).map(drop);
     assert!(matches!(refused, Err(JournalError::Fenced { .. })), "{refused:?}");
-    assert!(hosts_before.is_lost() && !hosts_before.holds(SESSION));
-    hosts_before.hold(SESSION).await.unwrap_err();
+    assert!(hosts_before.is_lost() && !hosts_before.holds_session(SESSION));
+    hosts_before.hold_session(SESSION).await.unwrap_err();
     // A session that ended there is not given up here.
-    hosts_before.release(SESSION);
+    hosts_before.release_session(SESSION);
     state.journal().flush().await.unwrap();
-    assert!(hosts.holds(SESSION));
+    assert!(hosts.holds_session(SESSION));
     append(&state, 3, BatchConditions::default()).await.unwrap();
-    lasting.submit(batch(4)).unwrap().durable().await.unwrap();
+    lasting
+        .submit_batch(batch(4))
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
     assert_eq!(events(&server), "3");
 }
 
@@ -204,7 +209,13 @@ async fn nothing_is_decided_behind_a_stop_that_the_host_does_not_know() {
         entries: vec![stop],
         ..Batch::default()
     };
-    state.journal().submit(batch).unwrap().durable().await.unwrap();
+    state
+        .journal()
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
     let knows = |row| BatchConditions {
         stops: Some(row),
         ..BatchConditions::default()
@@ -221,19 +232,19 @@ async fn a_session_with_something_unsettled_is_left_to_be_taken_over() {
     let server = Server::start();
     let (first, second) = (open(&server, "a").await, open(&server, "b").await);
     append(&first, 1, BatchConditions::default()).await.unwrap();
-    let hosts = first.journal().shared().unwrap();
-    hosts.unsettled(&[SESSION]);
-    hosts.release(SESSION);
+    let hosts = first.journal().host_cluster().unwrap();
+    hosts.mark_unsettled(&[SESSION]);
+    hosts.release_session(SESSION);
     first.journal().flush().await.unwrap();
     let holder = "SELECT run IS NULL FROM clawk.leases WHERE session <> '*'";
     assert_eq!(server.sql(holder), "f", "it is not given up");
     first.close().await;
-    let others = second.journal().shared().unwrap();
+    let others = second.journal().host_cluster().unwrap();
     assert_eq!(others.take_over().await.unwrap(), [SESSION]);
     // What is settled is given up as ever.
-    others.unsettled(&[SESSION]);
+    others.mark_unsettled(&[SESSION]);
     others.all_settled(&[SESSION]);
-    others.release(SESSION);
+    others.release_session(SESSION);
     second.journal().flush().await.unwrap();
     assert_eq!(server.sql(holder), "t");
 }
@@ -244,7 +255,7 @@ async fn a_session_of_which_something_was_not_written_is_not_given_up() {
     let mut server = Server::start();
     let (first, second) = (open(&server, "a").await, open(&server, "b").await);
     append(&first, 1, BatchConditions::default()).await.unwrap();
-    let hosts = first.journal().shared().unwrap();
+    let hosts = first.journal().host_cluster().unwrap();
     server.stop();
     let lost = append(&first, 2, BatchConditions::default()).await;
     assert!(matches!(lost, Err(JournalError::Away(_))), "{lost:?}");
@@ -255,8 +266,8 @@ async fn a_session_of_which_something_was_not_written_is_not_given_up() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    hosts.release(SESSION);
+    hosts.release_session(SESSION);
     first.close().await;
-    let others = second.journal().shared().unwrap();
+    let others = second.journal().host_cluster().unwrap();
     assert_eq!(others.take_over().await.unwrap(), [SESSION]);
 }

@@ -212,16 +212,22 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
             entries: vec![said(n, text)],
             ..Batch::default()
         };
-        state.journal().submit(batch).unwrap().durable().await.unwrap();
+        state
+            .journal()
+            .submit_batch(batch)
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     let journal = state.journal();
-    let content = async |text: &str| journal.content(digest_of(text.as_bytes())).await;
+    let content = async |text: &str| journal.read_content(digest_of(text.as_bytes())).await;
     assert_eq!(content(first).await.unwrap().unwrap(), first.as_bytes());
     let with_content = JournalScan {
         with_content: true,
         ..JournalScan::default()
     };
-    assert_eq!(journal.scan(with_content.clone()).await.unwrap().len(), 2);
+    assert_eq!(journal.scan_events(with_content.clone()).await.unwrap().len(), 2);
     let hex = |digest: Digest| format!("'\\x{}'::bytea", digest.to_hex());
     let digest = hex(digest_of(first.as_bytes()));
     server.sql("CREATE TABLE kept AS SELECT * FROM clawk.contents");
@@ -244,7 +250,7 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
         ));
         let error = content(first).await.unwrap_err().to_string();
         assert!(!error.contains("lamp"), "{what}: {error}");
-        assert!(journal.scan(with_content.clone()).await.is_err(), "{what}");
+        assert!(journal.scan_events(with_content.clone()).await.is_err(), "{what}");
     }
     // What was hashed may lie there in plain: its digest proves it.
     server.sql(&format!(
@@ -265,7 +271,7 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
     let state = open_without_key(&server).await.unwrap();
     let error = state
         .journal()
-        .content(digest_of(second.as_bytes()))
+        .read_content(digest_of(second.as_bytes()))
         .await
         .unwrap_err()
         .to_string();
@@ -293,35 +299,37 @@ async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
     // They start at the same time: one makes the proofs, the other waits for it.
     let (first, second) = tokio::join!(host("a"), host("b"));
     let (here, there) = (
-        first.journal().shared().unwrap(),
-        second.journal().shared().unwrap(),
+        first.journal().host_cluster().unwrap(),
+        second.journal().host_cluster().unwrap(),
     );
     let session = SessionId(Uuid::from_u128(7));
-    here.hold(session).await.unwrap();
+    here.hold_session(session).await.unwrap();
     let id = Uuid::from_u128(9);
     let order = HostOrder {
         id,
         session,
         wish: br#"{"wish":"message","text":"the zanzibar lamp"}"#.to_vec(),
     };
-    there.order(order.clone()).await.unwrap();
+    there.give_order(order.clone()).await.unwrap();
     let readable = || {
         let hex: String = b"zanzibar".iter().map(|byte| format!("{byte:02x}")).collect();
         server.sql("SELECT t::text FROM clawk.orders t").contains(&hex)
     };
     assert!(!readable());
-    let news = here.news(false).await.unwrap();
+    let news = here.poll_news(false).await.unwrap();
     assert_eq!(news.orders.len(), 1);
     assert_eq!(news.orders[0].wish, order.wish);
     // One that was exchanged for another order's is noticed.
     server.sql("CREATE TABLE kept AS SELECT * FROM clawk.orders");
     server.sql("UPDATE clawk.orders SET id = decode('000000000000000000000000000000ff', 'hex')");
-    assert!(here.news(false).await.is_err());
+    assert!(here.poll_news(false).await.is_err());
     server.sql("UPDATE clawk.orders SET id = (SELECT id FROM kept)");
-    here.obeyed(id, br#"{"said":"zanzibar"}"#.to_vec()).await.unwrap();
+    here.report_outcome(id, br#"{"said":"zanzibar"}"#.to_vec())
+        .await
+        .unwrap();
     assert!(!readable());
     assert_eq!(
-        there.outcome(id).await.unwrap().unwrap(),
+        there.order_outcome(id).await.unwrap().unwrap(),
         br#"{"said":"zanzibar"}"#
     );
     first.close().await;

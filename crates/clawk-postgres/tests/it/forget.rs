@@ -13,12 +13,15 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
         let memory = memory(options(&server));
         let entries = (0..10).map(|n| new(&format!("e{n}"), None, &format!("secret{n} of the garden")));
         keep(&memory, &store, entries.collect()).await.unwrap();
-        let old = memory.old(&store, &here()).await.unwrap();
+        let old = memory.compaction_candidates(&store, &here()).await.unwrap();
         let summary = CompactionSummary {
             of: old.iter().map(|hit| hit.entry.id.clone()).collect(),
             text: "they spoke of a garden".to_owned(),
         };
-        let counts = memory.compact(&store, &here(), T0, Some(summary)).await.unwrap();
+        let counts = memory
+            .compact_store(&store, &here(), T0, Some(summary))
+            .await
+            .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
         let made = ids(&memory, &store).await.contains(&"summary-e5".to_owned());
         assert_eq!(made, strategy == "summarize");
@@ -30,11 +33,11 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
             .unwrap();
         assert_eq!(gone.entry.content, json!("secret2 of the garden"));
         assert!(!ids(&memory, &store).await.contains(&"summary-e5".to_owned()));
-        memory.restore(&store, &here(), None).await.unwrap();
+        memory.restore_entries(&store, &here(), None).await.unwrap();
         let left = ids(&memory, &store).await;
         let all: Vec<String> = (0..10).filter(|n| *n != 2).map(|n| format!("e{n}")).collect();
         assert_eq!(left, all, "{strategy}");
-        assert_eq!(memory.count(&store, &here()).await.unwrap(), 9);
+        assert_eq!(memory.count_entries(&store, &here()).await.unwrap(), 9);
         let found = ask(&memory, &store, StoreQuery::Text("secret0".to_owned()))
             .await
             .unwrap();
@@ -67,9 +70,13 @@ async fn nothing_is_lost_to_a_bound_that_compaction_can_keep() {
             .await
             .unwrap();
         }
-        assert!(memory.count(&store, &here()).await.unwrap() <= 20);
-        memory.restore(&store, &here(), None).await.unwrap();
-        assert_eq!(memory.count(&store, &here()).await.unwrap(), 40, "{strategy}");
+        assert!(memory.count_entries(&store, &here()).await.unwrap() <= 20);
+        memory.restore_entries(&store, &here(), None).await.unwrap();
+        assert_eq!(
+            memory.count_entries(&store, &here()).await.unwrap(),
+            40,
+            "{strategy}"
+        );
     }
 }
 

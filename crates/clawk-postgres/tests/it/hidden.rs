@@ -62,7 +62,7 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
     .await
     .unwrap();
     assert!(dumped(&server).contains(PLANTED));
-    let refused = before.check(&notes).unwrap_err().to_string();
+    let refused = before.check_store(&notes).unwrap_err().to_string();
     assert!(
         refused.contains("`semantic`") && refused.contains("encryption_key"),
         "{refused}"

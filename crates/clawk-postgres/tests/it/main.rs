@@ -95,7 +95,9 @@ async fn keep(
     store: &Store,
     entries: Vec<EntryInsertion>,
 ) -> Result<Vec<String>, MemoryError> {
-    memory.keep(store, &here(), entries, T0, Batch::default()).await
+    memory
+        .store_entries(store, &here(), entries, T0, Batch::default())
+        .await
 }
 
 async fn ask(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Vec<EntryHit>, MemoryError> {
@@ -113,7 +115,7 @@ async fn found(
         vector: None,
         limit: 1000,
     };
-    memory.ask(store, &here(), ask).await
+    memory.search_entries(store, &here(), ask).await
 }
 
 async fn ids(memory: &PgMemory, store: &Store) -> Vec<String> {

@@ -104,7 +104,11 @@ async fn the_servers_certificate_decides_whom_we_talk_to() {
     .enumerate()
     {
         let memory = by(host, tls, &ours);
-        assert_eq!(memory.count(&store, &here()).await.unwrap(), 0, "{host} {tls:?}");
+        assert_eq!(
+            memory.count_entries(&store, &here()).await.unwrap(),
+            0,
+            "{host} {tls:?}"
+        );
         assert_eq!(front.handshakes.load(Ordering::Relaxed), at + 1, "{host} {tls:?}");
     }
     for (host, tls, authority, word) in [
@@ -112,7 +116,10 @@ async fn the_servers_certificate_decides_whom_we_talk_to() {
         ("localhost", TlsMode::VerifyFull, &other, "ca_file"),
         ("localhost", TlsMode::VerifyCa, &other, "ca_file"),
     ] {
-        let error = by(host, tls, authority).count(&store, &here()).await.unwrap_err();
+        let error = by(host, tls, authority)
+            .count_entries(&store, &here())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains(word), "{host} {tls:?}: {error}");
     }
     assert_eq!(
@@ -130,7 +137,7 @@ async fn nothing_is_said_in_clear_to_a_server_that_should_encrypt() {
         ..options(&server)
     };
     let error = memory(encrypted)
-        .count(&store(json!({"type": "conversation"})), &here())
+        .count_entries(&store(json!({"type": "conversation"})), &here())
         .await
         .unwrap_err();
     assert!(error.to_string().contains("tls = \"disable\""), "{error}");
@@ -174,7 +181,7 @@ async fn a_password_is_in_no_message() {
         said.push(format!("{options:?}"));
         let memory = memory(options);
         said.push(format!("{memory:?}"));
-        let error = memory.count(&spec, &here()).await.unwrap_err();
+        let error = memory.count_entries(&spec, &here()).await.unwrap_err();
         assert!(
             error.to_string().contains("password authentication failed"),
             "{error}"

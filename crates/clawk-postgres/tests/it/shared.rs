@@ -84,7 +84,7 @@ async fn entries_of_two_processes_are_all_kept_once() {
     all.sort();
     all.dedup();
     assert_eq!((all.len(), count), (2 * 13 + 4 * 12, 2 * 13 + 4 * 12));
-    assert_eq!(two[1].count(&store, &here()).await.unwrap(), 74);
+    assert_eq!(two[1].count_entries(&store, &here()).await.unwrap(), 74);
     let found = ask(&two[1], &store, StoreQuery::Text("w3 23".to_owned()))
         .await
         .unwrap();
@@ -98,7 +98,7 @@ async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refuse
     let starting: Vec<_> = (0..6)
         .map(|_| {
             let (memory, spec) = (memory(options(&server)), spec.clone());
-            tokio::spawn(async move { memory.count(&spec, &here()).await })
+            tokio::spawn(async move { memory.count_entries(&spec, &here()).await })
         })
         .collect();
     for one in starting {
@@ -109,7 +109,10 @@ async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refuse
         "1,2,3,4,5,6"
     );
     server.sql("INSERT INTO clawk.migrations (step) VALUES (99)");
-    let error = memory(options(&server)).count(&spec, &here()).await.unwrap_err();
+    let error = memory(options(&server))
+        .count_entries(&spec, &here())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("later version"), "{error}");
 }
 
@@ -184,7 +187,7 @@ async fn who_lost_the_agents_lease_remembers_nothing_any_more() {
     let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
     let serving = ServingOptions::new("hello", "a", 1);
     let state = PgState::open(database, serving, None).await.unwrap();
-    let memory = memory(options(&server)).of_state(state.license());
+    let memory = memory(options(&server)).of_state(state.fencing_token());
     let store = store(json!({"type": "conversation"}));
     keep(&memory, &store, vec![new("mine", None, "mine")])
         .await

@@ -20,7 +20,7 @@ async fn host(server: &Server, name: &str) -> PgState {
 }
 
 fn shared_by(state: &PgState) -> Arc<dyn HostCluster> {
-    state.journal().shared().unwrap()
+    state.journal().host_cluster().unwrap()
 }
 
 fn order(n: u128) -> HostOrder {
@@ -46,11 +46,17 @@ async fn said(state: &PgState, n: u64) {
         }],
         ..Batch::default()
     };
-    state.journal().submit(batch).unwrap().durable().await.unwrap();
+    state
+        .journal()
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
 }
 
 async fn woken(host: &dyn HostCluster, by: &str) {
-    let waited = tokio::time::timeout(Duration::from_secs(60), host.woken()).await;
+    let waited = tokio::time::timeout(Duration::from_secs(60), host.wait_for_wake()).await;
     assert!(waited.is_ok(), "not woken by {by}");
 }
 
@@ -60,21 +66,21 @@ async fn an_idle_host_is_woken_by_orders_and_by_a_commit_after_a_quiet_time() {
     let (first, second) = (host(&server, "a").await, host(&server, "b").await);
     let (here, there) = (shared_by(&first), shared_by(&second));
     // It listens from its first look on.
-    here.news(false).await.unwrap();
-    there.order(order(1)).await.unwrap();
+    here.poll_news(false).await.unwrap();
+    there.give_order(order(1)).await.unwrap();
     woken(&*here, "an order").await;
     said(&second, 1).await;
     woken(&*here, "a commit").await;
     // Anybody on the server can notify. It says nothing: the tables do.
-    let before = here.news(false).await.unwrap().last_row;
+    let before = here.poll_news(false).await.unwrap().last_row;
     server.sql("NOTIFY clawk, 'stop everything'");
     woken(&*here, "somebody").await;
-    let news = here.news(false).await.unwrap();
+    let news = here.poll_news(false).await.unwrap();
     assert!(news.orders.is_empty() && news.last_row == before);
     // Connections end: another one listens from the next look on.
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'clawk'");
-    while here.news(false).await.is_err() {}
-    while there.order(order(2)).await.is_err() {}
+    while here.poll_news(false).await.is_err() {}
+    while there.give_order(order(2)).await.is_err() {}
     woken(&*here, "an order over new connections").await;
     first.close().await;
     second.close().await;
@@ -85,20 +91,20 @@ async fn what_can_be_taken_over_is_seen_without_a_lock_and_is_gone_afterwards() 
     let server = Server::start();
     let (first, second) = (host(&server, "a").await, host(&server, "b").await);
     let (here, there) = (shared_by(&first), shared_by(&second));
-    let due = async || here.news(true).await.unwrap().due;
+    let due = async || here.poll_news(true).await.unwrap().due;
     assert!(due().await, "nobody leads");
     assert!(here.take_over().await.unwrap().is_empty());
-    assert!(here.leads() && !due().await);
+    assert!(here.is_leader() && !due().await);
     let session = SessionId(Uuid::from_u128(7));
-    there.hold(session).await.unwrap();
+    there.hold_session(session).await.unwrap();
     assert!(!due().await, "its holder is there");
-    assert!(!here.news(false).await.unwrap().due);
+    assert!(!here.poll_news(false).await.unwrap().due);
     server.sql("UPDATE clawk.runs SET expires = '-infinity' WHERE host = 'b'");
     assert!(due().await, "a host's time is over");
     assert_eq!(here.take_over().await.unwrap(), [session]);
     assert!(!due().await);
     // An order for a session that nobody holds.
-    here.order(order(8)).await.unwrap();
+    here.give_order(order(8)).await.unwrap();
     assert!(due().await, "an order has no holder");
     assert_eq!(here.take_over().await.unwrap(), [order(8).session]);
     assert!(!due().await);

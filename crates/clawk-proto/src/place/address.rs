@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 ///
 /// # Errors
 /// The name of the special range that contains the address.
-pub fn judge(address: IpAddr) -> Result<(), &'static str> {
+pub fn judge_address(address: IpAddr) -> Result<(), &'static str> {
     match address {
         IpAddr::V4(address) => judge_v4(address),
         IpAddr::V6(address) => judge_v6(address),
@@ -61,9 +61,9 @@ fn judge_v4(address: Ipv4Addr) -> Result<(), &'static str> {
 
 fn judge_v6(address: Ipv6Addr) -> Result<(), &'static str> {
     match address.segments() {
-        [0, 0, 0, 0, 0, 0xffff, high, low] => return judge_v4(joined(high, low)),
-        [0x0064, 0xff9b, 0, 0, 0, 0, high, low] => return judge_v4(joined(high, low)),
-        [0x2002, high, low, ..] => return judge_v4(joined(high, low)),
+        [0, 0, 0, 0, 0, 0xffff, high, low] => return judge_v4(ipv4_from_words(high, low)),
+        [0x0064, 0xff9b, 0, 0, 0, 0, high, low] => return judge_v4(ipv4_from_words(high, low)),
+        [0x2002, high, low, ..] => return judge_v4(ipv4_from_words(high, low)),
         [_, _, _, _, 0 | 0x0200, 0x5efe, ..] => return Err("ISATAP"),
         [0, 0, 0, 0, 0, 0, 0, 1] => return Err("loopback"),
         [first, ..] if first & 0xfe00 == 0xfc00 => return Err("unique local"),
@@ -79,6 +79,6 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), &'static str> {
     special.map_or(Ok(()), |(_, _, name)| Err(*name))
 }
 
-fn joined(high: u16, low: u16) -> Ipv4Addr {
+fn ipv4_from_words(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }

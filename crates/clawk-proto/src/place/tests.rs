@@ -5,7 +5,7 @@ fn rules(toml: &str) -> HostAllowList {
 }
 
 fn judged(rules: &HostAllowList, url: &str) -> Result<PermittedTarget, UrlRefusal> {
-    rules.judge(&Url::parse(url).unwrap())
+    rules.judge_url(&Url::parse(url).unwrap())
 }
 
 const PUBLIC: &str = "
@@ -27,14 +27,14 @@ const SPECIAL: &str = "
 fn addresses_are_public_or_named() {
     for address in PUBLIC.split_whitespace() {
         assert_eq!(
-            super::address::judge(address.parse().unwrap()),
+            super::address::judge_address(address.parse().unwrap()),
             Ok(()),
             "{address}"
         );
     }
     for address in SPECIAL.split_whitespace() {
         assert!(
-            super::address::judge(address.parse().unwrap()).is_err(),
+            super::address::judge_address(address.parse().unwrap()).is_err(),
             "{address}"
         );
     }

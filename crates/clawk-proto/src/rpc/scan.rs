@@ -144,7 +144,7 @@ pub(super) fn nests_deeper(text: &str, limit: usize) -> bool {
 }
 
 /// The content of a JSON string; borrowed if it has no escapes. `None` if the text is not a string.
-pub(super) fn unquote(raw: &str) -> Option<Cow<'_, str>> {
+pub(super) fn unquote_json(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {
         return Some(Cow::Borrowed(inner));

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::answer_errors::{error_in, not_agreed};
 use crate::draft::{Draft, OnDelta};
 use crate::fault::AttemptFault;
-use crate::number::{WireNumber, accounts};
+use crate::number::{WireNumber, parse_accounting};
 use crate::sse::Event;
 use crate::surrogates::read_halves;
 
@@ -76,7 +76,7 @@ pub(crate) fn take_event(
     if let Some(error) = piece.error.as_ref().filter(|error| !error.is_null()) {
         return Err(AttemptFault::of_error_object(error));
     }
-    let index = piece.index.given().unwrap_or(0);
+    let index = piece.index.value().unwrap_or(0);
     match piece.kind.as_deref().unwrap_or(&event.name) {
         "error" => {
             return Err(error_in(&data, true).unwrap_or_else(|| AttemptFault::of_error_object(&Value::Null)));
@@ -85,12 +85,12 @@ pub(crate) fn take_event(
             if let Some(answer) = piece.message {
                 draft.named(answer.model.as_deref());
                 // The output count of this event is a first value, not the total.
-                count(draft, answer.usage.as_deref(), false);
+                count_usage(draft, answer.usage.as_deref(), false);
             }
         }
         "content_block_start" => {
             if let Some(block) = piece.content_block {
-                start(draft, index, &block, false, on_delta)?;
+                start_block(draft, index, &block, false, on_delta)?;
             }
         }
         "content_block_delta" => {
@@ -99,12 +99,12 @@ pub(crate) fn take_event(
             }
         }
         "message_delta" => {
-            count(draft, piece.usage.as_deref(), true);
+            count_usage(draft, piece.usage.as_deref(), true);
             let word = piece.delta.and_then(|delta| delta.stop_reason);
-            draft.stop = draft.stop.or(word.as_deref().map(stop));
+            draft.stop = draft.stop.or(word.as_deref().map(stop_reason));
         }
         "message_stop" => draft.stop = draft.stop.or(Some(StopReason::End)),
-        _ if piece.content.is_some() => whole(draft, piece, on_delta)?,
+        _ if piece.content.is_some() => read_whole_answer(draft, piece, on_delta)?,
         // `ping`, `content_block_stop`, and events of later API versions.
         _ => {
             if let Some(fault) = error_in(&data, false) {
@@ -124,7 +124,7 @@ fn take_delta(
     match delta.kind.as_deref().unwrap_or_default() {
         "text_delta" => {
             let text = delta.text.unwrap_or_default();
-            say(draft, index, &text, on_delta);
+            push_text(draft, index, &text, on_delta);
         }
         "thinking_delta" => {
             let text = delta.thinking.unwrap_or_default();
@@ -150,7 +150,7 @@ fn take_delta(
 }
 
 /// Adds text of the answer, and records its position among the blocks.
-fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
+fn push_text(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
     let before = draft.text.len();
     draft.say(text, on_delta);
     draft
@@ -158,18 +158,22 @@ fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
         .add_text(index, draft.text.len().saturating_sub(before));
 }
 
-fn whole(draft: &mut Draft, answer: AnthropicEvent, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
+fn read_whole_answer(
+    draft: &mut Draft,
+    answer: AnthropicEvent,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     for (index, block) in (0_u64..).zip(answer.content.iter().flatten()) {
-        start(draft, index, block, true, on_delta)?;
+        start_block(draft, index, block, true, on_delta)?;
     }
-    count(draft, answer.usage.as_deref(), true);
+    count_usage(draft, answer.usage.as_deref(), true);
     draft.named(answer.model.as_deref());
-    draft.stop = Some(answer.stop_reason.as_deref().map_or(StopReason::End, stop));
+    draft.stop = Some(answer.stop_reason.as_deref().map_or(StopReason::End, stop_reason));
     Ok(())
 }
 
 /// Begins a block. In a complete answer the block's `input` is final; in a stream it is an empty placeholder, and pieces follow.
-fn start(
+fn start_block(
     draft: &mut Draft,
     index: u64,
     block: &Value,
@@ -178,7 +182,7 @@ fn start(
 ) -> Result<(), AttemptFault> {
     let text = |name: &str| block.get(name).and_then(Value::as_str);
     match text("type").unwrap_or_default() {
-        "text" => say(draft, index, text("text").unwrap_or_default(), on_delta),
+        "text" => push_text(draft, index, text("text").unwrap_or_default(), on_delta),
         "tool_use" => {
             let input = match block.get("input") {
                 Some(Value::String(input)) => input.clone(),
@@ -201,8 +205,8 @@ fn start(
     Ok(())
 }
 
-fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
-    let counts: AnthropicUsage = match accounts(counts) {
+fn count_usage(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
+    let counts: AnthropicUsage = match parse_accounting(counts) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
@@ -210,16 +214,16 @@ fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
     let input = counts.input_tokens;
     if input != WireNumber::Absent && (input != WireNumber::Given(0) || draft.input_tokens.is_none()) {
         let (written, cached) = (counts.cache_creation_input_tokens, counts.cache_read_input_tokens);
-        draft.read(input.plus(written).plus(cached));
-        draft.cached_tokens = cached.given().unwrap_or(0);
-        draft.cache_write_tokens = written.given().unwrap_or(0);
+        draft.read(input.add_bounded(written).add_bounded(cached));
+        draft.cached_tokens = cached.value().unwrap_or(0);
+        draft.cache_write_tokens = written.value().unwrap_or(0);
     }
     if last {
         draft.wrote(counts.output_tokens);
     }
 }
 
-fn stop(word: &str) -> StopReason {
+fn stop_reason(word: &str) -> StopReason {
     match word {
         "max_tokens" | "model_context_window_exceeded" => StopReason::Length,
         "tool_use" => StopReason::ToolUse,

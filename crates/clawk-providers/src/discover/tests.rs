@@ -32,7 +32,7 @@ async fn keys_come_in_a_fixed_order_and_are_never_shown() {
         ),
     ];
     for (skip, (endpoint, protocol, auth)) in expected.into_iter().enumerate() {
-        let found = discover(&EnvironmentSource::fixed(all.iter().skip(skip).copied())).await;
+        let found = discover_provider(&EnvironmentSource::from_pairs(all.iter().skip(skip).copied())).await;
         let provider = provider(&found);
         assert_eq!(
             (provider.endpoint.as_str(), provider.protocol, provider.auth.kind),
@@ -46,7 +46,7 @@ async fn keys_come_in_a_fixed_order_and_are_never_shown() {
         ("ANTHROPIC_BASE_URL", "http://localhost:9/x"),
         ("ANTHROPIC_MODEL", "m"),
     ];
-    let found = discover(&EnvironmentSource::fixed(base)).await;
+    let found = discover_provider(&EnvironmentSource::from_pairs(base)).await;
     assert_eq!(
         (
             provider(&found).endpoint.as_str(),
@@ -71,12 +71,12 @@ async fn a_local_server_is_found_by_what_it_lists() {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(answer.as_bytes()).await.unwrap();
     };
-    let env = EnvironmentSource::fixed([("X", "")]);
-    let (found, ()) = tokio::join!(probe(&env, &ports), serve);
+    let env = EnvironmentSource::from_pairs([("X", "")]);
+    let (found, ()) = tokio::join!(probe_ports(&env, &ports), serve);
     let found = found.unwrap();
     assert_eq!(provider(&found).model, "tiny-model");
     assert!(found.why.contains("real"), "{}", found.why);
-    assert!(probe(&env, &[(port(&silent), "silent")]).await.is_none());
+    assert!(probe_ports(&env, &[(port(&silent), "silent")]).await.is_none());
 }
 
 #[test]

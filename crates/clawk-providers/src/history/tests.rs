@@ -1,7 +1,7 @@
 use clawk_core::ports::{InferRequest, ModelMessage, ProviderState, ToolUse};
 use proptest::prelude::*;
 
-use super::{HistoryEntry, HistoryRules, history};
+use super::{HistoryEntry, HistoryRules, build_history};
 use crate::call_ids::IdRule;
 use crate::state::StateOwner;
 
@@ -24,7 +24,7 @@ fn user(text: &str) -> ModelMessage {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: clawk_core::author::TextAuthor::runtime(),
+        author: clawk_core::author::TextAuthor::from_runtime(),
     }
 }
 
@@ -52,7 +52,7 @@ fn shape(messages: Vec<ModelMessage>, alternates: bool) -> String {
         messages,
         ..InferRequest::default()
     };
-    let entries = history(&request, OWNER, rules(alternates));
+    let entries = build_history(&request, OWNER, rules(alternates));
     let shown = entries.iter().map(|entry| match entry {
         HistoryEntry::User { text, .. } => format!("u({text})"),
         HistoryEntry::Assistant(entry) => {
@@ -204,7 +204,7 @@ fn a_state_goes_to_its_own_provider_host_and_model_only() {
             ],
             ..InferRequest::default()
         };
-        let entries = history(&request, OWNER, rules(false));
+        let entries = build_history(&request, OWNER, rules(false));
         let HistoryEntry::Assistant(entry) = &entries[1] else {
             panic!("{entries:?}");
         };
@@ -227,7 +227,7 @@ proptest! {
     fn whatever_the_messages_calls_and_results_pair_and_roles_alternate(messages in prop::collection::vec(message(), 0..12)) {
         let request = InferRequest { messages, ..InferRequest::default() };
         for alternates in [false, true] {
-            let entries = history(&request, OWNER, rules(alternates));
+            let entries = build_history(&request, OWNER, rules(alternates));
             let mut ids = std::collections::BTreeSet::new();
             for (at, entry) in entries.iter().enumerate() {
                 let next = entries.get(at + 1);

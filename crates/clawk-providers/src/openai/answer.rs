@@ -10,7 +10,7 @@ use crate::answer_errors::{error_in, not_agreed};
 use crate::call_slots::CallPiece;
 use crate::draft::{Draft, OnDelta};
 use crate::fault::AttemptFault;
-use crate::number::{WireNumber, accounts};
+use crate::number::{WireNumber, parse_accounting};
 use crate::sse::Event;
 use crate::state::{CALL_MEMBERS, MESSAGE_MEMBERS, THOUGHT_MEMBERS};
 use crate::surrogates::read_halves;
@@ -122,10 +122,10 @@ fn take_chunk(
     {
         return Err(fault);
     }
-    count(draft, chunk.usage.as_deref());
+    count_usage(draft, chunk.usage.as_deref());
     draft.named(chunk.model.as_ref().and_then(Value::as_str));
     for choice in choices.into_iter().flatten() {
-        if choice.index.given().unwrap_or(0) == 0 {
+        if choice.index.value().unwrap_or(0) == 0 {
             take_choice(draft, choice, on_delta)?;
         }
     }
@@ -145,7 +145,7 @@ fn take_choice(draft: &mut Draft, choice: ChatChoice, on_delta: OnDelta<'_>) -> 
     if let Some(error) = choice.error.filter(is_error) {
         return Err(AttemptFault::of_error_object(&error));
     }
-    count(draft, choice.usage.as_deref());
+    count_usage(draft, choice.usage.as_deref());
     let finish = choice.finish_reason.as_ref().and_then(Value::as_str);
     let mut refused = false;
     match (choice.delta, choice.message) {
@@ -168,7 +168,7 @@ fn take_choice(draft: &mut Draft, choice: ChatChoice, on_delta: OnDelta<'_>) -> 
         if refused && draft.stop.is_none() {
             draft.stop = Some(StopReason::Refusal);
         }
-        let stop = stop(word).ok_or_else(|| {
+        let stop = stop_reason(word).ok_or_else(|| {
             AttemptFault::of_error_object(
                 &serde_json::json!({ "message": format!("the answer ended with `{word}`") }),
             )
@@ -193,7 +193,7 @@ fn take_piece(
         if let (true, Value::String(text)) = (THOUGHT_MEMBERS.contains(&name), value) {
             draft.think(text, on_delta);
         }
-        draft.state.add_member(name, mended(value));
+        draft.state.add_member(name, repair_surrogates(value));
     }
     take_content(draft, piece.get("content"), on_delta);
     let refusal = piece
@@ -228,7 +228,7 @@ fn is_worth(value: &Value) -> bool {
 }
 
 /// Returns the value with lone surrogates in its text repaired.
-fn mended(value: &Value) -> Value {
+fn repair_surrogates(value: &Value) -> Value {
     match value {
         Value::String(text) => crate::surrogates::join_halves(text).into(),
         other => other.clone(),
@@ -322,8 +322,8 @@ pub(crate) fn keep_written_thoughts(draft: &mut Draft) {
     }
 }
 
-fn count(draft: &mut Draft, usage: Option<&RawValue>) {
-    let counts: ChatUsage = match accounts(usage) {
+fn count_usage(draft: &mut Draft, usage: Option<&RawValue>) {
+    let counts: ChatUsage = match parse_accounting(usage) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
@@ -334,7 +334,8 @@ fn count(draft: &mut Draft, usage: Option<&RawValue>) {
     }
     draft.wrote(counts.completion_tokens);
     // A cached count only lowers the cost. An unreadable one is ignored.
-    let details = accounts::<ChatTokenDetails>(counts.prompt_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: as above
+    let details =
+        parse_accounting::<ChatTokenDetails>(counts.prompt_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: as above
     let cached = [
         details
             .as_ref()
@@ -343,18 +344,18 @@ fn count(draft: &mut Draft, usage: Option<&RawValue>) {
         counts.cached_tokens,
         counts.cache_read_input_tokens,
     ];
-    let cached = cached.into_iter().find_map(WireNumber::given);
+    let cached = cached.into_iter().find_map(WireNumber::value);
     draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
     let written = [
         details.map_or(WireNumber::Absent, |details| details.cache_write_tokens),
         counts.cache_creation_input_tokens,
     ];
-    let written = written.into_iter().find_map(WireNumber::given);
+    let written = written.into_iter().find_map(WireNumber::value);
     draft.cache_write_tokens = written.unwrap_or(draft.cache_write_tokens);
 }
 
 /// Maps a stop reason; `None` means that the server failed.
-fn stop(word: &str) -> Option<StopReason> {
+fn stop_reason(word: &str) -> Option<StopReason> {
     Some(match word.to_ascii_lowercase().as_str() {
         "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
         "tool_calls" | "tool_call" | "function_call" | "tool_use" => StopReason::ToolUse,

@@ -9,7 +9,7 @@ use super::PHASE;
 use crate::answer_errors::{error_in, not_agreed};
 use crate::draft::{Draft, OnDelta};
 use crate::fault::AttemptFault;
-use crate::number::{WireNumber, accounts};
+use crate::number::{WireNumber, parse_accounting};
 use crate::sse::Event;
 use crate::surrogates::read_halves;
 
@@ -85,7 +85,7 @@ pub(crate) fn take_event(
         | "response.done"
         | "response.cancelled" => {
             let response = piece.response.unwrap_or_default();
-            end(draft, response, on_delta)?;
+            end_response(draft, response, on_delta)?;
         }
         kind if kind.starts_with("response.") => take_piece(draft, kind, piece, on_delta)?,
         _ if piece.output.is_some() => {
@@ -97,7 +97,7 @@ pub(crate) fn take_event(
                 incomplete_details: piece.incomplete_details,
                 error: piece.error,
             };
-            end(draft, response, on_delta)?;
+            end_response(draft, response, on_delta)?;
         }
         // Events of later API versions.
         _ => {
@@ -115,17 +115,17 @@ fn take_piece(
     piece: ResponsesEvent,
     on_delta: OnDelta<'_>,
 ) -> Result<(), AttemptFault> {
-    let index = piece.output_index.given().unwrap_or(0);
+    let index = piece.output_index.value().unwrap_or(0);
     let delta = match &piece.delta {
         Some(Value::String(text)) => text.as_str(),
         Some(other) => other.get("text").and_then(Value::as_str).unwrap_or_default(),
         None => "",
     };
     match kind {
-        "response.output_text.delta" | "response.text.delta" => say(draft, index, delta, on_delta),
+        "response.output_text.delta" | "response.text.delta" => push_text(draft, index, delta, on_delta),
         "response.refusal.delta" => {
             draft.refused = true;
-            say(draft, index, delta, on_delta);
+            push_text(draft, index, delta, on_delta);
         }
         "response.reasoning_text.delta"
         | "response.reasoning_summary_text.delta"
@@ -161,7 +161,7 @@ fn kind_of(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
+fn push_text(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
     let before = draft.text.len();
     draft.say(text, on_delta);
     draft
@@ -195,7 +195,7 @@ fn take_item(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>)
                 draft.refused |= refusal.is_some();
                 let text = part.get("text").and_then(Value::as_str).or(refusal);
                 if let (Some(text), false) = (text, told) {
-                    say(draft, index, text, on_delta);
+                    push_text(draft, index, text, on_delta);
                 }
             }
             if let Some(phase) = item.get("phase").filter(|phase| phase.is_string()) {
@@ -237,8 +237,8 @@ fn kept_reasoning(item: &Value) -> Option<Value> {
 }
 
 /// Ends the response: reads the token counts and the items that did not arrive in pieces.
-fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
-    count(draft, response.usage.as_deref());
+fn end_response(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
+    count_usage(draft, response.usage.as_deref());
     draft.named(response.model.as_deref());
     if let Some(error) = response.error.filter(|error| !error.is_null()) {
         return Err(AttemptFault::of_error_object(&error));
@@ -268,16 +268,16 @@ fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(
     Ok(())
 }
 
-fn count(draft: &mut Draft, usage: Option<&RawValue>) {
-    let counts: ResponsesUsage = match accounts(usage) {
+fn count_usage(draft: &mut Draft, usage: Option<&RawValue>) {
+    let counts: ResponsesUsage = match parse_accounting(usage) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
     };
     draft.read(counts.input_tokens);
     draft.wrote(counts.output_tokens);
-    let details =
-        accounts::<ResponsesTokenDetails>(counts.input_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: a cache only makes it cheaper
-    let cached = details.and_then(|details| details.cached_tokens.given());
+    let details = parse_accounting::<ResponsesTokenDetails>(counts.input_tokens_details.as_deref())
+        .and_then(Result::ok); // silent-ok: a cache only makes it cheaper
+    let cached = details.and_then(|details| details.cached_tokens.value());
     draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::draft::{AnswerContext, Draft, OnDelta};
-use crate::fault::{AttemptFault, judged};
+use crate::fault::{AttemptFault, classify_refusal};
 use crate::state::StateOwner;
 use script::{ScriptContext, ScriptPosition, ScriptReply, ScriptedFault};
 
@@ -52,7 +52,7 @@ impl ScriptedProvider {
         }
     }
 
-    async fn attempt(
+    async fn attempt_request(
         &self,
         request: &InferRequest,
         on_delta: OnDelta<'_>,
@@ -62,7 +62,7 @@ impl ScriptedProvider {
         let request_bytes = serde_json::to_vec(request).map_or(0, |bytes| bytes.len());
         let mut draft = Draft::default();
         let played = cancel
-            .run_until_cancelled(self.play(request, &mut draft, on_delta))
+            .run_until_cancelled(self.play_reply(request, &mut draft, on_delta))
             .await;
         let spent = (!draft.text.is_empty()).then(|| draft.usage(request_bytes));
         let played = played.unwrap_or_else(|| Err(AttemptFault::cancelled()));
@@ -80,10 +80,10 @@ impl ScriptedProvider {
                     prefix: None,
                 })
             })
-            .map_err(|fault| self.error(fault, spent))
+            .map_err(|fault| self.provider_error(fault, spent))
     }
 
-    async fn play(
+    async fn play_reply(
         &self,
         request: &InferRequest,
         draft: &mut Draft,
@@ -96,15 +96,16 @@ impl ScriptedProvider {
         let fault = reply
             .fault
             .clone()
-            .filter(|fault| self.strikes(place, fault))
+            .filter(|fault| self.should_fault(place, fault))
             .unwrap_or_default();
         tokio::time::sleep(Duration::from_millis(fault.delay_ms)).await;
-        self.fail(&fault).await?;
+        self.play_fault(&fault).await?;
 
-        let seen = ScriptContext::of(request);
-        let text = template::fill(&reply.say, &seen, &self.model);
-        self.stream(draft, &text, fault.cut_after_chars, on_delta).await?;
-        self.calls(draft, reply, &seen, on_delta)?;
+        let seen = ScriptContext::for_request(request);
+        let text = template::fill_templates(&reply.say, &seen, &self.model);
+        self.stream_text(draft, &text, fault.cut_after_chars, on_delta)
+            .await?;
+        self.add_calls(draft, reply, &seen, on_delta)?;
         draft.believed = true;
         if let Some(usage) = reply.usage {
             draft.input_tokens = Some(usage.input);
@@ -114,7 +115,7 @@ impl ScriptedProvider {
         Ok(())
     }
 
-    fn strikes(&self, place: ScriptPosition, fault: &ScriptedFault) -> bool {
+    fn should_fault(&self, place: ScriptPosition, fault: &ScriptedFault) -> bool {
         let Some(times) = fault.times else { return true };
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let struck = faults.entry(place).or_default();
@@ -122,7 +123,7 @@ impl ScriptedProvider {
         *struck <= times
     }
 
-    async fn fail(&self, fault: &ScriptedFault) -> Result<(), AttemptFault> {
+    async fn play_fault(&self, fault: &ScriptedFault) -> Result<(), AttemptFault> {
         if fault.hang {
             tokio::time::sleep(self.patience).await;
             return Err(AttemptFault::new(
@@ -132,7 +133,7 @@ impl ScriptedProvider {
         }
         if let Some(status) = fault.status {
             let said = fault.message.as_deref().unwrap_or("the script says to fail");
-            let ((kind, cause), message) = (judged(status, said), format!("HTTP {status}: {said}"));
+            let ((kind, cause), message) = (classify_refusal(status, said), format!("HTTP {status}: {said}"));
             return Err(AttemptFault {
                 status: Some(status),
                 retry_after_ms: fault.retry_after_ms,
@@ -148,7 +149,7 @@ impl ScriptedProvider {
         Ok(())
     }
 
-    async fn stream(
+    async fn stream_text(
         &self,
         draft: &mut Draft,
         text: &str,
@@ -172,7 +173,7 @@ impl ScriptedProvider {
         }
     }
 
-    fn calls(
+    fn add_calls(
         &self,
         draft: &mut Draft,
         reply: &ScriptReply,
@@ -191,7 +192,7 @@ impl ScriptedProvider {
         Ok(())
     }
 
-    fn error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
+    fn provider_error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
         let AttemptFault {
             kind,
             message,
@@ -218,6 +219,6 @@ impl ModelProvider for ScriptedProvider {
         on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
-        Box::pin(self.attempt(request, on_delta, cancel))
+        Box::pin(self.attempt_request(request, on_delta, cancel))
     }
 }

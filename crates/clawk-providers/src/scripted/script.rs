@@ -195,11 +195,11 @@ impl ModelScript {
         let options = serde_saphyr::options! { strict_booleans: true };
         let mut script: Self = serde_saphyr::from_str_with_options(text, options)
             .map_err(|error| ScriptError::Syntax(error.to_string()))?;
-        script.check()?;
+        script.check_script()?;
         Ok(script)
     }
 
-    fn check(&mut self) -> Result<(), ScriptError> {
+    fn check_script(&mut self) -> Result<(), ScriptError> {
         let wrong = |place: String, reason: &str| ScriptError::Content {
             place,
             reason: reason.to_owned(),
@@ -225,7 +225,7 @@ impl ModelScript {
                     (none, reply) => *none = Some(vec![reply.unwrap_or_default()]),
                 }
                 for reply in step.any.iter().flatten() {
-                    reply.check().map_err(|reason| ScriptError::Content {
+                    reply.check_reply().map_err(|reason| ScriptError::Content {
                         place: place.clone(),
                         reason,
                     })?;
@@ -238,12 +238,12 @@ impl ModelScript {
     /// Selects the reply to `request` by the conversation alone: it takes the first scene that matches the last user message, then
     /// counts the model's answers since that message to find the step.
     pub(crate) fn next(&self, request: &InferRequest) -> Result<(ScriptPosition, &ScriptReply), String> {
-        let seen = ScriptContext::of(request);
+        let seen = ScriptContext::for_request(request);
         let scene = self
             .scenes
             .iter()
             .enumerate()
-            .find(|(_, scene)| scene.fits(&seen, request));
+            .find(|(_, scene)| scene.matches_request(&seen, request));
         let Some((s, scene)) = scene else {
             let said: String = seen.last_user.chars().take(80).collect();
             return Err(format!("no scene of the script fits `{said}`"));
@@ -255,7 +255,7 @@ impl ModelScript {
             .any
             .iter()
             .flatten()
-            .find(|reply| reply.when.holds(&seen, request));
+            .find(|reply| reply.when.is_met(&seen, request));
         reply
             .map(|reply| ((s, seen.step), reply))
             .ok_or_else(|| format!("no `when` of scene {s}, step {} holds", seen.step))
@@ -281,8 +281,8 @@ impl ScriptStep {
 }
 
 impl ScriptReply {
-    fn check(&self) -> Result<(), String> {
-        template::check(&self.say)?;
+    fn check_reply(&self) -> Result<(), String> {
+        template::check_templates(&self.say)?;
         for call in &self.call {
             call.arguments.values().try_for_each(template::check_value)?;
             if call.raw_arguments.is_some() && !call.arguments.is_empty() {
@@ -302,7 +302,7 @@ impl ScriptReply {
 }
 
 impl ScriptScene {
-    fn fits(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
+    fn matches_request(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
         self.user
             .as_ref()
             .is_none_or(|pattern| pattern.0.is_match(seen.last_user))
@@ -315,7 +315,7 @@ impl ScriptScene {
 }
 
 impl ReplyCondition {
-    fn holds(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
+    fn is_met(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
         self.error.is_none_or(|error| error == seen.tool_failed)
             && self
                 .result
@@ -342,7 +342,7 @@ pub(crate) struct ScriptContext<'a> {
 }
 
 impl<'a> ScriptContext<'a> {
-    pub(crate) fn of(request: &'a InferRequest) -> Self {
+    pub(crate) fn for_request(request: &'a InferRequest) -> Self {
         let mut seen = Self::default();
         let mut after_user = false;
         for message in &request.messages {

@@ -10,7 +10,7 @@ const NAMES: &[&str] = &["last_user_text", "last_tool_text", "model", "turn"];
 ///
 /// # Errors
 /// The name of the first unknown template.
-pub(super) fn check(text: &str) -> Result<(), String> {
+pub(super) fn check_templates(text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once("{{") {
         let Some((name, after)) = after.split_once("}}") else {
@@ -30,7 +30,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 
 pub(super) fn check_value(value: &Value) -> Result<(), String> {
     match value {
-        Value::String(text) => check(text),
+        Value::String(text) => check_templates(text),
         Value::Array(items) => items.iter().try_for_each(check_value),
         Value::Object(members) => members.values().try_for_each(check_value),
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
@@ -38,7 +38,7 @@ pub(super) fn check_value(value: &Value) -> Result<(), String> {
 }
 
 /// Fills in the templates in one pass. Inserted text is not searched for templates.
-pub(super) fn fill(text: &str, seen: &ScriptContext<'_>, model: &str) -> String {
+pub(super) fn fill_templates(text: &str, seen: &ScriptContext<'_>, model: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -72,7 +72,7 @@ pub(super) fn fill_all(
 
 fn fill_value(value: &Value, seen: &ScriptContext<'_>, model: &str) -> Value {
     match value {
-        Value::String(text) => Value::String(fill(text, seen, model)),
+        Value::String(text) => Value::String(fill_templates(text, seen, model)),
         Value::Array(items) => items.iter().map(|item| fill_value(item, seen, model)).collect(),
         Value::Object(members) => Value::Object(fill_all(members, seen, model)),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),

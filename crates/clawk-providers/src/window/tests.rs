@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{listed, of_description, of_properties, of_running};
+use super::{listed_window, of_description, of_properties, of_running};
 
 #[test]
 fn windows_are_read_as_servers_say_them() {
@@ -42,7 +42,7 @@ fn windows_are_read_as_servers_say_them() {
         (json!({"models": []}), None),
     ];
     for (list, wanted) in rows {
-        assert_eq!(listed(list, "m"), *wanted, "{list}");
+        assert_eq!(listed_window(list, "m"), *wanted, "{list}");
     }
     assert_eq!(
         of_properties(&json!({"default_generation_settings": {"n_ctx": 4096}})),

@@ -46,7 +46,9 @@ async fn stage(adapter: Adapter, case: Case) -> Stage {
             let dir = tempfile::tempdir().unwrap();
             std::fs::write(dir.path().join("s.yaml"), script(case)).unwrap();
             let spec = serde_json::from_value(spec("custom", "script:s.yaml", streaming)).unwrap();
-            let provider = factory(quick(), dir.path().to_owned()).provider(&spec).unwrap();
+            let provider = factory(quick(), dir.path().to_owned())
+                .build_provider(&spec)
+                .unwrap();
             return Stage {
                 provider,
                 server: None,

@@ -32,7 +32,7 @@ async fn texts_go_in_one_request_and_vectors_come_back_in_order_at_length_one() 
     let provider = provider(spec("openai-compatible", &server.url(), true), quick());
     let cancel = CancellationToken::new();
     let found = provider
-        .embed("e5", Some(2), &texts(&["one", "two"]), &cancel)
+        .embed_texts("e5", Some(2), &texts(&["one", "two"]), &cancel)
         .await
         .unwrap();
     assert_eq!(found.vectors, [vec![0.6, 0.8], vec![0.0, 1.0]]);
@@ -67,7 +67,10 @@ async fn what_is_not_one_vector_for_each_text_is_no_answer() {
         let provider = provider(spec("openai-compatible", &server.url(), true), quick());
         let cancel = CancellationToken::new();
         let asked = texts(&["one", "two"]);
-        let error = provider.embed("e5", Some(2), &asked, &cancel).await.unwrap_err();
+        let error = provider
+            .embed_texts("e5", Some(2), &asked, &cancel)
+            .await
+            .unwrap_err();
         assert_eq!(error.kind, FaultKind::Malformed, "{error}");
         assert!(error.message.contains(word), "{word}: {error}");
         assert!(
@@ -83,13 +86,13 @@ async fn a_refusal_is_told_and_a_protocol_without_embeddings_says_so() {
     let cancel = CancellationToken::new();
     let openai = provider(spec("openai-compatible", &server.url(), true), quick());
     let error = openai
-        .embed("e5", None, &texts(&["x"]), &cancel)
+        .embed_texts("e5", None, &texts(&["x"]), &cancel)
         .await
         .unwrap_err();
     assert_eq!((error.kind, error.usage), (FaultKind::RateLimited, None));
     let anthropic = provider(spec("anthropic-native", &server.url(), true), quick());
     let error = anthropic
-        .embed("e5", None, &texts(&["x"]), &cancel)
+        .embed_texts("e5", None, &texts(&["x"]), &cancel)
         .await
         .unwrap_err();
     assert!(error.message.contains("openai-compatible"), "{error}");

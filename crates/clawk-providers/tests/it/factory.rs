@@ -11,7 +11,7 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
     change(&mut spec);
     let spec = serde_json::from_value(spec).unwrap();
     factory(ProviderConfig::default(), "/nonexistent".into())
-        .provider(&spec)
+        .build_provider(&spec)
         .unwrap_err()
         .to_string()
 }
@@ -78,7 +78,7 @@ fn scripts_stay_inside_the_manifests_directory() {
             BTreeMap::new(),
             scripts,
         )
-        .provider(&spec)
+        .build_provider(&spec)
         .map(|_| ())
     };
     let absolute = format!("file://{}", inside.join("in.yaml").display());

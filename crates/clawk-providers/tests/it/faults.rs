@@ -197,5 +197,5 @@ async fn garbage_is_named_as_such() {
         &user("hi"),
     )
     .await;
-    assert!(error.kind.retryable(), "{error}");
+    assert!(error.kind.is_retryable(), "{error}");
 }

@@ -178,7 +178,7 @@ pub(crate) fn quick() -> ProviderConfig {
 }
 
 pub(crate) fn factory(config: ProviderConfig, scripts: PathBuf) -> ProviderFactory {
-    let env = EnvironmentSource::fixed([("KEY", CANARY), ("PAIR", &format!("the-id:{CANARY}"))]);
+    let env = EnvironmentSource::from_pairs([("KEY", CANARY), ("PAIR", &format!("the-id:{CANARY}"))]);
     let config = BTreeMap::from([("main".to_owned(), config)]);
     ProviderFactory::new(
         SecretResolver::without_store(env),
@@ -189,7 +189,7 @@ pub(crate) fn factory(config: ProviderConfig, scripts: PathBuf) -> ProviderFacto
 
 pub(crate) fn provider(spec: Value, config: ProviderConfig) -> Arc<dyn ModelProvider> {
     factory(config, PathBuf::from("/nonexistent"))
-        .provider(&serde_json::from_value(spec).unwrap())
+        .build_provider(&serde_json::from_value(spec).unwrap())
         .unwrap()
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
             text: text.to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_core::author::TextAuthor::runtime(),
+            author: clawk_core::author::TextAuthor::from_runtime(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),

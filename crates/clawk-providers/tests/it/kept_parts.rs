@@ -192,7 +192,7 @@ async fn thoughts_of_a_turn_without_tools_are_not_sent_again() {
         text: "thanks".to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: clawk_core::author::TextAuthor::runtime(),
+        author: clawk_core::author::TextAuthor::from_runtime(),
     });
     whole_answer(&provider, &request).await;
     let sent = server.requests().remove(1).1;

@@ -19,7 +19,7 @@ async fn any_answer_says_that_it_is_there_and_nothing_secret_is_sent() {
             let server = Server::start(vec![Reply::Bytes(answer(status, "", "{}"))]).await;
             let provider = provider(spec(protocol, &server.url(), true), quick());
             provider
-                .reach()
+                .check_reachable()
                 .await
                 .unwrap_or_else(|error| panic!("{protocol} {status}: {error}"));
             let requests = server.requests();
@@ -40,7 +40,7 @@ async fn nobody_there_is_told_as_such() {
     let gone = Server::start(vec![Reply::Bytes(Vec::new())]).await.url();
     for protocol in ["openai-compatible", "anthropic-native"] {
         let error = provider(spec(protocol, &gone, true), quick())
-            .reach()
+            .check_reachable()
             .await
             .unwrap_err();
         assert_eq!(error.kind, FaultKind::Unreachable, "{error}");
@@ -52,7 +52,7 @@ async fn nobody_there_is_told_as_such() {
 async fn a_server_that_says_nothing_is_not_there() {
     let server = Server::start(vec![Reply::Hold(Vec::new())]).await;
     let error = provider(spec("openai-compatible", &server.url(), true), quick())
-        .reach()
+        .check_reachable()
         .await
         .unwrap_err();
     assert_eq!(error.kind, FaultKind::Timeout, "{error}");

@@ -84,7 +84,7 @@ async fn the_conversation_alone_says_what_comes_next() {
             text: "again".to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_core::author::TextAuthor::runtime(),
+            author: clawk_core::author::TextAuthor::from_runtime(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,

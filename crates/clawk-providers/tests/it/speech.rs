@@ -28,7 +28,7 @@ async fn a_recording_goes_as_a_file_with_its_format_and_bare_samples_become_wav(
         let server = Server::start(vec![Reply::Bytes(whole(&json!({"text": " hello \n"})))]).await;
         let provider = provider(spec("openai-compatible", &server.url(), true), quick());
         let heard = provider
-            .transcribe(&audio(kind, head.as_bytes()), &cancel)
+            .transcribe_audio(&audio(kind, head.as_bytes()), &cancel)
             .await
             .unwrap();
         assert_eq!(heard.text, "hello");
@@ -81,7 +81,10 @@ async fn a_text_is_spoken_and_an_answer_without_sound_is_none() {
     let server = Server::start(vec![Reply::Bytes(sound), Reply::Bytes(none)]).await;
     let provider = provider(spec("openai-compatible", &server.url(), true), quick());
     let cancel = CancellationToken::new();
-    let spoken = provider.speak("alloy", "Good morning.", &cancel).await.unwrap();
+    let spoken = provider
+        .synthesize_speech("alloy", "Good morning.", &cancel)
+        .await
+        .unwrap();
     assert_eq!(
         (spoken.media_type, spoken.data.as_slice()),
         ("audio/mpeg", b"ID3sound".as_slice())
@@ -91,7 +94,10 @@ async fn a_text_is_spoken_and_an_answer_without_sound_is_none() {
     let wanted =
         json!({"model": "test-model", "input": "Good morning.", "voice": "alloy", "response_format": "mp3"});
     assert_eq!(*body, wanted);
-    let error = provider.speak("alloy", "x", &cancel).await.unwrap_err();
+    let error = provider
+        .synthesize_speech("alloy", "x", &cancel)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind, FaultKind::Malformed);
     assert!(error.usage.is_some(), "the server worked");
 }
@@ -112,7 +118,7 @@ async fn refusals_of_a_speech_server_are_told_and_what_no_server_takes_is_not_se
         let server = Server::start(vec![Reply::Bytes(answer(status, headers, "{}"))]).await;
         let provider = provider(spec("openai-compatible", &server.url(), true), quick());
         let error = provider
-            .transcribe(&audio("audio/wav", b"RIFF"), &cancel)
+            .transcribe_audio(&audio("audio/wav", b"RIFF"), &cancel)
             .await
             .unwrap_err();
         assert_eq!(
@@ -125,11 +131,17 @@ async fn refusals_of_a_speech_server_are_told_and_what_no_server_takes_is_not_se
     let server = Server::start(vec![Reply::Bytes(whole(&json!({"text": "x"})))]).await;
     let openai = provider(spec("openai-compatible", &server.url(), true), quick());
     for kind in ["audio/pcm", "audio/pcm;rate=9", "video/mp4", "text/plain"] {
-        let error = openai.transcribe(&audio(kind, b"x"), &cancel).await.unwrap_err();
+        let error = openai
+            .transcribe_audio(&audio(kind, b"x"), &cancel)
+            .await
+            .unwrap_err();
         assert_eq!(error.kind, FaultKind::Rejected, "{kind}: {error}");
     }
     let anthropic = provider(spec("anthropic-native", &server.url(), true), quick());
-    let error = anthropic.speak("alloy", "x", &cancel).await.unwrap_err();
+    let error = anthropic
+        .synthesize_speech("alloy", "x", &cancel)
+        .await
+        .unwrap_err();
     assert!(error.message.contains("openai-compatible"), "{error}");
     assert_eq!(server.requests(), []);
 }

@@ -15,14 +15,14 @@ fn main() -> ExitCode {
         }
         #[cfg(feature = "vm")]
         [word, ..] if word == clawk_sandbox::vm::stage::MODE => clawk_sandbox::vm::stage::main(),
-        [word, mark] if word == "hold" => hold(mark.clone()),
-        [word, mark, count] if word == "starts" => starts(mark, count),
+        [word, mark] if word == "hold" => hold_waiting_box(mark.clone()),
+        [word, mark, count] if word == "starts" => count_start_outcomes(mark, count),
         _ => clawk_sandbox::child::main(),
     }
 }
 
 /// Prepares a waiting sandbox, reports it, and sleeps: a process that a test can kill.
-fn hold(mark: std::ffi::OsString) -> ExitCode {
+fn hold_waiting_box(mark: std::ffi::OsString) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
         return ExitCode::FAILURE;
@@ -32,7 +32,7 @@ fn hold(mark: std::ffi::OsString) -> ExitCode {
     runtime.block_on(async {
         let plan = Arc::new(Plan::compile(None, &PlanDefaults::default()));
         let _ = launcher.launch(&Spec::new("/bin/true", plan)).await; // silent-ok: the test looks for the box
-        while launcher.waiting() == 0 {
+        while launcher.waiting_count() == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     });
@@ -43,7 +43,7 @@ fn hold(mark: std::ffi::OsString) -> ExitCode {
 
 /// Starts `count` sandboxes, and removes stale control groups between them, as other clawk processes do at their start. Prints how
 /// often each outcome occurred: the limits that control groups hold, or the reason of a failed start.
-fn starts(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
+fn count_start_outcomes(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (Ok(runtime), Some(Ok(count))) = (runtime, count.to_str().map(str::parse::<u32>)) else {
         return ExitCode::FAILURE;

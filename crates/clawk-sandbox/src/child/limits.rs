@@ -41,7 +41,7 @@ pub(super) fn detach_stdin() -> std::io::Result<()> {
 }
 
 /// Applies session, subreaper, privileges, limits and CPU weight. Returns (mechanisms, missing).
-pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<String>)> {
+pub(super) fn apply_limits(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<String>)> {
     if order.max_open_files < MIN_OPEN_FILES {
         let text = format!(
             "`max_open_files` below {MIN_OPEN_FILES} can't be held: the supervisor lives under it, too"
@@ -56,7 +56,7 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
     ];
     held.push("environment:explicit".to_owned());
     let mut missing = Vec::new();
-    setrlimit(Resource::Core, exactly(0))?;
+    setrlimit(Resource::Core, exact_rlimit(0))?;
     held.push("rlimit:core".to_owned());
     let data = order
         .memory_mb
@@ -67,13 +67,13 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
         ("fsize", Resource::Fsize, MAX_FILE_BYTES),
         ("data", Resource::Data, data),
     ] {
-        lower(resource, value)?;
+        lower_rlimit(resource, value)?;
         held.push(format!("rlimit:{name}"));
     }
     if let Some(timeout_ms) = order.timeout_ms() {
         // A backup of the time limit that the supervisor enforces: all cores busy for the whole time, plus a little.
         let cores = std::thread::available_parallelism().map_or(1, |n| u64::try_from(n.get()).unwrap_or(1));
-        lower(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))?;
+        lower_rlimit(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))?;
         held.push("rlimit:cpu".to_owned());
         held.push("watcher:time".to_owned());
     }
@@ -82,7 +82,7 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
     if !rustix::process::getuid().is_root()
         && let Some(now) = super::tree::threads_in_system()
     {
-        lower(
+        lower_rlimit(
             Resource::Nproc,
             now.saturating_add(order.max_processes)
                 .saturating_add(PROCESS_HEADROOM),
@@ -91,18 +91,18 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
     }
     held.push("watcher:memory".to_owned());
     held.push("watcher:processes".to_owned());
-    weigh(None, order.cpu_shares, &mut held, &mut missing);
+    apply_niceness(None, order.cpu_shares, &mut held, &mut missing);
     Ok((held, missing))
 }
 
 /// Sets the soft and the hard limit, but never above the present ones.
-fn lower(resource: Resource, value: u64) -> std::io::Result<()> {
+fn lower_rlimit(resource: Resource, value: u64) -> std::io::Result<()> {
     let ceiling = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
-    setrlimit(resource, exactly(value.min(ceiling)))?;
+    setrlimit(resource, exact_rlimit(value.min(ceiling)))?;
     Ok(())
 }
 
-fn exactly(value: u64) -> Rlimit {
+fn exact_rlimit(value: u64) -> Rlimit {
     Rlimit {
         current: Some(value),
         maximum: Some(value),
@@ -113,7 +113,7 @@ fn exactly(value: u64) -> Rlimit {
 const NICEST: i32 = 19;
 
 /// Converts a CPU weight to a nice value. Each step gives 1.25 times less CPU time; 1024 shares are clawk's own nice value.
-pub(super) fn weigh(
+pub(super) fn apply_niceness(
     whom: Option<rustix::process::Pid>,
     shares: u64,
     held: &mut Vec<String>,

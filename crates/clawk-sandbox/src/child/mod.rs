@@ -57,7 +57,7 @@ fn supervise_on(
         Ok(()) => 0,
         Err(error) => {
             let reason = error.to_string();
-            let _ = tell(socket, &SupervisorReport::Refused { reason }); // silent-ok: clawk may be gone
+            let _ = send_report(socket, &SupervisorReport::Refused { reason }); // silent-ok: clawk may be gone
             2
         }
     }
@@ -88,7 +88,7 @@ fn read_order(socket: &UnixStream) -> std::io::Result<(SandboxOrder, OrderStream
     Ok((serde_json::from_slice(&text)?, streams))
 }
 
-fn tell(socket: &UnixStream, report: &SupervisorReport) -> std::io::Result<()> {
+fn send_report(socket: &UnixStream, report: &SupervisorReport) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     (&mut &*socket).write_all(&line)

@@ -42,7 +42,7 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
         return ExitCode::from(2);
     }
     let mut nursery = ForkServer {
-        ready: cell::CellPrerequisites::make(),
+        ready: cell::CellPrerequisites::create_minimal(),
         spare: None,
         idle: Duration::ZERO,
         due: None,
@@ -50,18 +50,18 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
     };
     let socket = UnixStream::from(socket);
     loop {
-        match nursery.step(&socket) {
+        match nursery.run_step(&socket) {
             ForkServerStep::Done => {}
             ForkServerStep::Gone => return ExitCode::SUCCESS,
             ForkServerStep::Supervisor(theirs) => {
                 let ForkServer { ready, .. } = nursery;
                 drop(socket);
                 // silent-ok: the closed socket reports it
-                let code = born().map_or(2, |()| supervise_on(&theirs, &ready, None));
-                sys::end(i32::from(code));
+                let code = init_supervisor().map_or(2, |()| supervise_on(&theirs, &ready, None));
+                sys::exit_now(i32::from(code));
             }
             ForkServerStep::Spare(channel, groups) => {
-                sys::end(i32::from(wait_blank(socket, channel, &nursery.ready, groups)))
+                sys::exit_now(i32::from(wait_blank(socket, channel, &nursery.ready, groups)))
             }
         }
     }
@@ -99,7 +99,7 @@ enum DeferredSetup {
 }
 
 impl DeferredSetup {
-    fn due(self) -> Option<Instant> {
+    fn due_time(self) -> Option<Instant> {
         match self {
             Self::Due(due) => Some(due),
             Self::Missing | Self::Made => None,
@@ -117,7 +117,7 @@ struct SpareSupervisor {
 }
 
 impl ForkServer {
-    fn step(&mut self, socket: &UnixStream) -> ForkServerStep {
+    fn run_step(&mut self, socket: &UnixStream) -> ForkServerStep {
         let waits = self.spare.as_ref().and_then(|spare| spare.since);
         let next = match (&self.spare, waits) {
             (Some(_), Some(since)) => since.checked_add(self.idle),
@@ -125,14 +125,15 @@ impl ForkServer {
             (None, _) => self.due,
         };
         self.make_rest_in_time();
-        let [called, told] = self.wait(socket, [next, self.rest.due()].into_iter().flatten().min());
+        let [called, told] =
+            self.wait_for_events(socket, [next, self.rest.due_time()].into_iter().flatten().min());
         if called.intersects(PollFlags::HUP | PollFlags::ERR) && waits.is_some() {
             return ForkServerStep::Gone;
         }
         if !told.is_empty() {
-            self.listen();
+            self.read_prewarmed_report();
         } else if !called.is_empty() && waits.is_none() {
-            return self.serve(socket);
+            return self.serve_order(socket);
         }
         if next.is_some_and(|next| next <= Instant::now()) {
             match self.spare.take() {
@@ -143,7 +144,7 @@ impl ForkServer {
         ForkServerStep::Done
     }
 
-    fn wait(&self, socket: &UnixStream, until: Option<Instant>) -> [PollFlags; 2] {
+    fn wait_for_events(&self, socket: &UnixStream, until: Option<Instant>) -> [PollFlags; 2] {
         let wanted = match self.spare.as_ref().and_then(|spare| spare.since) {
             Some(_) => PollFlags::empty(),
             None => PollFlags::IN,
@@ -163,7 +164,7 @@ impl ForkServer {
     }
 
     /// Handles a message of the prewarmed sandbox.
-    fn listen(&mut self) {
+    fn read_prewarmed_report(&mut self) {
         let Some(mut spare) = self.spare.take() else {
             return;
         };
@@ -180,7 +181,7 @@ impl ForkServer {
     }
 
     /// Forks a supervisor for one order.
-    fn serve(&mut self, socket: &UnixStream) -> ForkServerStep {
+    fn serve_order(&mut self, socket: &UnixStream) -> ForkServerStep {
         let (birth, theirs) = match next(socket) {
             Ok(Some(called)) => called,
             Err(Errno::AGAIN) => return ForkServerStep::Done, // the blank box was quicker
@@ -198,7 +199,7 @@ impl ForkServer {
         self.idle = Duration::from_millis(birth.blank_idle_ms());
         if !self.idle.is_zero() {
             let settle = Instant::now().checked_add(SETTLE);
-            self.due = self.due.or_else(|| settle.max(self.rest.due()));
+            self.due = self.due.or_else(|| settle.max(self.rest.due_time()));
         }
         ForkServerStep::Done
     }
@@ -211,13 +212,13 @@ impl ForkServer {
                     .map_or(DeferredSetup::Made, DeferredSetup::Due)
             }
             DeferredSetup::Due(_) => {}
-            DeferredSetup::Made => self.ready.prepare(),
+            DeferredSetup::Made => self.ready.create_next_network(),
         }
     }
 
     fn make_rest_in_time(&mut self) {
-        if self.rest.due().is_some_and(|due| due <= Instant::now()) {
-            self.ready.complete();
+        if self.rest.due_time().is_some_and(|due| due <= Instant::now()) {
+            self.ready.prepare_remaining();
             self.rest = DeferredSetup::Made;
         }
     }
@@ -247,7 +248,7 @@ impl ForkServer {
 }
 
 /// The first steps of every supervisor.
-fn born() -> std::io::Result<()> {
+fn init_supervisor() -> std::io::Result<()> {
     sys::reap_children()?;
     Ok(rustix::process::setsid().map(drop)?)
 }
@@ -259,14 +260,15 @@ fn wait_blank(
     ready: &cell::CellPrerequisites,
     groups: cell::GroupName,
 ) -> u8 {
-    let made = born().and_then(|()| cell::PrewarmedSandbox::make(ready, groups, (socket, nursery)));
+    let made = init_supervisor()
+        .and_then(|()| cell::PrewarmedSandbox::create_named(ready, groups, (socket, nursery)));
     let Ok((blank, (socket, mut nursery))) = made else {
         return 2; // silent-ok: an order's box is made for it, and tells what is wrong
     };
     let _ = nursery.write_all(&[WAITS]); // silent-ok: its end is seen below
     let _ = rustix::thread::set_name(c"clawk-blank"); // silent-ok: for people who look
     let theirs = loop {
-        let [first, table] = blank.quiet();
+        let [first, table] = blank.watched_fds();
         let mut fds = [
             PollFd::new(&socket, PollFlags::IN),
             PollFd::new(&nursery, PollFlags::IN),
@@ -299,7 +301,7 @@ fn wait_blank(
 fn next(socket: &UnixStream) -> Result<Option<(ForkRequest, UnixStream)>, Errno> {
     let mut birth = ForkRequest::default();
     let (bytes, fds) = loop {
-        match passing::receive(socket, &mut birth.0, RecvFlags::DONTWAIT) {
+        match passing::receive_with_fds(socket, &mut birth.0, RecvFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             other => break other?,
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
-use super::{OrderStreams, cell, limits, sys, tell, tree};
+use super::{OrderStreams, cell, limits, send_report, sys, tree};
 use crate::container::stage;
 use crate::launch::OWN_PROGRAM;
 use crate::launch::wire::{
@@ -40,12 +40,12 @@ pub(super) fn run(
         .call
         .as_ref()
         .ok_or_else(|| std::io::Error::other("nothing to run"))?;
-    let (mechanisms, missing) = limits::apply(order)?;
+    let (mechanisms, missing) = limits::apply_limits(order)?;
     let supervisor = SupervisorId {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         ..SupervisorId::default()
     };
-    tell(
+    send_report(
         socket,
         &SupervisorReport::Enclosed {
             mechanisms,
@@ -56,13 +56,13 @@ pub(super) fn run(
     let stage = stage_of(call);
     let main = match stage {
         Some((folder, _)) => start_stage(folder, streams, ready)?,
-        None => start(order, call, streams)?,
+        None => start_tool(order, call, streams)?,
     };
     // If a tool starts a thousand processes, the supervisor that ends them must still get CPU time. Only root may raise the
     // priority; for others RLIMIT_NPROC limits the tool.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
     // From here on the tool has run: an own failure must be reported as an end without a status, never as a refusal.
-    let told = tell(socket, &SupervisorReport::Started);
+    let told = send_report(socket, &SupervisorReport::Started);
     let mut hit = None;
     let status = match rustix::process::pidfd_open(main, PidfdFlags::empty()) {
         Ok(handle) if told.is_ok() => {
@@ -72,18 +72,18 @@ pub(super) fn run(
                 run.look_at = Instant::now() + LOOK.1;
                 (run.glance, run.glance_at) = (GLANCE.1, Instant::now() + GLANCE.1);
             }
-            let status = run.watch(socket);
+            let status = run.watch_tool(socket);
             hit = run.hit;
             status
         }
         Ok(_) | Err(_) => None, // silent-ok: everything is killed below, and the missing status is told
     };
-    let swept = sweep();
+    let swept = kill_descendants();
     let (exit_code, signal) = match status {
         Some(status) => (status.exit_status(), status.terminating_signal()),
         None => (None, Some(Signal::KILL.as_raw())),
     };
-    tell(
+    send_report(
         socket,
         &SupervisorReport::Ended {
             exit_code,
@@ -126,21 +126,24 @@ fn start_stage(
             rustix::stdio::dup2_stdout(out)?;
             rustix::stdio::dup2_stderr(err)?;
         }
-        let network = ready.map(cell::CellPrerequisites::network).transpose()?.flatten();
+        let network = ready
+            .map(cell::CellPrerequisites::prepared_network)
+            .transpose()?
+            .flatten();
         let kept = network.map(sys::keep_only).transpose()?;
         if kept.is_none() {
             sys::close_from(3)?;
         }
         Ok(stage::run(folder, kept))
     };
-    sys::end(i32::from(become_it().unwrap_or(2)))
+    sys::exit_now(i32::from(become_it().unwrap_or(2)))
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(order: &SandboxOrder, call: &SandboxCall, streams: OrderStreams) -> std::io::Result<Pid> {
+fn start_tool(order: &SandboxOrder, call: &SandboxCall, streams: OrderStreams) -> std::io::Result<Pid> {
     let mut command = Command::new(&call.program);
     command
         .args(&call.args)
@@ -202,8 +205,8 @@ impl SupervisedRun {
         }
     }
 
-    /// Waits for the tool's end, or forces it. `None`: it is left to [`sweep`].
-    fn watch(&mut self, socket: &UnixStream) -> Option<WaitStatus> {
+    /// Waits for the tool's end, or forces it. `None`: it is left to [`kill_descendants`].
+    fn watch_tool(&mut self, socket: &UnixStream) -> Option<WaitStatus> {
         loop {
             let now = Instant::now();
             if self.kill_at.is_some_and(|at| at <= now) {
@@ -212,9 +215,9 @@ impl SupervisedRun {
             if self.deadline.is_some_and(|at| at <= now) {
                 self.deadline = None;
                 self.hit = Some(ReportedLimit::Time);
-                self.terminate(now, DEADLINE_GRACE_MS);
+                self.terminate_tree(now, DEADLINE_GRACE_MS);
             }
-            if (self.look_at <= now || self.glance(now)) && self.look(now) {
+            if (self.look_at <= now || self.has_thread_growth(now)) && self.check_limits(now) {
                 return self.kill_now();
             }
             let next = [
@@ -226,20 +229,20 @@ impl SupervisedRun {
             .flatten()
             .min()
             .unwrap_or(now);
-            let (ended, said) = wait(&self.handle, socket, next.saturating_duration_since(now));
-            if ended && let Some(status) = tree::reap(self.main) {
+            let (ended, said) = wait_for_tool(&self.handle, socket, next.saturating_duration_since(now));
+            if ended && let Some(status) = tree::reap_processes(self.main) {
                 return Some(status);
             }
             match said {
                 LauncherSignal::Nothing => {}
-                LauncherSignal::Terminate => self.terminate(Instant::now(), GRACE_MS),
+                LauncherSignal::Terminate => self.terminate_tree(Instant::now(), GRACE_MS),
                 LauncherSignal::Gone => return self.kill_now(),
             }
         }
     }
 
     /// Sends SIGTERM to all processes, and SIGKILL when the grace period is over.
-    fn terminate(&mut self, now: Instant, grace_ms: u64) {
+    fn terminate_tree(&mut self, now: Instant, grace_ms: u64) {
         if self.kill_at.is_none() {
             // Only once to each process: a handler that is called twice may do its final work twice.
             tree::signal_all(Signal::TERM);
@@ -251,7 +254,7 @@ impl SupervisedRun {
         let _ = rustix::process::kill_process_group(self.main, Signal::KILL); // silent-ok: it ended meanwhile
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
-            if let Some(status) = tree::reap(self.main) {
+            if let Some(status) = tree::reap_processes(self.main) {
                 return Some(status);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -260,7 +263,7 @@ impl SupervisedRun {
     }
 
     /// Whether the system has so many new threads that some may belong to the run.
-    fn glance(&mut self, now: Instant) -> bool {
+    fn has_thread_growth(&mut self, now: Instant) -> bool {
         if self.glance_at > now {
             return false;
         }
@@ -277,9 +280,9 @@ impl SupervisedRun {
     }
 
     /// Checks the process tree. Returns true if a limit is exceeded.
-    fn look(&mut self, now: Instant) -> bool {
+    fn check_limits(&mut self, now: Instant) -> bool {
         self.threads_then = tree::threads_in_system().unwrap_or(0);
-        let (pids, usage) = tree::scan();
+        let (pids, usage) = tree::scan_descendants();
         let cost = now.elapsed();
         self.look_at = Instant::now() + (cost * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
         // Count shared pages only once before killing anybody for their size.
@@ -300,7 +303,7 @@ enum LauncherSignal {
 }
 
 /// Waits until the tool ends, the launcher sends something, or the time is over.
-fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, LauncherSignal) {
+fn wait_for_tool(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, LauncherSignal) {
     let mut fds = [
         PollFd::new(handle, PollFlags::IN),
         PollFd::new(socket, PollFlags::IN),
@@ -327,7 +330,7 @@ fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Laun
 
 /// Kills and reaps until the kernel reports that no child is left. As this process is the subreaper, that includes all processes of
 /// the run. Returns how many were left.
-fn sweep() -> u64 {
+fn kill_descendants() -> u64 {
     let mut swept = 0;
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {

@@ -30,7 +30,7 @@ struct MountAttr {
     userns: u64,
 }
 
-fn last<T>(result: i64, done: impl FnOnce(i64) -> T) -> io::Result<T> {
+fn syscall_result<T>(result: i64, done: impl FnOnce(i64) -> T) -> io::Result<T> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -45,7 +45,7 @@ pub(crate) fn fork_into(namespaces: i32) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM and without a stack, clone(2) is fork(2) with namespaces. The process has one thread (see above), so
     // no lock can be held by a thread that the child lacks.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_i64, 0_i64, 0_i64, 0_i64) };
-    last(pid, |pid| i32::try_from(pid).ok().and_then(Pid::from_raw))
+    syscall_result(pid, |pid| i32::try_from(pid).ok().and_then(Pid::from_raw))
 }
 
 fn mount_setattr(
@@ -67,7 +67,7 @@ fn mount_setattr(
             size_of::<MountAttr>(),
         )
     };
-    last(done, drop)
+    syscall_result(done, drop)
 }
 
 /// Changes a mount's attributes, and those of the mounts below it.
@@ -131,7 +131,7 @@ pub(in crate::child) fn install_filter(
             std::ptr::from_ref(&header),
         )
     };
-    let fd = last(done, |fd| RawFd::try_from(fd).unwrap_or(-1))?;
+    let fd = syscall_result(done, |fd| RawFd::try_from(fd).unwrap_or(-1))?;
     // SAFETY: with the listener's flag, the result is a new descriptor that nobody else owns.
     Ok((listener && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
@@ -141,7 +141,7 @@ pub(in crate::child) fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: the caller keeps no owner of a descriptor in the range that it would use or close later: it executes another program
     // or has opened nothing yet.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) };
-    last(done, drop)
+    syscall_result(done, drop)
 }
 
 /// Closes every descriptor except this one and the three standard streams.
@@ -177,7 +177,7 @@ pub(in crate::child) fn loopback_up() -> io::Result<()> {
             std::ptr::from_ref(&request),
         )
     };
-    last(i64::from(done), drop)
+    syscall_result(i64::from(done), drop)
 }
 
 /// Makes `stdin` the standard input (descriptor 0).
@@ -186,7 +186,7 @@ pub(in crate::child) fn stdin_is(stdin: impl AsFd) -> io::Result<()> {
 }
 
 /// Ends a forked process at once, without running any cleanup of the original.
-pub(crate) fn end(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit(2) takes any code and does not return.
     unsafe { libc::_exit(code) }
 }
@@ -201,7 +201,7 @@ pub(in crate::child) fn write_raw(fd: i32, bytes: &[u8]) {
 pub(in crate::child) fn move_to(fd: &OwnedFd, number: i32) -> io::Result<()> {
     // SAFETY: the caller owns nothing at `number` that it uses later: it is about to execute another program.
     let done = unsafe { libc::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC) };
-    last(i64::from(done), drop)
+    syscall_result(i64::from(done), drop)
 }
 
 /// Sends a signal to every process that this one may signal: for the first process of a namespace, all others in it.
@@ -211,13 +211,13 @@ pub(in crate::child) fn kill_all(signal: i32) {
 }
 
 /// Borrows the descriptor with this number.
-pub(in crate::child) fn borrow(number: i32) -> BorrowedFd<'static> {
+pub(in crate::child) fn borrow_fd(number: i32) -> BorrowedFd<'static> {
     // SAFETY: the caller has put an open descriptor at this number and closes it only by executing another program.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
 /// Takes ownership of the socket with this number.
-pub(in crate::child) fn own(number: i32) -> std::os::unix::net::UnixStream {
+pub(in crate::child) fn take_socket(number: i32) -> std::os::unix::net::UnixStream {
     // SAFETY: the caller has put an open descriptor at this number, and nobody else closes it.
     unsafe { std::os::unix::net::UnixStream::from_raw_fd(number) }
 }
@@ -256,7 +256,7 @@ pub(in crate::child) fn unblock_signals() -> io::Result<()> {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         let done = libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        last(i64::from(done), drop)
+        syscall_result(i64::from(done), drop)
     }
 }
 
@@ -319,7 +319,7 @@ pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<SyscallNotifi
             &raw mut notice,
         )
     };
-    match last(i64::from(done), drop) {
+    match syscall_result(i64::from(done), drop) {
         Ok(()) => Ok(Some(SyscallNotification {
             id: notice.id,
             pid: notice.pid,
@@ -339,14 +339,14 @@ pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<SyscallNotifi
 }
 
 /// Answers a call with a value or an error number.
-pub(in crate::child) fn answer(listener: &OwnedFd, id: u64, result: Result<i64, i32>) {
+pub(in crate::child) fn answer_notification(listener: &OwnedFd, id: u64, result: Result<i64, i32>) {
     let response = libc::seccomp_notif_resp {
         id,
         val: result.unwrap_or(0),
         error: result.err().map_or(0, |error| -error),
         flags: 0,
     };
-    respond(listener, response);
+    send_notification_response(listener, response);
 }
 
 /// Lets the kernel run the call as it was made. The memory behind its pointers may have changed since the check.
@@ -358,10 +358,10 @@ pub(crate) fn let_through(listener: &OwnedFd, id: u64) {
         error: 0,
         flags,
     };
-    respond(listener, response);
+    send_notification_response(listener, response);
 }
 
-fn respond(listener: &OwnedFd, mut response: libc::seccomp_notif_resp) {
+fn send_notification_response(listener: &OwnedFd, mut response: libc::seccomp_notif_resp) {
     // SAFETY: the kernel reads one `seccomp_notif_resp` from the pointer.
     let _ = unsafe {
         libc::ioctl(
@@ -392,13 +392,13 @@ pub(in crate::child) fn answer_with(
     };
     // SAFETY: the kernel reads one `seccomp_notif_addfd`, whose layout `AddFd` has.
     let done = unsafe { libc::ioctl(listener.as_raw_fd(), ADD_FD, &raw const request) };
-    last(i64::from(done), drop)
+    syscall_result(i64::from(done), drop)
 }
 
 /// From now on, this process uses CAP_SYS_PTRACE to read other processes' memory, if the system requires it. A process with ptrace
 /// permission through its parent does not need it. The capability is effective only during a read.
 pub(crate) fn read_by_right() -> io::Result<()> {
-    raise(false)?;
+    set_effective_capability(false)?;
     BY_RIGHT.store(true, Ordering::Relaxed);
     Ok(())
 }
@@ -406,7 +406,7 @@ pub(crate) fn read_by_right() -> io::Result<()> {
 static BY_RIGHT: AtomicBool = AtomicBool::new(false);
 
 /// Makes the one remaining capability effective, or not.
-fn raise(up: bool) -> io::Result<()> {
+fn set_effective_capability(up: bool) -> io::Result<()> {
     let right = CapabilitySet::SYS_PTRACE;
     let sets = CapabilitySets {
         effective: if up { right } else { CapabilitySet::empty() },
@@ -421,9 +421,9 @@ pub(in crate::child) fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -
     if !BY_RIGHT.load(Ordering::Relaxed) {
         return read_vm(pid, address, buffer);
     }
-    raise(true)?;
+    set_effective_capability(true)?;
     let read = read_vm(pid, address, buffer);
-    raise(false)?;
+    set_effective_capability(false)?;
     read
 }
 
@@ -439,7 +439,7 @@ fn read_vm(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     // SAFETY: `local` is our buffer; `remote` is only an address in the other process, which the kernel checks.
     let done = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    last(i64::try_from(done).unwrap_or(-1), |read| {
+    syscall_result(i64::try_from(done).unwrap_or(-1), |read| {
         usize::try_from(read).unwrap_or(0)
     })
 }

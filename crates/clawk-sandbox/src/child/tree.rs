@@ -27,8 +27,8 @@ struct ProcessRow {
 }
 
 /// All live descendants of this process, and their usage.
-pub(super) fn scan() -> (Vec<Pid>, Usage) {
-    let rows = table();
+pub(super) fn scan_descendants() -> (Vec<Pid>, Usage) {
+    let rows = process_table();
     let mut below: HashMap<i32, Vec<usize>> = HashMap::new();
     for (at, row) in rows.iter().enumerate() {
         below.entry(row.parent).or_default().push(at);
@@ -75,7 +75,7 @@ pub(super) fn distinct_pages(pids: &[Pid]) -> u64 {
 
 /// Sends a signal to every descendant.
 pub(super) fn signal_all(signal: Signal) {
-    for pid in scan().0 {
+    for pid in scan_descendants().0 {
         let _ = rustix::process::kill_process(pid, signal); // silent-ok: it ended meanwhile
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn signal_all(signal: Signal) {
 /// The launcher's last resort: kills the rest of a session whose supervisor was lost. A process that has started its own session is
 /// not found; only a process namespace would contain it.
 pub(crate) fn kill_session(leader: i32) {
-    let left = table()
+    let left = process_table()
         .into_iter()
         .filter(|row| row.session == leader && !row.zombie);
     for pid in left.filter_map(|row| Pid::from_raw(row.pid)) {
@@ -104,7 +104,7 @@ pub(super) fn threads_in_system() -> Option<u64> {
 
 /// The rows of the process table; at most as many as there were when reading began. New processes have higher numbers. So reading a
 /// table that grows as fast as it is read would never end.
-fn table() -> Vec<ProcessRow> {
+fn process_table() -> Vec<ProcessRow> {
     let bound = threads_in_system()
         .and_then(|all| usize::try_from(all).ok())
         .unwrap_or(usize::MAX)
@@ -145,7 +145,7 @@ fn read_row(pid: i32) -> Option<ProcessRow> {
 }
 
 /// Reaps every process that has ended. Returns the status of `main` if it is among them.
-pub(in crate::child) fn reap(main: Pid) -> Option<WaitStatus> {
+pub(in crate::child) fn reap_processes(main: Pid) -> Option<WaitStatus> {
     let mut found = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         if pid == main {

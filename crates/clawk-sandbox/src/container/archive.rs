@@ -32,7 +32,7 @@ struct DockerArchiveEntry {
 ///
 /// # Errors
 /// The archive contains no image, another one, or more than `max_bytes`.
-pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io::Result<()> {
+pub(super) fn extract_layout(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io::Result<()> {
     let blobs = into.join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
     let mut taken = DockerArchiveParts::default();
@@ -45,10 +45,11 @@ pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io:
         }
         if entry.header().entry_type().is_symlink() {
             let target = entry.link_name()?.unwrap_or_default();
-            taken.link(&path, &target);
+            taken.add_link(&path, &target);
             continue;
         }
-        let Some(name) = ArchiveMember::of(&path).filter(|_| entry.header().entry_type().is_file()) else {
+        let Some(name) = ArchiveMember::from_path(&path).filter(|_| entry.header().entry_type().is_file())
+        else {
             continue;
         };
         left = left
@@ -63,7 +64,7 @@ pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io:
             }
             ArchiveMember::Part(name) => {
                 let size = entry.size();
-                let digest = keep(&mut entry, &blobs)?;
+                let digest = write_blob(&mut entry, &blobs)?;
                 taken.files.insert(name, Blob { digest, size });
             }
         }
@@ -84,7 +85,7 @@ enum ArchiveMember {
 }
 
 impl ArchiveMember {
-    fn of(path: &Path) -> Option<Self> {
+    fn from_path(path: &Path) -> Option<Self> {
         let text = path.to_str()?;
         let text = text.strip_prefix("./").unwrap_or(text);
         let layout = text == "index.json" || text == "oci-layout";
@@ -121,20 +122,20 @@ struct DockerArchiveParts {
 }
 
 impl DockerArchiveParts {
-    fn link(&mut self, path: &Path, target: &Path) {
-        let Some(ArchiveMember::Part(name)) = ArchiveMember::of(path) else {
+    fn add_link(&mut self, path: &Path, target: &Path) {
+        let Some(ArchiveMember::Part(name)) = ArchiveMember::from_path(path) else {
             return;
         };
         // `../HASH/layer.tar`, relative to the folder beside it.
         let mut parts = target.components();
         if parts.next() == Some(Component::ParentDir)
-            && let Some(ArchiveMember::Part(target)) = ArchiveMember::of(parts.as_path())
+            && let Some(ArchiveMember::Part(target)) = ArchiveMember::from_path(parts.as_path())
         {
             self.links.insert(name, target);
         }
     }
 
-    fn find(&self, name: &str) -> io::Result<&Blob> {
+    fn find_blob(&self, name: &str) -> io::Result<&Blob> {
         let name = self.links.get(name).map_or(name, String::as_str);
         let found = self.files.get(name);
         found.ok_or_else(|| io::Error::other(format!("it has no `{}`", name.escape_debug())))
@@ -150,7 +151,7 @@ impl DockerArchiveParts {
         let [image] = list.as_slice() else {
             return Err(io::Error::other("it holds not exactly one image"));
         };
-        let config = self.find(&image.config)?;
+        let config = self.find_blob(&image.config)?;
         if config.digest != id {
             return Err(io::Error::other(format!(
                 "it holds `{}` and not `{id}`",
@@ -166,7 +167,7 @@ impl DockerArchiveParts {
         };
         let mut layers = Vec::new();
         for layer in &image.layers {
-            layers.push(described("layer.v1.tar", self.find(layer)?));
+            layers.push(described("layer.v1.tar", self.find_blob(layer)?));
         }
         let manifest = json!({
             "schemaVersion": 2,
@@ -175,14 +176,14 @@ impl DockerArchiveParts {
         });
         let manifest = serde_json::to_vec(&manifest)?;
         let size = u64::try_from(manifest.len()).map_err(io::Error::other)?;
-        let digest = keep(&mut manifest.as_slice(), blobs)?;
+        let digest = write_blob(&mut manifest.as_slice(), blobs)?;
         let index = json!({"manifests": [described("manifest.v1+json", &Blob { digest, size })]});
         fs::write(into.join("index.json"), serde_json::to_vec(&index)?)
     }
 }
 
 /// Writes a blob under its digest, which is returned.
-fn keep(from: &mut impl Read, blobs: &Path) -> io::Result<String> {
+fn write_blob(from: &mut impl Read, blobs: &Path) -> io::Result<String> {
     let work = blobs.join("part");
     let mut file = File::create(&work)?;
     let mut hash = Sha256::new();
@@ -247,10 +248,10 @@ mod tests {
             ],
         );
         let into = folder.path().join("layout");
-        open(&file, &into, &hash, 1 << 20).unwrap();
+        extract_layout(&file, &into, &hash, 1 << 20).unwrap();
         assert_eq!(fs::read(into.join(blob)).unwrap(), b"blob");
         assert!(!folder.path().join("outside").exists() && !into.join("manifest.json").exists());
-        let again = open(&file, &folder.path().join("again"), &hash, 4);
+        let again = extract_layout(&file, &folder.path().join("again"), &hash, 4);
         assert!(again.unwrap_err().to_string().contains("max_image_mb"));
     }
 
@@ -278,7 +279,7 @@ mod tests {
         ];
         archive(&file, &files);
         let into = folder.path().join("layout");
-        open(&file, &into, &id, 1 << 20).unwrap();
+        extract_layout(&file, &into, &id, 1 << 20).unwrap();
         let index: serde_json::Value =
             serde_json::from_slice(&fs::read(into.join("index.json")).unwrap()).unwrap();
         let named = index["manifests"][0]["digest"].as_str().unwrap();
@@ -293,13 +294,13 @@ mod tests {
         }
         assert_eq!(blob(manifest["layers"][0]["digest"].as_str().unwrap()), layer);
         // Not the requested image; a missing part; links that lead elsewhere.
-        let other = open(&file, &folder.path().join("other"), &"0".repeat(64), 1 << 20);
+        let other = extract_layout(&file, &folder.path().join("other"), &"0".repeat(64), 1 << 20);
         assert!(other.unwrap_err().to_string().contains("and not `0000"));
         for wrong in ["-> /etc/passwd", "-> ../../etc/passwd", "-> ../x/layer.tar"] {
             let mut files = files;
             files[2].1 = wrong.as_bytes();
             archive(&file, &files);
-            let missing = open(&file, &folder.path().join(digest(wrong.as_bytes())), &id, 1 << 20);
+            let missing = extract_layout(&file, &folder.path().join(digest(wrong.as_bytes())), &id, 1 << 20);
             assert!(missing.unwrap_err().to_string().contains("it has no"), "{wrong}");
         }
     }

@@ -52,7 +52,7 @@ pub(super) struct OciBundle<'a> {
 
 impl OciBundle<'_> {
     /// The JSON document.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let (uid, gid) = match self.identity {
             ContainerIdentity::Fixed(uid) => (uid, uid),
             ContainerIdentity::Mapped(..) => (0, 0),
@@ -77,8 +77,8 @@ impl OciBundle<'_> {
             },
             "root": {"path": self.root, "readonly": true},
             "hostname": "sandbox",
-            "mounts": self.mounts(),
-            "linux": self.linux(),
+            "mounts": self.mounts_json(),
+            "linux": self.linux_json(),
         });
         if let ContainerIdentity::Mapped(uid, gid) = self.identity
             && let Some(linux) = config.get_mut("linux").and_then(Value::as_object_mut)
@@ -95,7 +95,7 @@ impl OciBundle<'_> {
         config
     }
 
-    fn mounts(&self) -> Vec<Value> {
+    fn mounts_json(&self) -> Vec<Value> {
         let memory = format!("size={}m", self.limits.memory_mb);
         let mut mounts = vec![
             json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
@@ -115,7 +115,7 @@ impl OciBundle<'_> {
         mounts
     }
 
-    fn linux(&self) -> Value {
+    fn linux_json(&self) -> Value {
         let mut kinds = vec!["pid", "ipc", "uts", "mount"];
         if matches!(self.identity, ContainerIdentity::Mapped(..)) {
             // An ordinary user's stage makes no network namespace; the runtime makes it inside its user namespace.
@@ -147,7 +147,7 @@ impl OciBundle<'_> {
             "maskedPaths": masked,
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             "rootfsPropagation": "rprivate",
-            "seccomp": seccomp::profile(self.holds, self.judged, self.listener),
+            "seccomp": seccomp::seccomp_profile(self.holds, self.judged, self.listener),
         });
         if let (Some(path), Some(map)) = (self.cgroup, linux.as_object_mut()) {
             map.insert("cgroupsPath".to_owned(), json!(path));

@@ -56,7 +56,7 @@ pub(super) fn kind() -> Option<Kind> {
 }
 
 /// Whether a hierarchy with these controllers (comma-separated) limits or forbids something.
-pub(super) fn shows(controllers: &str) -> bool {
+pub(super) fn has_enforcing_controller(controllers: &str) -> bool {
     let held = |word: &str| matches!(word, "memory" | "pids" | "cpu" | "devices");
     controllers.split(',').any(held)
 }
@@ -66,7 +66,7 @@ impl ContainerCgroup {
     ///
     /// # Errors
     /// A group can't be created, or a limit does not read back as written.
-    pub(super) fn make(kind: Kind, name: &str, limits: &Limits, beside: u64) -> io::Result<Self> {
+    pub(super) fn create_groups(kind: Kind, name: &str, limits: &Limits, beside: u64) -> io::Result<Self> {
         let root = Path::new(ROOT);
         let path = format!("/{name}/{MIDDLE}/{BOX}");
         let limits = &Limits {
@@ -96,12 +96,12 @@ impl ContainerCgroup {
         fs::create_dir(folder)?;
         self.folders.push(folder.to_owned());
         let bytes = (limits.memory_mb << 20).to_string();
-        put(&folder.join("memory.max"), &bytes)?;
+        write_limit(&folder.join("memory.max"), &bytes)?;
         let _ = fs::write(folder.join("memory.swap.max"), "0"); // silent-ok: no swap here
-        put(&folder.join("pids.max"), &limits.max_processes.to_string())?;
+        write_limit(&folder.join("pids.max"), &limits.max_processes.to_string())?;
         let weight =
             (1 + limits.cpu_shares.saturating_sub(2).saturating_mul(9999) / 262_142).clamp(1, 10_000);
-        put(&folder.join("cpu.weight"), &weight.to_string())?;
+        write_limit(&folder.join("cpu.weight"), &weight.to_string())?;
         fs::write(folder.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
         fs::create_dir(folder.join(MIDDLE))
     }
@@ -114,20 +114,20 @@ impl ContainerCgroup {
             self.folders.push(folder.clone());
             match controller {
                 "memory" => {
-                    put(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
-                    self.notices = Some(notices(&folder)?);
+                    write_limit(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
+                    self.notices = Some(open_oom_counter(&folder)?);
                     let _ = fs::write(folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()); // silent-ok: no swap here
                 }
                 "pids" => {
                     fs::create_dir(folder.join(MIDDLE))?;
-                    put(&folder.join("pids.max"), &limits.max_processes.to_string())?;
+                    write_limit(&folder.join("pids.max"), &limits.max_processes.to_string())?;
                 }
-                _ => put(&folder.join("cpu.shares"), &limits.cpu_shares.max(2).to_string())?,
+                _ => write_limit(&folder.join("cpu.shares"), &limits.cpu_shares.max(2).to_string())?,
             }
         }
         let own = |path: &Path| self.folders.iter().any(|folder| folder == path);
         // The stage shows the runtime only these hierarchies.
-        let shown = |entry: &fs::DirEntry| shows(&entry.file_name().to_string_lossy());
+        let shown = |entry: &fs::DirEntry| has_enforcing_controller(&entry.file_name().to_string_lossy());
         let others = fs::read_dir(root)?.flatten().filter(shown);
         let others = others.map(|entry| entry.path().join(name));
         self.stray = others.filter(|path| !own(path)).collect();
@@ -135,7 +135,7 @@ impl ContainerCgroup {
     }
 
     /// The folders of the runtime's own group that count processes and memory.
-    pub(super) fn boxes(&self) -> Vec<PathBuf> {
+    pub(super) fn counting_folders(&self) -> Vec<PathBuf> {
         let of = |folder: &PathBuf| folder.join(MIDDLE).join(BOX);
         self.folders.iter().map(of).collect()
     }
@@ -149,7 +149,7 @@ impl ContainerCgroup {
         };
         self.folders
             .iter()
-            .filter_map(|folder| number(&folder.join(peak), 0))
+            .filter_map(|folder| read_number(&folder.join(peak), 0))
             .any(|peak| peak > 0)
     }
 
@@ -160,7 +160,7 @@ impl ContainerCgroup {
             Some(notices) => {
                 rustix::io::read(notices, &mut count).is_ok_and(|read| read == 8 && count != [0; 8])
             }
-            None => self.event("memory.events", "oom_kill"),
+            None => self.has_event("memory.events", "oom_kill"),
         }
     }
 
@@ -169,11 +169,11 @@ impl ContainerCgroup {
         let mut peaks = self
             .folders
             .iter()
-            .filter_map(|folder| number(&folder.join(MIDDLE).join("pids.peak"), 0));
-        peaks.any(|peak| peak > self.max_processes) || self.event("pids.events", "max")
+            .filter_map(|folder| read_number(&folder.join(MIDDLE).join("pids.peak"), 0));
+        peaks.any(|peak| peak > self.max_processes) || self.has_event("pids.events", "max")
     }
 
-    fn event(&self, file: &str, word: &str) -> bool {
+    fn has_event(&self, file: &str, word: &str) -> bool {
         self.folders.iter().any(|folder| {
             let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -181,7 +181,7 @@ impl ContainerCgroup {
         })
     }
 
-    pub(super) fn mechanisms(&self) -> Vec<String> {
+    pub(super) fn enforced_mechanisms(&self) -> Vec<String> {
         let version = if self.v2 { "cgroup-v2" } else { "cgroup-v1" };
         ["memory", "pids", "cpu"]
             .iter()
@@ -199,7 +199,7 @@ impl Drop for ContainerCgroup {
 }
 
 /// A counter of the out-of-memory kills in this group.
-fn notices(folder: &Path) -> io::Result<OwnedFd> {
+fn open_oom_counter(folder: &Path) -> io::Result<OwnedFd> {
     let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
     let counter = rustix::event::eventfd(0, flags)?;
     let control = fs::File::open(folder.join("memory.oom_control"))?;
@@ -211,7 +211,7 @@ fn notices(folder: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Removes the groups of a run whose owner died, after killing the processes in them.
-pub(super) fn sweep(name: &str) {
+pub(super) fn remove_stale_groups(name: &str) {
     let root = Path::new(ROOT);
     let hierarchies = fs::read_dir(root)
         .into_iter()
@@ -223,13 +223,13 @@ pub(super) fn sweep(name: &str) {
             continue;
         }
         for group in [folder.join(MIDDLE).join(BOX), folder.join(MIDDLE), folder.clone()] {
-            kill(&group);
+            kill_group(&group);
         }
         remove(&folder);
     }
 }
 
-fn kill(group: &Path) {
+fn kill_group(group: &Path) {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let pids = text.lines().filter_map(|line| line.parse().ok());
     for pid in pids.filter_map(rustix::process::Pid::from_raw) {
@@ -244,7 +244,7 @@ fn remove(folder: &Path) {
         let _ = fs::remove_dir(folder.join(MIDDLE)); // silent-ok: not there, or the group is busy, see below
         match fs::remove_dir(folder) {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
-                kill(&folder.join(MIDDLE).join(BOX));
+                kill_group(&folder.join(MIDDLE).join(BOX));
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
             Ok(()) | Err(_) => return, // silent-ok: it is not there; else the next sweep tries again
@@ -253,10 +253,10 @@ fn remove(folder: &Path) {
 }
 
 /// Writes a limit and reads it back.
-fn put(file: &Path, value: &str) -> io::Result<()> {
+fn write_limit(file: &Path, value: &str) -> io::Result<()> {
     fs::write(file, value)?;
     let wanted = value.parse::<u64>().unwrap_or(0);
-    match number(file, 0) {
+    match read_number(file, 0) {
         Some(got) if got.abs_diff(wanted) < PAGE => Ok(()),
         got => Err(io::Error::other(format!(
             "`{}` reads {got:?} after {wanted} was written",
@@ -265,7 +265,7 @@ fn put(file: &Path, value: &str) -> io::Result<()> {
     }
 }
 
-fn number(file: &Path, at: usize) -> Option<u64> {
+fn read_number(file: &Path, at: usize) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?; // silent-ok: this kernel does not count it
     text.split_ascii_whitespace().nth(at)?.parse().ok()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::run::ContainerRun;
 use super::seccomp::SeccompEnforcer;
-use super::{Settings, cgroup, refusal, run};
+use super::{Settings, cgroup, container_refusal, run};
 use crate::launch::{LaunchOutcome, Launcher, Spec};
 use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::plan::MINIMAL_PATH;
@@ -78,14 +78,14 @@ const HINT: &str =
     "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
 
 /// Probes the runtimes in order.
-pub(super) async fn probe(
+pub(super) async fn probe_runtimes(
     launcher: &Launcher,
     settings: &Settings,
 ) -> Result<ContainerRuntime, SandboxRefusal> {
-    run::sweep();
+    run::remove_stale_runs();
     let mut faults = Vec::new();
     for name in &settings.runtimes {
-        let Some(path) = locate(name) else {
+        let Some(path) = locate_program(name) else {
             faults.push(not_installed(name));
             continue;
         };
@@ -95,22 +95,22 @@ pub(super) async fn probe(
             kinds.extend(cgroup::kind().map(Some));
         }
         while let Some(cgroup) = kinds.pop() {
-            match with(launcher, &path, cgroup).await {
+            match probe_runtime(launcher, &path, cgroup).await {
                 Ok(found) => return Ok(found),
                 Err(fault) => faults.extend(fault.map(|fault| format!("`{name}`: {fault}"))),
             }
         }
     }
-    Err(refusal("oci-runtime", faults.join("; "), HINT))
+    Err(container_refusal("oci-runtime", faults.join("; "), HINT))
 }
 
 /// The refusal of a probe if none of the runtimes is installed. Starts nothing.
-pub(super) fn absent(settings: &Settings) -> Option<SandboxRefusal> {
+pub(super) fn absent_runtime_refusal(settings: &Settings) -> Option<SandboxRefusal> {
     let names = &settings.runtimes;
-    let none = names.iter().all(|name| locate(name).is_none());
+    let none = names.iter().all(|name| locate_program(name).is_none());
     none.then(|| {
         let faults: Vec<_> = names.iter().map(|name| not_installed(name)).collect();
-        refusal("oci-runtime", faults.join("; "), HINT)
+        container_refusal("oci-runtime", faults.join("; "), HINT)
     })
 }
 
@@ -120,7 +120,7 @@ fn not_installed(name: &str) -> String {
 
 /// Probes one runtime with one way to enforce limits: with clawk's filter if that works, otherwise with the runtime's own list. On
 /// failure, returns the reasons.
-async fn with(
+async fn probe_runtime(
     launcher: &Launcher,
     path: &Path,
     cgroup: Option<cgroup::Kind>,
@@ -137,28 +137,31 @@ async fn with(
         guards: Ok(()),
         mechanisms: Vec::new(),
     };
-    let ours = works(launcher, way(SeccompEnforcer::Ours)).await;
+    let ours = verify_runtime(launcher, way(SeccompEnforcer::Ours)).await;
     match ours {
         Ok(found) if found.guards.is_ok() => Ok(found),
-        Ok(found) => match works(launcher, way(SeccompEnforcer::Runtime)).await {
+        Ok(found) => match verify_runtime(launcher, way(SeccompEnforcer::Runtime)).await {
             Ok(other) if other.guards.is_ok() => Ok(other),
             Ok(_) | Err(_) => Ok(found), // silent-ok: what our filter leaves holds more than the list alone
         },
-        Err(first) => works(launcher, way(SeccompEnforcer::Runtime))
+        Err(first) => verify_runtime(launcher, way(SeccompEnforcer::Runtime))
             .await
             .map_err(|second| [first, second]),
     }
 }
 
 /// Checks whether it runs a container, and whether a guard works there.
-async fn works(launcher: &Launcher, mut found: ContainerRuntime) -> Result<ContainerRuntime, String> {
+async fn verify_runtime(
+    launcher: &Launcher,
+    mut found: ContainerRuntime,
+) -> Result<ContainerRuntime, String> {
     found.mechanisms = try_it(launcher, &found).await?;
     found.guards = probe_guard(launcher, &found).await;
     Ok(found)
 }
 
 /// Finds an executable program by name in the usual folders, or by path.
-pub(crate) fn locate(name: &str) -> Option<PathBuf> {
+pub(crate) fn locate_program(name: &str) -> Option<PathBuf> {
     let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| runs(path));
@@ -180,7 +183,9 @@ async fn run_once(
         .await
         .map_err(|error| error.to_string())?;
     let held = run.limits_held();
-    let outcome = run.finish(spec, outcome).map_err(|error| error.to_string())?;
+    let outcome = run
+        .finish_outcome(spec, outcome)
+        .map_err(|error| error.to_string())?;
     Ok((outcome, held))
 }
 
@@ -195,7 +200,7 @@ exit 42
 
 /// Checks whether the runtime passes its containers' calls to a guard.
 async fn probe_guard(launcher: &Launcher, found: &ContainerRuntime) -> Result<(), String> {
-    let folder = run::scratch().map_err(|error| error.to_string())?;
+    let folder = run::create_scratch_folder().map_err(|error| error.to_string())?;
     let (mode, writable) = (FsMode::Scoped, true);
     let filesystem = Filesystem {
         mode,
@@ -206,7 +211,7 @@ async fn probe_guard(launcher: &Launcher, found: &ContainerRuntime) -> Result<()
         own: vec![folder.path().join("kept")],
         ..Filesystem::default()
     };
-    let plan = Plan::undeclared(&PlanDefaults::default())
+    let plan = Plan::for_undeclared(&PlanDefaults::default())
         .at_level(Level::Container)
         .with_filesystem(filesystem);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
@@ -244,7 +249,7 @@ fn filters_of_ours() -> Option<u32> {
 }
 
 async fn try_it(launcher: &Launcher, found: &ContainerRuntime) -> Result<Vec<String>, String> {
-    let plan = Plan::undeclared(&PlanDefaults::default()).at_level(Level::Container);
+    let plan = Plan::for_undeclared(&PlanDefaults::default()).at_level(Level::Container);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     let filters = match found.holds {
         SeccompEnforcer::Ours => filters_of_ours()

@@ -23,7 +23,7 @@ use crate::child::sys;
 use crate::passing;
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// The socket in a run's folder over which the runtime passes the descriptor.
 pub(super) const SOCKET: &str = "guard";
@@ -44,7 +44,7 @@ pub(super) enum ContainerGuardedCalls {
 
 impl ContainerGuardedCalls {
     /// Names for the trace. `keeps`: the agent's own files are protected.
-    pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
+    pub(super) fn trace_names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
         let own = (self != Self::Nothing && keeps).then_some("guard:own_files");
         denied.into_iter().chain(own)
@@ -82,7 +82,7 @@ pub(super) fn denied_inside(
 ) -> Result<Vec<Denied>, String> {
     let mut all = denied.to_vec();
     for entry in denied.iter().filter(|entry| !entry.text().starts_with('~')) {
-        let place = lexical(base, Path::new(entry.fixed_part()));
+        let place = lexical_path(base, Path::new(entry.fixed_part()));
         let Ok(real) = place.canonicalize() else {
             continue; // nothing is there: the name is all there is
         };
@@ -91,7 +91,7 @@ pub(super) fn denied_inside(
                 continue;
             };
             let inside: PathBuf = part.target.join(below).components().collect();
-            all.push(entry.moved(&inside)?);
+            all.push(entry.with_fixed_part(&inside)?);
         }
     }
     Ok(all)
@@ -99,18 +99,18 @@ pub(super) fn denied_inside(
 
 /// Starts the process that waits for the runtime. The stage, which has one thread, calls this. Whatever the result is, the stage
 /// continues and becomes the runtime.
-pub(super) fn start(folder: &Path, watch: &ContainerGuardRules) -> io::Result<()> {
+pub(super) fn start_guard(folder: &Path, watch: &ContainerGuardRules) -> io::Result<()> {
     let listener = UnixListener::bind(folder.join(SOCKET))?;
     let parent = rustix::process::getpid();
     if sys::fork_into(0)?.is_some() {
         return Ok(());
     }
-    let done = outside(&listener, watch, parent);
-    sys::end(i32::from(done.is_err()))
+    let done = run_guard_parent(&listener, watch, parent);
+    sys::exit_now(i32::from(done.is_err()))
 }
 
 /// Waits for the descriptor, and then for the guard's end. The container's first process can end only after the guard was reaped.
-fn outside(
+fn run_guard_parent(
     listener: &UnixListener,
     watch: &ContainerGuardRules,
     parent: rustix::process::Pid,
@@ -121,7 +121,7 @@ fn outside(
     }
     let_go_of_the_tools_streams()?;
     let (stream, _) = listener.accept()?;
-    let (calls, state) = receive(&stream)?;
+    let (calls, state) = receive_listener(&stream)?;
     drop(stream);
     let namespace = |name: &str| File::open(format!("/proc/{}/ns/{name}", state.pid));
     if watch.mapped {
@@ -135,12 +135,12 @@ fn outside(
             rustix::process::waitpid(Some(guard), WaitOptions::empty())?;
             Ok(())
         }
-        None => inside(calls, watch, &mounts),
+        None => run_guard(calls, watch, &mounts),
     }
 }
 
 /// The guard itself: a process in the container, with the tool's user.
-fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Result<()> {
+fn run_guard(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Result<()> {
     for group in &watch.groups {
         std::fs::write(group.join("cgroup.procs"), "0")?;
     }
@@ -169,7 +169,7 @@ fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Res
             };
             begun |= matches!(notice.call, libc::SYS_execve | libc::SYS_execveat);
             match begun {
-                true => guard.decide(&notice)?,
+                true => guard.answer_notification(&notice)?,
                 // This call comes from the runtime before it becomes the tool; it waits for its last message over its own pipe.
                 false => sys::let_through(&guard.listener, notice.id),
             }
@@ -218,9 +218,9 @@ fn let_go_of_the_tools_streams() -> io::Result<()> {
 }
 
 /// Receives the descriptor and the container's description.
-fn receive(stream: &UnixStream) -> io::Result<(OwnedFd, State)> {
+fn receive_listener(stream: &UnixStream) -> io::Result<(OwnedFd, State)> {
     let mut text = vec![0_u8; MAX_STATE_BYTES];
-    let (bytes, fds) = passing::receive(stream, &mut text, RecvFlags::empty())?;
+    let (bytes, fds) = passing::receive_with_fds(stream, &mut text, RecvFlags::empty())?;
     let fd = fds
         .into_iter()
         .next()

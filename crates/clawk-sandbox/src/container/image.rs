@@ -110,8 +110,8 @@ struct DiffIds {
 ///
 /// # Errors
 /// The layout is invalid, a digest does not match, a layer tries to leave its root, or the image is larger than allowed.
-pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageError> {
-    let chosen = choose(wanted)?;
+pub fn unpack_image(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageError> {
+    let chosen = choose_manifest(wanted)?;
     let hash = hash_of(&chosen.digest)?;
     let home = cache.join(hash);
     let path = home.join("rootfs");
@@ -119,19 +119,19 @@ pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageE
     if path.is_dir() {
         return Ok(ImageRootfs { path, digest });
     }
-    let manifest: Manifest = json(&wanted.layout, &chosen.digest)?;
-    let config: Config = json(&wanted.layout, &manifest.config.digest)?;
+    let manifest: Manifest = read_json_blob(&wanted.layout, &chosen.digest)?;
+    let config: Config = read_json_blob(&wanted.layout, &manifest.config.digest)?;
     let ids = config.rootfs.diff_ids;
     if manifest.layers.len() != ids.len() || ids.len() > MAX_LAYERS {
         return Err(ImageError::Broken(
             "the image's manifest and configuration name different layers".to_owned(),
         ));
     }
-    private(cache)?;
+    create_private_folder(cache)?;
     // Unpacked beside its final place and then renamed, so that an interrupted unpacking is never used as an image.
     let work = tempdir_in(cache)?;
     let unpacked = work.0.join("rootfs");
-    private(&unpacked)?;
+    create_private_folder(&unpacked)?;
     let root = layer::open_root(&unpacked).map_err(io_at(&unpacked))?;
     let mut budget = UnpackBudget {
         bytes: wanted.max_bytes,
@@ -169,8 +169,8 @@ fn one_layer(
     root: &std::os::fd::OwnedFd,
     budget: &mut UnpackBudget,
 ) -> Result<(), ImageError> {
-    let path = blob(&wanted.layout, &descriptor.digest)?;
-    let mut file = HashingReader::new(open(&path)?);
+    let path = blob_path(&wanted.layout, &descriptor.digest)?;
+    let mut file = HashingReader::new(open_regular(&path)?);
     let plain: Box<dyn Read + '_> = match descriptor.media_type.rsplit(['.', '+']).next() {
         Some("tar") => Box::new(&mut file),
         Some("gzip") => Box::new(MultiGzDecoder::new(&mut file)),
@@ -183,7 +183,7 @@ fn one_layer(
         }
     };
     let mut plain = HashingReader::new(plain);
-    let unpacked = layer::unpack(&mut plain, root, wanted.owner, budget);
+    let unpacked = layer::unpack_layer(&mut plain, root, wanted.owner, budget);
     // Bytes after the end of the archive count for the digest. More than the budget can't be padding.
     let drained = io::copy(&mut (&mut plain).take(budget.bytes.max(1 << 20)), &mut io::sink());
     let got = plain.digest();
@@ -207,7 +207,7 @@ fn one_layer(
 }
 
 /// Follows the index to one manifest.
-fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
+fn choose_manifest(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
     let path = wanted.layout.join("index.json");
     let mut index: Index = parse(&read(&path)?, &path.display().to_string())?;
     if let Some(tag) = &wanted.tag {
@@ -220,7 +220,7 @@ fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
         let mut fitting = index
             .manifests
             .into_iter()
-            .filter(|one| one.platform.as_ref().is_none_or(ours));
+            .filter(|one| one.platform.as_ref().is_none_or(is_own_platform));
         let (Some(one), None) = (fitting.next(), fitting.next()) else {
             return Err(ImageError::Broken(format!(
                 "`{}` holds not exactly one image of that name for this machine; name it by `tag`",
@@ -230,7 +230,7 @@ fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
         if one.media_type.ends_with("image.index.v1+json")
             || one.media_type.ends_with("manifest.list.v2+json")
         {
-            index = json(&wanted.layout, &one.digest)?;
+            index = read_json_blob(&wanted.layout, &one.digest)?;
             continue;
         }
         return match &wanted.digest {
@@ -241,7 +241,7 @@ fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
     Err(ImageError::Broken("its index leads to no image".to_owned()))
 }
 
-fn ours(platform: &Platform) -> bool {
+fn is_own_platform(platform: &Platform) -> bool {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -251,8 +251,8 @@ fn ours(platform: &Platform) -> bool {
 }
 
 /// Reads a small blob and checks its digest.
-fn json<T: for<'de> Deserialize<'de>>(layout: &Path, digest: &str) -> Result<T, ImageError> {
-    let bytes = read(&blob(layout, digest)?)?;
+fn read_json_blob<T: for<'de> Deserialize<'de>>(layout: &Path, digest: &str) -> Result<T, ImageError> {
+    let bytes = read(&blob_path(layout, digest)?)?;
     if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) != digest {
         return Err(ImageError::Digest(digest.to_owned()));
     }
@@ -264,7 +264,7 @@ fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8], what: &str) -> Result<T, Im
 }
 
 /// Opens a regular file. Opening a pipe could block forever.
-fn open(path: &Path) -> Result<File, ImageError> {
+fn open_regular(path: &Path) -> Result<File, ImageError> {
     if !std::fs::metadata(path).map_err(io_at(path))?.is_file() {
         return Err(ImageError::Broken(format!(
             "`{}` is not a regular file",
@@ -276,7 +276,7 @@ fn open(path: &Path) -> Result<File, ImageError> {
 
 fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     let mut bytes = Vec::new();
-    let file = open(path)?;
+    let file = open_regular(path)?;
     file.take(MAX_JSON_BYTES)
         .read_to_end(&mut bytes)
         .map_err(io_at(path))?;
@@ -299,7 +299,7 @@ fn hash_of(digest: &str) -> Result<&str, ImageError> {
     })
 }
 
-fn blob(layout: &Path, digest: &str) -> Result<PathBuf, ImageError> {
+fn blob_path(layout: &Path, digest: &str) -> Result<PathBuf, ImageError> {
     Ok(layout.join("blobs").join("sha256").join(hash_of(digest)?))
 }
 
@@ -309,7 +309,7 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError {
 }
 
 /// Creates a folder that only this user can enter.
-pub(crate) fn private(path: &Path) -> Result<(), ImageError> {
+pub(crate) fn create_private_folder(path: &Path) -> Result<(), ImageError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -328,7 +328,7 @@ impl Drop for UnpackFolder {
 
 fn tempdir_in(cache: &Path) -> Result<UnpackFolder, ImageError> {
     let path = cache.join(format!(".unpacking-{}", super::run::fresh_name()));
-    private(&path)?;
+    create_private_folder(&path)?;
     Ok(UnpackFolder(path))
 }
 

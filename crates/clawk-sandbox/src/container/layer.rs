@@ -24,7 +24,7 @@ pub(super) struct UnpackBudget {
 const MAX_DEPTH: usize = 256;
 
 /// Unpacks a tar stream over `root`. Devices are skipped and set-id bits dropped; all files belong to `owner`.
-pub(super) fn unpack(
+pub(super) fn unpack_layer(
     tar: impl Read,
     root: &OwnedFd,
     owner: u32,
@@ -37,21 +37,21 @@ pub(super) fn unpack(
         budget.entries = budget
             .entries
             .checked_sub(1)
-            .ok_or_else(|| wrong("it has too many files"))?;
+            .ok_or_else(|| layer_error("it has too many files"))?;
         budget.bytes = budget
             .bytes
             .checked_sub(entry.size())
-            .ok_or_else(|| wrong("it unpacks to more than `max_image_mb`"))?;
-        let path = inside(&entry.path()?)?;
+            .ok_or_else(|| layer_error("it unpacks to more than `max_image_mb`"))?;
+        let path = path_inside(&entry.path()?)?;
         let Some(name) = path.file_name() else {
             continue; // the root itself
         };
         let parent = open_parent(root, path.parent().unwrap_or(Path::new("")))?;
         if let Some(gone) = name.as_bytes().strip_prefix(b".wh.") {
             if gone == b".wh..opq" {
-                clear(&parent, path.parent().unwrap_or(Path::new("")), &made)?;
+                clear_opaque_folder(&parent, path.parent().unwrap_or(Path::new("")), &made)?;
             } else if gone.is_empty() || gone == b"." || gone == b".." || gone.contains(&b'/') {
-                return Err(wrong("a whiteout names no file"));
+                return Err(layer_error("a whiteout names no file"));
             } else {
                 remove(&parent, Path::new(std::ffi::OsStr::from_bytes(gone)))?;
             }
@@ -61,7 +61,7 @@ pub(super) fn unpack(
         let target = entry.link_name()?.map(std::borrow::Cow::into_owned);
         let name = Path::new(name);
         match entry.header().entry_type() {
-            EntryType::Directory => folder(&parent, name, mode)?,
+            EntryType::Directory => create_folder(&parent, name, mode)?,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 remove(&parent, name)?;
                 let flags =
@@ -76,15 +76,17 @@ pub(super) fn unpack(
                 remove(&parent, name)?;
                 // The container resolves the link's text inside its own root.
                 rustix::fs::symlinkat(
-                    target.ok_or_else(|| wrong("a link without a target"))?,
+                    target.ok_or_else(|| layer_error("a link without a target"))?,
                     &parent,
                     name,
                 )?;
             }
             EntryType::Link => {
-                let target = inside(&target.ok_or_else(|| wrong("a link without a target"))?)?;
+                let target = path_inside(&target.ok_or_else(|| layer_error("a link without a target"))?)?;
                 let from = open_parent(root, target.parent().unwrap_or(Path::new("")))?;
-                let old = target.file_name().ok_or_else(|| wrong("a link to the root"))?;
+                let old = target
+                    .file_name()
+                    .ok_or_else(|| layer_error("a link to the root"))?;
                 if target != path {
                     remove(&parent, name)?;
                 }
@@ -103,19 +105,19 @@ pub(super) fn unpack(
 }
 
 /// The path without leading slash and dots. A path with `..` is refused.
-fn inside(path: &Path) -> io::Result<PathBuf> {
+fn path_inside(path: &Path) -> io::Result<PathBuf> {
     let mut out = PathBuf::new();
     for component in path.components() {
         match component {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => out.push(name),
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(wrong("a path leads out of the image"));
+                return Err(layer_error("a path leads out of the image"));
             }
         }
     }
     if out.components().count() > MAX_DEPTH {
-        return Err(wrong("a path is too deep"));
+        return Err(layer_error("a path is too deep"));
     }
     Ok(out)
 }
@@ -142,7 +144,7 @@ fn folder_flags() -> OFlags {
     OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-fn folder(parent: &OwnedFd, name: &Path, mode: Mode) -> io::Result<()> {
+fn create_folder(parent: &OwnedFd, name: &Path, mode: Mode) -> io::Result<()> {
     match rustix::fs::mkdirat(parent, name, mode) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST) => {
@@ -168,7 +170,7 @@ fn remove(parent: &OwnedFd, name: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     let below = rustix::fs::openat(parent, name, folder_flags(), Mode::empty())?;
-    for child in children(&below)? {
+    for child in list_children(&below)? {
         remove(&below, &child)?;
     }
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
@@ -176,8 +178,8 @@ fn remove(parent: &OwnedFd, name: &Path) -> io::Result<()> {
 }
 
 /// Empties a folder that is marked opaque: the content of lower layers is removed, that of this layer stays.
-fn clear(folder: &OwnedFd, path: &Path, made: &BTreeSet<PathBuf>) -> io::Result<()> {
-    for child in children(folder)? {
+fn clear_opaque_folder(folder: &OwnedFd, path: &Path, made: &BTreeSet<PathBuf>) -> io::Result<()> {
+    for child in list_children(folder)? {
         let whole = path.join(&child);
         if !made.iter().any(|ours| ours.starts_with(&whole)) {
             remove(folder, &child)?;
@@ -186,7 +188,7 @@ fn clear(folder: &OwnedFd, path: &Path, made: &BTreeSet<PathBuf>) -> io::Result<
     Ok(())
 }
 
-fn children(folder: &OwnedFd) -> io::Result<Vec<PathBuf>> {
+fn list_children(folder: &OwnedFd) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(folder)? {
         let entry = entry?;
@@ -203,6 +205,6 @@ pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, folder_flags(), Mode::empty())?)
 }
 
-fn wrong(what: &str) -> io::Error {
+fn layer_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Denied;
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// A host path that the container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,16 +37,20 @@ pub(crate) struct MaskedPaths {
 }
 
 /// Finds the paths that must be covered.
-pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> Result<MaskedPaths, String> {
+pub(crate) fn find_masks(
+    denied: &[Denied],
+    base: &Path,
+    shown: &[VisibleMount],
+) -> Result<MaskedPaths, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for entry in denied.iter().filter(|entry| !entry.is_pattern()) {
-        let Ok(real) = lexical(base, Path::new(entry.text())).canonicalize() else {
+        let Ok(real) = lexical_path(base, Path::new(entry.text())).canonicalize() else {
             continue; // nothing is there
         };
         for part in shown {
             if let Ok(below) = real.strip_prefix(&part.source) {
-                found.insert(join(&part.target, below));
+                found.insert(join_below(&part.target, below));
             } else if part.source.starts_with(&real) {
                 found.insert(part.target.clone());
             }
@@ -58,17 +62,17 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> R
         let mut looked_at = 0;
         for part in shown {
             let of_it =
-                |glob: &&Denied| !part.system || Path::new(glob.text()).starts_with(top(&part.target));
+                |glob: &&Denied| !part.system || Path::new(glob.text()).starts_with(top_folder(&part.target));
             let globs: Vec<&Denied> = globs.iter().copied().filter(of_it).collect();
             if part.system && globs.is_empty() {
                 continue;
             }
-            walk(part, &globs, base, &mut inodes, &mut found, &mut looked_at)?;
+            walk_mount(part, &globs, base, &mut inodes, &mut found, &mut looked_at)?;
         }
         // Another hard link may be found before the name that the glob matches.
         if !inodes.is_empty() {
             for part in shown.iter().filter(|part| !part.system) {
-                walk(part, &[], base, &mut inodes, &mut found, &mut looked_at)?;
+                walk_mount(part, &[], base, &mut inodes, &mut found, &mut looked_at)?;
             }
         }
     }
@@ -82,11 +86,11 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> R
 }
 
 /// The first component: `/usr` of `/usr/lib`.
-fn top(path: &Path) -> PathBuf {
+fn top_folder(path: &Path) -> PathBuf {
     path.components().take(2).collect()
 }
 
-fn join(target: &Path, below: &Path) -> PathBuf {
+fn join_below(target: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() {
         target.to_owned()
     } else {
@@ -100,7 +104,7 @@ fn other_names(path: &Path) -> Option<(u64, u64)> {
     (meta.is_file() && meta.nlink() > 1).then(|| (meta.dev(), meta.ino()))
 }
 
-fn walk(
+fn walk_mount(
     part: &VisibleMount,
     globs: &[&Denied],
     base: &Path,
@@ -117,7 +121,7 @@ fn walk(
             ));
         }
         let below = path.strip_prefix(&part.source).unwrap_or(Path::new(""));
-        let target = join(&part.target, below);
+        let target = join_below(&part.target, below);
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
@@ -125,7 +129,7 @@ fn walk(
         };
         let fits = globs
             .iter()
-            .any(|glob| glob.covers(&path, base) || glob.covers(&target, base));
+            .any(|glob| glob.covers_path(&path, base) || glob.covers_path(&target, base));
         if fits {
             inodes.extend(other_names(&path));
         }
@@ -142,13 +146,13 @@ fn walk(
 
 /// The agent's own files in the container that must be read-only: each existing path, and other hard links of the same file. Masked
 /// paths need no cover.
-pub(super) fn covers(
+pub(super) fn find_covers(
     kept: &RuntimeFileGuard,
     shown: &[VisibleMount],
     masked: &[PathBuf],
 ) -> Result<Vec<PathBuf>, String> {
     let mut found = BTreeSet::new();
-    let mut inodes: BTreeSet<(u64, u64)> = kept.files().collect();
+    let mut inodes: BTreeSet<(u64, u64)> = kept.file_ids().collect();
     for name in kept.names() {
         let holders = shown
             .iter()
@@ -166,7 +170,7 @@ pub(super) fn covers(
         if meta.nlink() == 1 {
             inodes.remove(&(meta.dev(), meta.ino()));
         }
-        found.insert(join(
+        found.insert(join_below(
             &part.target,
             name.strip_prefix(&part.source).unwrap_or(name),
         ));
@@ -174,7 +178,7 @@ pub(super) fn covers(
     if !inodes.is_empty() {
         let mut looked_at = 0;
         for part in shown.iter().filter(|part| !part.system) {
-            walk(part, &[], Path::new("/"), &mut inodes, &mut found, &mut looked_at)?;
+            walk_mount(part, &[], Path::new("/"), &mut inodes, &mut found, &mut looked_at)?;
         }
     }
     let alone = |path: &&PathBuf| {

@@ -30,7 +30,7 @@ use crate::launch::{EgressServerHandle, LaunchError, LaunchOutcome, Launcher, Sa
 use clawk_plan::level::{Level, SandboxRefusal};
 
 #[cfg(feature = "vm")]
-pub(crate) use engine::locate;
+pub(crate) use engine::locate_program;
 use run::ContainerRun;
 pub(crate) use run::{fresh_name, known_refusal};
 
@@ -91,31 +91,34 @@ impl Backend {
     }
 
     /// The probe's result, if there was a probe.
-    pub(crate) fn known(&self) -> Option<&Result<ContainerRuntime, SandboxRefusal>> {
+    pub(crate) fn probed_runtime(&self) -> Option<&Result<ContainerRuntime, SandboxRefusal>> {
         self.found.get()
     }
 
     /// The runtime that really runs containers here. Probed once.
-    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&ContainerRuntime, SandboxRefusal> {
+    pub(crate) async fn usable_runtime(
+        &self,
+        launcher: &Launcher,
+    ) -> Result<&ContainerRuntime, SandboxRefusal> {
         let found = self
             .found
-            .get_or_init(|| engine::probe(launcher, &self.settings))
+            .get_or_init(|| engine::probe_runtimes(launcher, &self.settings))
             .await;
         found.as_ref().map_err(Clone::clone)
     }
 
     /// The image's unpacked and verified files; `None`: the system view is used.
-    pub(crate) async fn rootfs(
+    pub(crate) async fn image_rootfs(
         &self,
         launcher: &Launcher,
     ) -> Result<Option<&image::ImageRootfs>, SandboxRefusal> {
         if self.settings.image.is_none() && self.settings.engine_image.is_none() {
             return Ok(None);
         }
-        let made = self.image.get_or_init(|| self.unpack(launcher)).await;
+        let made = self.image.get_or_init(|| self.unpack_image(launcher)).await;
         match made {
             Ok(rootfs) => Ok(Some(rootfs)),
-            Err(reason) => Err(refusal(
+            Err(reason) => Err(container_refusal(
                 "image",
                 reason,
                 "correct `[sandbox.container]` in clawk.toml",
@@ -123,7 +126,7 @@ impl Backend {
         }
     }
 
-    async fn unpack(&self, launcher: &Launcher) -> Result<image::ImageRootfs, String> {
+    async fn unpack_image(&self, launcher: &Launcher) -> Result<image::ImageRootfs, String> {
         let settings = &self.settings;
         let cache = self.cache.clone().unwrap_or_else(std::env::temp_dir);
         let max_bytes = settings.max_image_mb << 20;
@@ -137,7 +140,7 @@ impl Backend {
                     id: settings.digest.as_deref(),
                     max_bytes,
                 };
-                let layout = store::layout(launcher, &stored, &cache.join("engine-images")).await?;
+                let layout = store::ensure_layout(launcher, &stored, &cache.join("engine-images")).await?;
                 (layout, None, None)
             }
             (None, None) => return Err("no image is given".to_owned()),
@@ -150,7 +153,7 @@ impl Backend {
             owner: engine::guest_uid(),
         };
         let cache = cache.join("images");
-        tokio::task::spawn_blocking(move || image::unpack(&wanted, &cache))
+        tokio::task::spawn_blocking(move || image::unpack_image(&wanted, &cache))
             .await
             .unwrap_or_else(|error| Err(image::ImageError::Broken(error.to_string())))
             .map_err(|error| error.to_string())
@@ -158,12 +161,12 @@ impl Backend {
 }
 
 /// Runs a program in a new container.
-pub(crate) async fn launch(
+pub(crate) async fn launch_container(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
 ) -> Result<LaunchOutcome, LaunchError> {
-    let mut run = prepare(launcher, backend, spec).await?;
+    let mut run = prepare_run(launcher, backend, spec).await?;
     let inner = run.spec.clone();
     let running = launcher.launch(&inner);
     let opened = run.open_door(spec);
@@ -177,67 +180,73 @@ pub(crate) async fn launch(
         }
     };
     let _kept = match early {
-        Err(ended) => return run.finish(spec, ended?),
+        Err(ended) => return run.finish_outcome(spec, ended?),
         Ok(kept) => kept,
     };
     let ended = running.await;
-    run.finish(spec, ended?)
+    run.finish_outcome(spec, ended?)
 }
 
 /// Starts a service in a new container.
-pub(crate) async fn serve(
+pub(crate) async fn start_service(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
 ) -> Result<SandboxedService, LaunchError> {
-    let mut run = prepare(launcher, backend, spec).await?;
+    let mut run = prepare_run(launcher, backend, spec).await?;
     let inner = run.spec.clone();
-    let service = launcher.serve(&inner).await?;
+    let service = launcher.start_service(&inner).await?;
     let opening = tokio::time::timeout(std::time::Duration::from_millis(DOOR_MS), run.open_door(spec));
     let kept = opening
         .await
-        .unwrap_or_else(|_| Err(spec.setup("the way out of its container did not open in time")))?;
-    let obtained = run.obtained().clone();
+        .unwrap_or_else(|_| Err(spec.setup_error("the way out of its container did not open in time")))?;
+    let obtained = run.obtained_enforcement().clone();
     let mut keep: Vec<EgressServerHandle> = vec![Box::new(run)];
     keep.extend(kept);
-    Ok(service.enclosed(obtained, keep))
+    Ok(service.with_enclosure(obtained, keep))
 }
 
 /// How long the stage may take to pass on the listening socket, in milliseconds.
 const DOOR_MS: u64 = 10_000;
 
-async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<ContainerRun, LaunchError> {
+async fn prepare_run(
+    launcher: &Launcher,
+    backend: &Backend,
+    spec: &Spec,
+) -> Result<ContainerRun, LaunchError> {
     match spec.plan.runtime() {
         Some("apple-container") => {
             let missing = "`apple-container` runs on macOS only";
-            return Err(refusal("apple-container", missing, "leave `runtime` out of the Sandbox").into());
+            return Err(
+                container_refusal("apple-container", missing, "leave `runtime` out of the Sandbox").into(),
+            );
         }
         // The manifest names it because it is stronger, so no other runtime may be used.
         Some("gvisor") if backend.settings.runtimes != ["runsc"] => {
             let missing = "`runtime: gvisor` needs gVisor's `runsc` and nothing else";
             let hint = "install gVisor and set `[sandbox.container] runtimes = [\"runsc\"]`";
-            return Err(refusal("gvisor", missing, hint).into());
+            return Err(container_refusal("gvisor", missing, hint).into());
         }
         Some(_) | None => {}
     }
-    let found = backend.found(launcher).await?;
+    let found = backend.usable_runtime(launcher).await?;
     if rustix::fs::access(&found.path, rustix::fs::Access::EXEC_OK).is_err() {
         let missing = format!(
             "`{}` was there when the agent started, and is not now",
             found.name
         );
-        return Err(refusal(
+        return Err(container_refusal(
             "oci-runtime",
             missing,
             "install it again, or start the agent anew",
         )
         .into());
     }
-    let rootfs = backend.rootfs(launcher).await?;
+    let rootfs = backend.image_rootfs(launcher).await?;
     ContainerRun::prepare(launcher, spec, found, rootfs)
 }
 
-pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
+pub(crate) fn container_refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
     SandboxRefusal::Unavailable {
         level: Level::Container,
         mechanism: mechanism.to_owned(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
-use super::cgroup::shows;
+use super::cgroup::has_enforcing_controller;
 use super::stage::{StageOrder, set_attributes};
 use super::view::system_root;
 
@@ -20,34 +20,35 @@ const INSIDE: &str = "t";
 const OPTIONS: &str = "mode=0700,size=16m";
 
 /// A run's in-memory folder. An ordinary user's stage can't mount anything, so there it is on disk.
-pub(super) fn inside(folder: &Path) -> PathBuf {
+pub(super) fn memory_folder(folder: &Path) -> PathBuf {
     folder.join(INSIDE)
 }
 
 /// Where the system's root is made.
 pub(super) fn root_of(folder: &Path) -> PathBuf {
-    inside(folder).join("root")
+    memory_folder(folder).join("root")
 }
 
 /// Mounts the in-memory folder and makes the root.
-pub(super) fn make(folder: &Path, order: &StageOrder) -> io::Result<()> {
-    let inside = inside(folder);
+pub(super) fn create_root(folder: &Path, order: &StageOrder) -> io::Result<()> {
+    let inside = memory_folder(folder);
     fs::create_dir(&inside)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("clawk", &inside, "tmpfs", flags, Some(&*nul(OPTIONS)?))?;
+    rustix::mount::mount("clawk", &inside, "tmpfs", flags, Some(&*c_string(OPTIONS)?))?;
     if let Some(system) = &order.system {
         let root = root_of(folder);
         fs::create_dir(&root)?;
         system_root(&root)?;
         for path in system {
-            show(path, &root).map_err(|error| io::Error::other(format!("`{}`: {error}", path.display())))?;
+            mount_host_part(path, &root)
+                .map_err(|error| io::Error::other(format!("`{}`: {error}", path.display())))?;
         }
     }
     Ok(())
 }
 
 /// Mounts a host path below `root` under the same name, read-only.
-fn show(path: &Path, root: &Path) -> io::Result<()> {
+fn mount_host_part(path: &Path, root: &Path) -> io::Result<()> {
     let at = root.join(path.strip_prefix("/").map_err(io::Error::other)?);
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let source = rustix::fs::open(path, flags, Mode::empty())?;
@@ -64,7 +65,7 @@ fn show(path: &Path, root: &Path) -> io::Result<()> {
         libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
         None,
     )?;
-    put(&tree, &at)
+    attach_tree(&tree, &at)
 }
 
 /// A detached mount of this path alone.
@@ -78,7 +79,7 @@ pub(super) fn copy_of(source: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Attaches the mount.
-pub(super) fn put(tree: &OwnedFd, at: &Path) -> io::Result<()> {
+pub(super) fn attach_tree(tree: &OwnedFd, at: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(
         tree,
         "",
@@ -91,14 +92,14 @@ pub(super) fn put(tree: &OwnedFd, at: &Path) -> io::Result<()> {
 /// Unmounts control group hierarchies without clawk's limits from this mount namespace. The runtime creates a group in each
 /// hierarchy that it sees.
 pub(super) fn hide_other_hierarchies() -> io::Result<()> {
-    for place in others(&fs::read_to_string("/proc/self/mountinfo")?) {
+    for place in other_cgroup_mounts(&fs::read_to_string("/proc/self/mountinfo")?) {
         rustix::mount::unmount(place, UnmountFlags::DETACH)?;
     }
     Ok(())
 }
 
 /// The hierarchies to unmount. Those that limit memory and processes, weight CPU time or forbid devices stay.
-fn others(mounts: &str) -> Vec<&str> {
+fn other_cgroup_mounts(mounts: &str) -> Vec<&str> {
     let other = |line: &&str| {
         let Some((_, kind)) = line.split_once(" - ") else {
             return false;
@@ -106,7 +107,7 @@ fn others(mounts: &str) -> Vec<&str> {
         let mut words = kind.split(' ');
         match words.next() {
             Some("cgroup2") => true,
-            Some("cgroup") => !shows(words.nth(1).unwrap_or_default()),
+            Some("cgroup") => !has_enforcing_controller(words.nth(1).unwrap_or_default()),
             _ => false,
         }
     };
@@ -119,13 +120,13 @@ fn others(mounts: &str) -> Vec<&str> {
     found
 }
 
-fn nul(text: &str) -> io::Result<std::ffi::CString> {
+fn c_string(text: &str) -> io::Result<std::ffi::CString> {
     std::ffi::CString::new(text).map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::others;
+    use super::other_cgroup_mounts;
 
     #[test]
     fn only_hierarchies_without_a_limit_of_ours_are_hidden() {
@@ -144,6 +145,6 @@ mod tests {
             "/sys/fs/cgroup/cpuset",
             "/sys/fs/cgroup/systemd",
         ];
-        assert_eq!(others(mounts), hidden);
+        assert_eq!(other_cgroup_mounts(mounts), hidden);
     }
 }

@@ -13,7 +13,7 @@ use super::bundle::{ContainerIdentity, OciBundle, Process};
 use super::cgroup::ContainerCgroup;
 use super::engine::{ContainerRuntime, guest_uid};
 use super::guard::{self, ContainerGuardedCalls};
-use super::image::{ImageRootfs, private};
+use super::image::{ImageRootfs, create_private_folder};
 use super::seccomp::SeccompEnforcer;
 use super::stage::{self, StageOrder};
 use super::view::{ContainerView, system_root};
@@ -45,12 +45,12 @@ pub(crate) struct ContainerRun {
 pub(crate) fn fresh_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let pid = std::process::id();
-    let born = born(pid).unwrap_or(0);
+    let born = process_start_time(pid).unwrap_or(0);
     format!("{PREFIX}{pid}-{born}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// When a process started, in clock ticks since boot.
-fn born(pid: u32) -> Option<u64> {
+fn process_start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?; // silent-ok: no such process
     stat.rsplit_once(')')?
         .1
@@ -61,19 +61,21 @@ fn born(pid: u32) -> Option<u64> {
 }
 
 /// The folder of all runs. It is in memory if possible, because a run's environment may contain secrets.
-fn base() -> PathBuf {
+fn runs_folder() -> PathBuf {
     let user = rustix::process::geteuid();
     let candidates = match user.is_root() {
         true => vec![PathBuf::from("/run/clawk")],
         false => vec![PathBuf::from(format!("/run/user/{}/clawk", user.as_raw()))],
     };
-    let fitting = candidates.into_iter().find(|path| private(path).is_ok());
+    let fitting = candidates
+        .into_iter()
+        .find(|path| create_private_folder(path).is_ok());
     fitting.unwrap_or_else(|| std::env::temp_dir().join(format!("clawk-{}", user.as_raw())))
 }
 
 /// Removes the remains of runs whose owner was killed.
-pub(super) fn sweep() {
-    for entry in fs::read_dir(base()).into_iter().flatten().flatten() {
+pub(super) fn remove_stale_runs() {
+    for entry in fs::read_dir(runs_folder()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let mut parts = name
             .strip_prefix(PREFIX)
@@ -83,9 +85,9 @@ pub(super) fn sweep() {
         let (Some(Ok(pid)), Some(Ok(then))) = (parts.next(), parts.next()) else {
             continue;
         };
-        let lives = u32::try_from(pid).ok().and_then(born) == Some(then);
+        let lives = u32::try_from(pid).ok().and_then(process_start_time) == Some(then);
         if !lives {
-            cgroup::sweep(&name);
+            cgroup::remove_stale_groups(&name);
             let _ = fs::remove_dir_all(entry.path()); // silent-ok: the next sweep tries again
         }
     }
@@ -99,12 +101,12 @@ impl ContainerRun {
         found: &ContainerRuntime,
         image: Option<&ImageRootfs>,
     ) -> Result<Self, LaunchError> {
-        let failed = |error: io::Error| spec.setup(&format!("its container: {error}"));
+        let failed = |error: io::Error| spec.setup_error(&format!("its container: {error}"));
         let name = fresh_name();
-        let folder = base().join(&name);
-        private(&folder).map_err(|error| spec.setup(&error.to_string()))?;
+        let folder = runs_folder().join(&name);
+        create_private_folder(&folder).map_err(|error| spec.setup_error(&error.to_string()))?;
         let mut run = Self {
-            spec: inner(launcher, spec, &folder, found.cgroup.is_some()),
+            spec: stage_spec(launcher, spec, &folder, found.cgroup.is_some()),
             folder,
             group: None,
             obtained: ObtainedEnforcement {
@@ -115,11 +117,11 @@ impl ContainerRun {
             door: None,
         };
         let limits = spec.plan.limits();
-        let view = ContainerView::of(spec, image, &run.folder)?;
-        let judged = view.judged(spec, &found.guards)?;
+        let view = ContainerView::from_spec(spec, image, &run.folder)?;
+        let judged = view.guarded_calls(spec, &found.guards)?;
         if let Some(kind) = found.cgroup {
             let beside = u64::from(judged != ContainerGuardedCalls::Nothing);
-            run.group = Some(ContainerCgroup::make(kind, &name, limits, beside).map_err(failed)?);
+            run.group = Some(ContainerCgroup::create_groups(kind, &name, limits, beside).map_err(failed)?);
         }
         let listener = run.folder.join(guard::SOCKET);
         let root = match image {
@@ -129,28 +131,35 @@ impl ContainerRun {
         if image.is_none() && !root_user() {
             system_root(&root).map_err(failed)?;
         }
-        let cwd = view.cwd(spec);
+        let cwd = view.working_directory(spec);
         let bundle = OciBundle {
             root: &root,
             binds: &view.binds,
             masks: &view.masks,
-            process: process(spec, &cwd),
+            process: oci_process(spec, &cwd),
             limits,
-            identity: identity(),
+            identity: container_identity(),
             holds: found.holds,
             cgroup: run.group.as_ref().map(|group| group.path.as_str()),
             judged,
             listener: (judged != ContainerGuardedCalls::Nothing).then_some(&*listener),
         };
-        let config = serde_json::to_vec(&bundle.json()).map_err(|error| spec.setup(&error.to_string()))?;
+        let config =
+            serde_json::to_vec(&bundle.to_json()).map_err(|error| spec.setup_error(&error.to_string()))?;
         fs::write(run.folder.join("config.json"), config).map_err(failed)?;
-        run.door = door(spec, &run.folder).map_err(failed)?;
-        let groups = || run.group.as_ref().map_or_else(Vec::new, ContainerCgroup::boxes);
+        run.door = egress_listener(spec, &run.folder).map_err(failed)?;
+        let groups = || {
+            run.group
+                .as_ref()
+                .map_or_else(Vec::new, ContainerCgroup::counting_folders)
+        };
         let watch = match judged {
             ContainerGuardedCalls::Nothing => None,
-            ContainerGuardedCalls::Changes | ContainerGuardedCalls::All => Some(view.watch(spec, groups())?),
+            ContainerGuardedCalls::Changes | ContainerGuardedCalls::All => {
+                Some(view.guard_rules(spec, groups())?)
+            }
         };
-        let covered = (view.masks.len(), judged, view.keeps());
+        let covered = (view.masks.len(), judged, view.has_own_files());
         let order = StageOrder {
             runtime: found.path.clone(),
             name,
@@ -165,14 +174,14 @@ impl ContainerRun {
             door: run.door.is_some(),
             guest: guest_uid(),
         };
-        let order = serde_json::to_vec(&order).map_err(|error| spec.setup(&error.to_string()))?;
+        let order = serde_json::to_vec(&order).map_err(|error| spec.setup_error(&error.to_string()))?;
         fs::write(run.folder.join(stage::ORDER), order).map_err(failed)?;
-        run.record(spec, found, image, covered);
+        run.record_enforcement(spec, found, image, covered);
         Ok(run)
     }
 
     /// Records the enforced isolation.
-    fn record(
+    fn record_enforcement(
         &mut self,
         spec: &Spec,
         found: &ContainerRuntime,
@@ -197,12 +206,12 @@ impl ContainerRun {
         if found.holds == SeccompEnforcer::Ours {
             held.push("seccomp:passed-on".to_owned());
         }
-        held.push(match identity() {
+        held.push(match container_identity() {
             ContainerIdentity::Fixed(uid) => format!("uid:{uid}"),
             ContainerIdentity::Mapped(uid, _) => format!("userns:{uid}"),
         });
         match &self.group {
-            Some(group) => held.extend(group.mechanisms()),
+            Some(group) => held.extend(group.enforced_mechanisms()),
             None => {
                 held.extend(["watcher:memory", "watcher:processes"].map(str::to_owned));
                 self.obtained.missing.push("cpu_shares".to_owned());
@@ -212,7 +221,7 @@ impl ContainerRun {
         if masked > 0 {
             held.push(format!("mask:{masked}"));
         }
-        held.extend(judged.names(keeps).map(str::to_owned));
+        held.extend(judged.trace_names(keeps).map(str::to_owned));
         if !spec.plan.filesystem().denied.is_empty() && judged != ContainerGuardedCalls::All {
             // A mask covers only what exists. A file that the host creates later in a mount is visible.
             self.obtained
@@ -234,14 +243,14 @@ impl ContainerRun {
         let (Some(door), Some(gate)) = (self.door.take(), &spec.gate) else {
             return Ok(None);
         };
-        let failed = |error: io::Error| spec.setup(&format!("the way out of its container: {error}"));
+        let failed = |error: io::Error| spec.setup_error(&format!("the way out of its container: {error}"));
         let door = tokio::net::UnixListener::from_std(door).map_err(failed)?;
         let (stream, _) = door.accept().await.map_err(failed)?;
         let stream = stream.into_std().map_err(failed)?;
         stream.set_nonblocking(false).map_err(failed)?;
-        let listener = stage::receive(&stream).map_err(failed)?;
+        let listener = stage::receive_listener(&stream).map_err(failed)?;
         let keep = gate
-            .serve(crate::launch::SandboxListener {
+            .serve_listener(crate::launch::SandboxListener {
                 listener,
                 plan: Arc::clone(&spec.plan),
             })
@@ -252,7 +261,7 @@ impl ContainerRun {
     }
 
     /// Kills the container's first process, and with it everything in its namespace.
-    fn kill(&self) {
+    fn kill_container(&self) {
         let text = fs::read_to_string(self.folder.join("pid")).unwrap_or_default();
         let pid = text.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
         if let Some(pid) = pid {
@@ -266,10 +275,14 @@ impl ContainerRun {
     }
 
     /// Converts the runtime's end to the tool's end.
-    pub(crate) fn finish(&self, spec: &Spec, outcome: LaunchOutcome) -> Result<LaunchOutcome, LaunchError> {
+    pub(crate) fn finish_outcome(
+        &self,
+        spec: &Spec,
+        outcome: LaunchOutcome,
+    ) -> Result<LaunchOutcome, LaunchError> {
         // The runtime writes this file when the tool runs. Without it, nothing of the tool has run.
         if !self.folder.join("pid").exists() && outcome.limit.is_none() {
-            return Err(spec.setup(&self.complaint(&outcome)));
+            return Err(spec.setup_error(&self.start_failure_text(&outcome)));
         }
         let limits = spec.plan.limits();
         let limit = match outcome.limit {
@@ -303,12 +316,12 @@ impl ContainerRun {
         })
     }
 
-    pub(crate) fn obtained(&self) -> &ObtainedEnforcement {
+    pub(crate) fn obtained_enforcement(&self) -> &ObtainedEnforcement {
         &self.obtained
     }
 
     /// The reason why the runtime started nothing, from its last output.
-    pub(crate) fn complaint(&self, outcome: &LaunchOutcome) -> String {
+    pub(crate) fn start_failure_text(&self, outcome: &LaunchOutcome) -> String {
         let log = fs::read_to_string(self.folder.join("log.json")).unwrap_or_default();
         let said = log
             .lines()
@@ -327,14 +340,14 @@ impl ContainerRun {
 
 impl Drop for ContainerRun {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_container();
         drop(self.group.take());
         let _ = fs::remove_dir_all(&self.folder); // silent-ok: the next sweep tries again
     }
 }
 
 /// The socket over which the container's listening socket is received, if there is a gate.
-fn door(spec: &Spec, folder: &Path) -> io::Result<Option<UnixListener>> {
+fn egress_listener(spec: &Spec, folder: &Path) -> io::Result<Option<UnixListener>> {
     if spec.gate.is_none() || spec.plan.network().mode == NetworkMode::Deny || !root_user() {
         return Ok(None);
     }
@@ -347,7 +360,7 @@ pub(super) fn root_user() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-pub(super) fn identity() -> ContainerIdentity {
+pub(super) fn container_identity() -> ContainerIdentity {
     if root_user() {
         ContainerIdentity::Fixed(guest_uid())
     } else {
@@ -359,7 +372,7 @@ pub(super) fn identity() -> ContainerIdentity {
 }
 
 /// The spec of the stage under the launcher's supervisor. It has level `none`, because the container provides the isolation.
-fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec {
+fn stage_spec(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec {
     let (megabytes, threads) = if grouped { BESIDE_GROUP } else { BESIDE_NONE };
     let limits = spec.plan.limits();
     let limits = clawk_plan::plan::Limits {
@@ -379,9 +392,12 @@ fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec
     inner
 }
 
-fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
+fn oci_process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
     let argv = std::iter::once(spec.program.as_str()).chain(spec.args.iter().map(String::as_str));
-    let installed = spec.installed().map(|(_, paths)| paths).unwrap_or_default();
+    let installed = spec
+        .resolve_installation()
+        .map(|(_, paths)| paths)
+        .unwrap_or_default();
     let further = [spec.read_paths.as_slice(), &installed].concat();
     let mut env: Vec<String> = spec
         .env_inside(&further)
@@ -400,20 +416,20 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
 
 /// The refusal that an earlier probe or check has shown, if any.
 pub(crate) fn known_refusal(backend: &super::Backend) -> Option<SandboxRefusal> {
-    match backend.known() {
+    match backend.probed_runtime() {
         Some(found) => found.as_ref().err().cloned(),
-        None => super::engine::absent(&backend.settings),
+        None => super::engine::absent_runtime_refusal(&backend.settings),
     }
 }
 
 /// A folder for a probe, in the folder of runs. It is removed with its content.
-pub(super) fn scratch() -> io::Result<ScratchFolder> {
-    let folder = base().join(fresh_name());
-    private(&folder).map_err(io::Error::other)?;
+pub(super) fn create_scratch_folder() -> io::Result<ScratchFolder> {
+    let folder = runs_folder().join(fresh_name());
+    create_private_folder(&folder).map_err(io::Error::other)?;
     Ok(ScratchFolder(folder))
 }
 
-/// A temporary folder; see [`scratch`].
+/// A temporary folder; see [`create_scratch_folder`].
 #[derive(Debug)]
 pub(super) struct ScratchFolder(PathBuf);
 

@@ -51,14 +51,14 @@ impl SeccompEnforcer {
     /// Writes clawk's filter to `file`, if the stage is to install it before it becomes the runtime.
     pub(super) fn pass_on(self, file: &Path) -> io::Result<bool> {
         match self {
-            Self::Ours => fs::write(file, ours()?).map(|()| true),
+            Self::Ours => fs::write(file, own_filter()?).map(|()| true),
             Self::Runtime => Ok(false),
         }
     }
 }
 
 /// clawk's filter, built once.
-fn ours() -> io::Result<&'static [u8]> {
+fn own_filter() -> io::Result<&'static [u8]> {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(made) = MADE.get() {
         return Ok(made);
@@ -175,17 +175,17 @@ const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 const REFUSE: &str = "SCMP_ACT_ERRNO";
 
 /// Builds `linux.seccomp` of a bundle. Guarded calls wait for the process that listens at `listener`.
-pub(super) fn profile(
+pub(super) fn seccomp_profile(
     holds: SeccompEnforcer,
     judged: ContainerGuardedCalls,
     listener: Option<&Path>,
 ) -> Value {
     let mut profile = match holds {
         SeccompEnforcer::Ours => beside_ours(judged),
-        SeccompEnforcer::Runtime => whole(judged),
+        SeccompEnforcer::Runtime => full_profile(judged),
     };
     if let Some(map) = profile.as_object_mut() {
-        map.insert("architectures".to_owned(), json!([architecture()]));
+        map.insert("architectures".to_owned(), json!([oci_architecture()]));
         map.extend(listener.map(|listener| ("listenerPath".to_owned(), json!(listener))));
     }
     profile
@@ -195,36 +195,54 @@ pub(super) fn profile(
 /// call that clawk's filter refuses stays refused.
 fn beside_ours(judged: ContainerGuardedCalls) -> Value {
     let mut rules = OciSeccompRules::default();
-    rules.always(&OF_RUNTIMES.map(|(_, name)| name), refuse(EPERM));
-    for flag in bits(NAMESPACES) {
-        rules.when("clone", refuse(EPERM), &[has(0, flag)]);
+    rules.add_unconditional(&OF_RUNTIMES.map(|(_, name)| name), refuse_with_errno(EPERM));
+    for flag in mask_bits(NAMESPACES) {
+        rules.add_conditional("clone", refuse_with_errno(EPERM), &[bit_set_condition(0, flag)]);
     }
     for (name, mode) in MAKING {
         for kind in OTHER_KINDS {
-            rules.when(name, refuse(EPERM), &[masked(mode, FILE_KIND, kind)]);
+            rules.add_conditional(
+                name,
+                refuse_with_errno(EPERM),
+                &[masked_condition(mode, FILE_KIND, kind)],
+            );
         }
     }
     // Compared as 64 bits: values that the kernel would truncate are other families, too.
-    let between = (AF_INET + 1..AF_INET6).map(|family| compared(0, "EQ", family));
-    let families = [compared(0, "LT", AF_INET), compared(0, "GT", AF_INET6)]
-        .into_iter()
-        .chain(between);
-    let kinds =
-        |kinds: &[u32]| -> Vec<Value> { kinds.iter().map(|kind| masked(1, SOCKET_KIND, *kind)).collect() };
+    let between = (AF_INET + 1..AF_INET6).map(|family| compare_condition(0, "EQ", family));
+    let families = [
+        compare_condition(0, "LT", AF_INET),
+        compare_condition(0, "GT", AF_INET6),
+    ]
+    .into_iter()
+    .chain(between);
+    let kinds = |kinds: &[u32]| -> Vec<Value> {
+        kinds
+            .iter()
+            .map(|kind| masked_condition(1, SOCKET_KIND, *kind))
+            .collect()
+    };
     for arg in families.chain(kinds(&RARE_SOCKETS)) {
-        rules.when("socket", refuse(EAFNOSUPPORT), &[arg]);
+        rules.add_conditional("socket", refuse_with_errno(EAFNOSUPPORT), &[arg]);
     }
-    let families = [compared(0, "LT", AF_UNIX), compared(0, "GT", AF_UNIX)];
+    let families = [
+        compare_condition(0, "LT", AF_UNIX),
+        compare_condition(0, "GT", AF_UNIX),
+    ];
     for arg in families.into_iter().chain(kinds(&[DATAGRAM, RAW])) {
-        rules.when("socketpair", refuse(EAFNOSUPPORT), &[arg]);
+        rules.add_conditional("socketpair", refuse_with_errno(EAFNOSUPPORT), &[arg]);
     }
     if judged != ContainerGuardedCalls::Nothing {
-        rules.always(&CHANGING, action(NOTIFY));
-        rules.always(&["renameat2", "execve", "execveat"], action(NOTIFY));
-        rules.always(&MODES.map(|(name, _)| name), action(NOTIFY));
+        rules.add_unconditional(&CHANGING, plain_action(NOTIFY));
+        rules.add_unconditional(&["renameat2", "execve", "execveat"], plain_action(NOTIFY));
+        rules.add_unconditional(&MODES.map(|(name, _)| name), plain_action(NOTIFY));
         for (name, mode) in MAKING {
             for kind in HARMLESS_KINDS {
-                rules.when(name, action(NOTIFY), &[masked(mode, FILE_KIND, kind)]);
+                rules.add_conditional(
+                    name,
+                    plain_action(NOTIFY),
+                    &[masked_condition(mode, FILE_KIND, kind)],
+                );
             }
         }
     }
@@ -233,65 +251,81 @@ fn beside_ours(judged: ContainerGuardedCalls) -> Value {
             ContainerGuardedCalls::Nothing => {}
             ContainerGuardedCalls::Changes => {
                 for flag in CHANGING_FLAGS {
-                    rules.when(name, action(NOTIFY), &[has(flags, flag)]);
+                    rules.add_conditional(name, plain_action(NOTIFY), &[bit_set_condition(flags, flag)]);
                 }
             }
-            ContainerGuardedCalls::All => rules.always(&[name], action(NOTIFY)),
+            ContainerGuardedCalls::All => rules.add_unconditional(&[name], plain_action(NOTIFY)),
         }
     }
     json!({"defaultAction": ALLOW, "syscalls": rules.0})
 }
 
 /// The complete list, for a runtime that does not inherit clawk's filter.
-fn whole(judged: ContainerGuardedCalls) -> Value {
+fn full_profile(judged: ContainerGuardedCalls) -> Value {
     let waits = |name: &&str| {
         judged != ContainerGuardedCalls::Nothing && (CHANGING.contains(name) || name.starts_with("execve"))
     };
     let (asked, free): (Vec<&str>, Vec<&str>) = ALLOWED.split_ascii_whitespace().partition(waits);
     let mut rules = OciSeccompRules::default();
-    rules.always(&free, action(ALLOW));
-    rules.always(&UNKNOWN, refuse(ENOSYS));
-    rules.always(&asked, action(NOTIFY));
+    rules.add_unconditional(&free, plain_action(ALLOW));
+    rules.add_unconditional(&UNKNOWN, refuse_with_errno(ENOSYS));
+    rules.add_unconditional(&asked, plain_action(NOTIFY));
     by_arguments(&mut rules);
-    files(&mut rules, judged);
+    add_file_rules(&mut rules, judged);
     json!({"defaultAction": REFUSE, "defaultErrnoRet": EPERM, "syscalls": rules.0})
 }
 
 /// Rules for calls that open, create or change the mode, without set-id bits and devices.
-fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
+fn add_file_rules(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
     let granted = || {
-        action(if judged == ContainerGuardedCalls::Nothing {
+        plain_action(if judged == ContainerGuardedCalls::Nothing {
             ALLOW
         } else {
             NOTIFY
         })
     };
     for (name, mode) in MODES {
-        rules.when(name, granted(), &[without(mode, SET_ID)]);
+        rules.add_conditional(name, granted(), &[bits_clear_condition(mode, SET_ID)]);
     }
-    rules.when("renameat2", granted(), &[without(4, WHITEOUT)]);
+    rules.add_conditional("renameat2", granted(), &[bits_clear_condition(4, WHITEOUT)]);
     for (name, flags) in OPENING {
         match judged {
             ContainerGuardedCalls::Nothing => {
-                rules.when(name, action(ALLOW), &[without(flags, O_CREAT | O_TMPFILE)]);
-                rules.when(name, action(ALLOW), &[without(flags + 1, SET_ID)]);
+                rules.add_conditional(
+                    name,
+                    plain_action(ALLOW),
+                    &[bits_clear_condition(flags, O_CREAT | O_TMPFILE)],
+                );
+                rules.add_conditional(
+                    name,
+                    plain_action(ALLOW),
+                    &[bits_clear_condition(flags + 1, SET_ID)],
+                );
             }
             // No two of these rules match the same call, because it is not specified which one would apply. The guard refuses
             // set-id bits.
             ContainerGuardedCalls::Changes => {
                 let mut before = 0;
                 for flag in CHANGING_FLAGS {
-                    rules.when(name, action(NOTIFY), &[masked(flags, before | flag, flag)]);
+                    rules.add_conditional(
+                        name,
+                        plain_action(NOTIFY),
+                        &[masked_condition(flags, before | flag, flag)],
+                    );
                     before |= flag;
                 }
-                rules.when(name, action(ALLOW), &[without(flags, before)]);
+                rules.add_conditional(name, plain_action(ALLOW), &[bits_clear_condition(flags, before)]);
             }
-            ContainerGuardedCalls::All => rules.always(&[name], action(NOTIFY)),
+            ContainerGuardedCalls::All => rules.add_unconditional(&[name], plain_action(NOTIFY)),
         }
     }
     for (name, mode) in MAKING {
         for kind in HARMLESS_KINDS {
-            rules.when(name, granted(), &[masked(mode, FILE_KIND | SET_ID, kind)]);
+            rules.add_conditional(
+                name,
+                granted(),
+                &[masked_condition(mode, FILE_KIND | SET_ID, kind)],
+            );
         }
     }
 }
@@ -300,21 +334,35 @@ fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
 fn by_arguments(rules: &mut OciSeccompRules) {
     for family in [AF_INET, AF_INET6] {
         for kind in [STREAM, DATAGRAM] {
-            let args = [masked(0, u32::MAX, family), masked(1, SOCKET_KIND, kind)];
-            rules.when("socket", action(ALLOW), &args);
+            let args = [
+                masked_condition(0, u32::MAX, family),
+                masked_condition(1, SOCKET_KIND, kind),
+            ];
+            rules.add_conditional("socket", plain_action(ALLOW), &args);
         }
     }
     for kind in [STREAM, SEQPACKET] {
-        let args = [masked(0, u32::MAX, AF_UNIX), masked(1, SOCKET_KIND, kind)];
-        rules.when("socketpair", action(ALLOW), &args);
+        let args = [
+            masked_condition(0, u32::MAX, AF_UNIX),
+            masked_condition(1, SOCKET_KIND, kind),
+        ];
+        rules.add_conditional("socketpair", plain_action(ALLOW), &args);
     }
-    rules.when("clone", action(ALLOW), &[without(0, NAMESPACES)]);
+    rules.add_conditional(
+        "clone",
+        plain_action(ALLOW),
+        &[bits_clear_condition(0, NAMESPACES)],
+    );
     for persona in [0, u32::MAX] {
-        rules.when("personality", action(ALLOW), &[masked(0, u32::MAX, persona)]);
+        rules.add_conditional(
+            "personality",
+            plain_action(ALLOW),
+            &[masked_condition(0, u32::MAX, persona)],
+        );
     }
     for (name, refused) in [("ioctl", &TERMINAL[..]), ("fcntl", &[SET_LEASE])] {
         for (mask, value) in all_but(refused) {
-            rules.when(name, action(ALLOW), &[masked(1, mask, value)]);
+            rules.add_conditional(name, plain_action(ALLOW), &[masked_condition(1, mask, value)]);
         }
     }
 }
@@ -322,29 +370,29 @@ fn by_arguments(rules: &mut OciSeccompRules) {
 /// Masks and values such that every 32-bit word except `values` matches one of them. The kernel reads only 32 bits of such an
 /// argument, so a comparison must not use more.
 fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
-    fn below(values: &[u32], mask: u32, value: u32, found: &mut Vec<(u32, u32)>) {
+    fn collect_masked_values(values: &[u32], mask: u32, value: u32, found: &mut Vec<(u32, u32)>) {
         let hit = values.iter().any(|one| one & mask == value);
         if !hit {
             found.push((mask, value));
         } else if mask != u32::MAX {
             let longer = mask >> 1 | 1 << 31;
             let bit = longer & !mask;
-            below(values, longer, value, found);
-            below(values, longer, value | bit, found);
+            collect_masked_values(values, longer, value, found);
+            collect_masked_values(values, longer, value | bit, found);
         }
     }
     let mut found = Vec::new();
-    below(values, 0, 0, &mut found);
+    collect_masked_values(values, 0, 0, &mut found);
     found
 }
 
-fn bits(mask: u32) -> impl Iterator<Item = u32> {
+fn mask_bits(mask: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS)
         .map(|bit| 1 << bit)
         .filter(move |bit| mask & bit != 0)
 }
 
-fn architecture() -> &'static str {
+fn oci_architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") {
         "SCMP_ARCH_AARCH64"
     } else {
@@ -358,14 +406,14 @@ struct OciSeccompRules(Vec<Value>);
 
 impl OciSeccompRules {
     /// Adds a rule that ignores the arguments.
-    fn always(&mut self, names: &[&str], answer: OciSeccompAction) {
+    fn add_unconditional(&mut self, names: &[&str], answer: OciSeccompAction) {
         if !names.is_empty() {
             self.add(json!({"names": names}), answer);
         }
     }
 
     /// Adds a rule that applies if all of `args` match.
-    fn when(&mut self, name: &str, answer: OciSeccompAction, args: &[Value]) {
+    fn add_conditional(&mut self, name: &str, answer: OciSeccompAction, args: &[Value]) {
         self.add(json!({"names": [name], "args": args}), answer);
     }
 
@@ -381,30 +429,30 @@ impl OciSeccompRules {
 /// An action, and the error number of a refusal.
 type OciSeccompAction = (&'static str, Option<u32>);
 
-fn action(action: &'static str) -> OciSeccompAction {
+fn plain_action(action: &'static str) -> OciSeccompAction {
     (action, None)
 }
 
-fn refuse(errno: u32) -> OciSeccompAction {
+fn refuse_with_errno(errno: u32) -> OciSeccompAction {
     (REFUSE, Some(errno))
 }
 
-fn masked(index: u32, mask: u32, value: u32) -> Value {
+fn masked_condition(index: u32, mask: u32, value: u32) -> Value {
     json!({"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"})
 }
 
-fn compared(index: u32, how: &str, value: u32) -> Value {
+fn compare_condition(index: u32, how: &str, value: u32) -> Value {
     json!({"index": index, "value": value, "op": format!("SCMP_CMP_{how}")})
 }
 
 /// A condition: this bit is set.
-fn has(index: u32, bit: u32) -> Value {
-    masked(index, bit, bit)
+fn bit_set_condition(index: u32, bit: u32) -> Value {
+    masked_condition(index, bit, bit)
 }
 
 /// A condition: none of the mask's bits is set.
-fn without(index: u32, mask: u32) -> Value {
-    masked(index, mask, 0)
+fn bits_clear_condition(index: u32, mask: u32) -> Value {
+    masked_condition(index, mask, 0)
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     if folder.as_os_str() == HOLD {
-        return hold();
+        return hold_namespace();
     }
     ExitCode::from(run(folder, None))
 }
@@ -93,7 +93,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
             Some(network) => nix::sched::setns(network, CloneFlags::CLONE_NEWNET)?,
             None => {
                 nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
-                up()?;
+                bring_loopback_up()?;
             }
         }
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -101,11 +101,11 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
         if order.hierarchies {
             root::hide_other_hierarchies()?;
         }
-        root::make(folder, &order)?;
-        for owner in owners(&order.places) {
-            let users = users(owner, order.guest)?;
+        root::create_root(folder, &order)?;
+        for owner in mount_owners(&order.places) {
+            let users = create_user_namespace(owner, order.guest)?;
             for place in order.places.iter().filter(|place| place.owner == owner) {
-                lend(place, &users)?;
+                mount_idmapped(place, &users)?;
             }
         }
         if order.door {
@@ -113,21 +113,23 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
         }
     }
     if let Some(watch) = &order.watch {
-        guard::start(folder, watch)?;
+        guard::start_guard(folder, watch)?;
     }
     if order.filtered {
         // Without the capability, a process needs no_new_privs to install a filter.
         if !rustix::process::geteuid().is_root() {
             rustix::thread::set_no_new_privs(true)?;
         }
-        filter::install(&fs::read(folder.join(FILTER))?)?;
+        filter::install_filter_bytes(&fs::read(folder.join(FILTER))?)?;
     }
     #[expect(
         clippy::disallowed_methods,
         reason = "clawk-sandbox is the only process spawner"
     )]
     let mut runtime = Command::new(&order.runtime);
-    runtime.arg("--root").arg(root::inside(folder).join("state"));
+    runtime
+        .arg("--root")
+        .arg(root::memory_folder(folder).join("state"));
     runtime.env_clear().env("PATH", clawk_plan::plan::MINIMAL_PATH);
     runtime
         .arg("--log")
@@ -143,7 +145,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
     Err(runtime.exec())
 }
 
-fn owners(places: &[IdmappedMount]) -> Vec<u32> {
+fn mount_owners(places: &[IdmappedMount]) -> Vec<u32> {
     let mut owners: Vec<u32> = places.iter().map(|place| place.owner).collect();
     owners.sort_unstable();
     owners.dedup();
@@ -152,7 +154,7 @@ fn owners(places: &[IdmappedMount]) -> Vec<u32> {
 
 /// Mounts a host path with the id map of `users`: files of its owner appear as the guest's, and files that the guest creates belong
 /// to its owner. Set-id bits and devices do not work below it.
-fn lend(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
+fn mount_idmapped(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
     match place.source.is_dir() {
         true => fs::create_dir_all(&place.at)?,
         false => {
@@ -172,7 +174,7 @@ fn lend(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
             place.source.display()
         ))
     })?;
-    root::put(&tree, &place.at)
+    root::attach_tree(&tree, &place.at)
 }
 
 #[expect(unsafe_code, reason = "no safe wrapper knows mount_setattr")]
@@ -206,7 +208,7 @@ pub(super) fn set_attributes(tree: &OwnedFd, set: u64, users: Option<&OwnedFd>) 
 }
 
 /// A user namespace that maps `owner` to `guest`. A process that does nothing else provides it.
-fn users(owner: u32, guest: u32) -> io::Result<OwnedFd> {
+fn create_user_namespace(owner: u32, guest: u32) -> io::Result<OwnedFd> {
     #[expect(
         clippy::disallowed_methods,
         reason = "clawk-sandbox is the only process spawner"
@@ -233,8 +235,8 @@ fn users(owner: u32, guest: u32) -> io::Result<OwnedFd> {
     made.map(OwnedFd::from)
 }
 
-/// The process that [`users`] starts.
-fn hold() -> ExitCode {
+/// The process that [`create_user_namespace`] starts.
+fn hold_namespace() -> ExitCode {
     if nix::sched::unshare(CloneFlags::CLONE_NEWUSER).is_err() {
         return ExitCode::FAILURE; // silent-ok: the waiting side reads no byte
     }
@@ -246,7 +248,7 @@ fn hold() -> ExitCode {
 
 /// Activates `lo`: a proxy listens there, and programs expect it.
 #[expect(unsafe_code, reason = "no safe wrapper sets an interface's flags")]
-fn up() -> io::Result<()> {
+fn bring_loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::DGRAM,
@@ -274,14 +276,14 @@ fn open_door(path: &Path) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let stream = UnixStream::connect(path)?;
     let part = [io::IoSlice::new(b"d")];
-    passing::send(&stream, &part, &[listener.as_fd()], SendFlags::empty())?;
+    passing::send_with_fds(&stream, &part, &[listener.as_fd()], SendFlags::empty())?;
     let mut served = [0_u8; 1];
     (&mut &stream).read_exact(&mut served)
 }
 
 /// Receives the listening socket in the launcher.
-pub(super) fn receive(stream: &UnixStream) -> io::Result<TcpListener> {
-    let (_, fds) = passing::receive(stream, &mut [0], RecvFlags::empty())?;
+pub(super) fn receive_listener(stream: &UnixStream) -> io::Result<TcpListener> {
+    let (_, fds) = passing::receive_with_fds(stream, &mut [0], RecvFlags::empty())?;
     let fd = fds.into_iter().next();
     fd.map(TcpListener::from)
         .ok_or_else(|| io::Error::other("no socket came"))

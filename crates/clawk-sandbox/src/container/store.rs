@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::archive;
-use super::image::private;
+use super::image::create_private_folder;
 use crate::launch::{LaunchOutcome, Launcher, Spec};
 use clawk_plan::level::Level;
 use clawk_plan::plan::MINIMAL_PATH;
@@ -34,7 +34,7 @@ pub(super) struct EngineImage<'a> {
 }
 
 /// The image's layout below `cache`. It is exported unless it is there already.
-pub(super) async fn layout(
+pub(super) async fn ensure_layout(
     launcher: &Launcher,
     stored: &EngineImage<'_>,
     cache: &Path,
@@ -52,18 +52,24 @@ pub(super) async fn layout(
     if home.is_dir() {
         return Ok(home);
     }
-    private(cache).map_err(|error| error.to_string())?;
+    create_private_folder(cache).map_err(|error| error.to_string())?;
     // Exported beside its final place and then renamed.
     let work = ExportFolder(cache.join(format!(".{}", crate::container::fresh_name())));
-    private(&work.0).map_err(|error| error.to_string())?;
+    create_private_folder(&work.0).map_err(|error| error.to_string())?;
     let archive = work.0.join("image.tar");
-    let outcome = ask(launcher, stored, &save(stored.engine, &archive, &id), SAVE_MS).await?;
-    if !outcome.success() {
-        return Err(complaint(stored, &outcome));
+    let outcome = run_engine(
+        launcher,
+        stored,
+        &save_command(stored.engine, &archive, &id),
+        SAVE_MS,
+    )
+    .await?;
+    if !outcome.is_success() {
+        return Err(engine_failure_text(stored, &outcome));
     }
     let unpacked = work.0.join("layout");
     let (max, into, named) = (stored.max_bytes, unpacked.clone(), id.clone());
-    tokio::task::spawn_blocking(move || archive::open(&archive, &into, &named, max))
+    tokio::task::spawn_blocking(move || archive::extract_layout(&archive, &into, &named, max))
         .await
         .map_err(|error| error.to_string())?
         .map_err(|error| format!("what `{}` gave: {error}", stored.engine))?;
@@ -78,20 +84,20 @@ pub(super) async fn layout(
 /// between.
 async fn id(launcher: &Launcher, stored: &EngineImage<'_>) -> Result<String, String> {
     let words = ["image", "inspect", "--format", "{{.Id}}", stored.image];
-    let outcome = ask(launcher, stored, &words.map(str::to_owned), ASK_MS).await?;
+    let outcome = run_engine(launcher, stored, &words.map(str::to_owned), ASK_MS).await?;
     let text = String::from_utf8_lossy(&outcome.stdout);
     let id = text.trim();
     let id = id.strip_prefix("sha256:").unwrap_or(id);
     let whole = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    if outcome.success() && whole {
+    if outcome.is_success() && whole {
         Ok(id.to_owned())
     } else {
-        Err(complaint(stored, &outcome))
+        Err(engine_failure_text(stored, &outcome))
     }
 }
 
 /// The command line that exports the image as one archive.
-pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
+pub(super) fn save_command(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     let podman = Path::new(engine)
         .file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with("podman"));
@@ -104,7 +110,7 @@ pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     words.chain([archive, id.to_owned()]).collect()
 }
 
-fn complaint(stored: &EngineImage<'_>, outcome: &LaunchOutcome) -> String {
+fn engine_failure_text(stored: &EngineImage<'_>, outcome: &LaunchOutcome) -> String {
     let said = String::from_utf8_lossy(&outcome.stderr);
     let said: String = said.trim().chars().take(300).collect();
     match &outcome.limit {
@@ -114,7 +120,7 @@ fn complaint(stored: &EngineImage<'_>, outcome: &LaunchOutcome) -> String {
 }
 
 /// Runs the engine, which is a program of the operator: without isolation, but with limits on time and output.
-async fn ask(
+async fn run_engine(
     launcher: &Launcher,
     stored: &EngineImage<'_>,
     words: &[String],
@@ -128,18 +134,18 @@ async fn ask(
         max_open_files: 65_536,
         ..Limits::default()
     };
-    let plan = Plan::undeclared(&PlanDefaults::default())
+    let plan = Plan::for_undeclared(&PlanDefaults::default())
         .at_level(Level::None)
         .with_limits(limits);
     let mut spec = Spec::new(stored.engine, Arc::new(plan));
     spec.args = words.to_vec();
-    spec.env = environment();
+    spec.env = engine_environment();
     let running = Box::pin(launcher.launch(&spec));
     running.await.map_err(|error| error.to_string())
 }
 
 /// The environment by which an engine finds this user's store. Nothing else of the agent's environment is passed.
-fn environment() -> Vec<(String, String)> {
+fn engine_environment() -> Vec<(String, String)> {
     let user = nix::unistd::geteuid();
     let mut env = vec![("PATH".to_owned(), MINIMAL_PATH.to_owned())];
     if let Ok(Some(about)) = nix::unistd::User::from_uid(user) {
@@ -166,7 +172,7 @@ mod tests {
 
     #[test]
     fn each_engine_is_asked_in_its_own_words() {
-        let words = |engine: &str| save(engine, Path::new("/c/image.tar"), "abc").join(" ");
+        let words = |engine: &str| save_command(engine, Path::new("/c/image.tar"), "abc").join(" ");
         assert_eq!(words("docker"), "image save --output /c/image.tar abc");
         assert_eq!(
             words("/usr/bin/podman"),

@@ -21,7 +21,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
         judged: ContainerGuardedCalls::Nothing,
         listener: None,
     };
-    let json = bundle.json();
+    let json = bundle.to_json();
     assert_eq!(json["root"]["readonly"], true);
     assert_eq!(json["process"]["noNewPrivileges"], true);
     for set in ["bounding", "effective", "permitted", "inheritable", "ambient"] {
@@ -45,7 +45,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
 
 #[test]
 fn the_list_of_calls_forbids_by_default() {
-    let profile = seccomp::profile(SeccompEnforcer::Runtime, ContainerGuardedCalls::Nothing, None);
+    let profile = seccomp::seccomp_profile(SeccompEnforcer::Runtime, ContainerGuardedCalls::Nothing, None);
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let always: Vec<&str> = profile["syscalls"]
         .as_array()
@@ -85,7 +85,7 @@ fn a_list_that_comes_after_ours_names_nothing_that_libraries_pass_over() {
         ContainerGuardedCalls::Changes,
         ContainerGuardedCalls::All,
     ] {
-        let profile = seccomp::profile(SeccompEnforcer::Ours, judged, None);
+        let profile = seccomp::seccomp_profile(SeccompEnforcer::Ours, judged, None);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ALLOW");
         let refused: Vec<&serde_json::Value> = profile["syscalls"]
             .as_array()

@@ -6,19 +6,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::bundle::{ContainerBind, ContainerIdentity};
+use super::container_refusal;
 use super::engine::guest_uid;
 use super::guard::{ContainerGuardRules, ContainerGuardedCalls, denied_inside};
 use super::image::ImageRootfs;
-use super::mask::{VisibleMount, covers, masks, with_holders};
-use super::refusal;
+use super::mask::{VisibleMount, find_covers, find_masks, with_holders};
 use super::root;
-use super::run::{identity, root_user};
+use super::run::{container_identity, root_user};
 use super::stage::IdmappedMount;
 use crate::launch::{InMemoryFile, LaunchError, Spec};
 use clawk_plan::level::SandboxRefusal;
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Filesystem, FsMode};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// What the container sees in addition to its root.
 #[derive(Debug, Default)]
@@ -40,14 +40,18 @@ pub(super) struct ContainerView {
 
 impl ContainerView {
     /// The view of this run's container. Files that must be made for it are put into `folder`.
-    pub(super) fn of(spec: &Spec, image: Option<&ImageRootfs>, folder: &Path) -> Result<Self, LaunchError> {
+    pub(super) fn from_spec(
+        spec: &Spec,
+        image: Option<&ImageRootfs>,
+        folder: &Path,
+    ) -> Result<Self, LaunchError> {
         let fs = spec.plan.filesystem();
         let mounts = match fs.mode {
             FsMode::Deny => &[][..],
             FsMode::ReadOnly | FsMode::Scoped => &fs.mounts,
             FsMode::Full => {
                 let missing = "a container shows its image and the mounts, never the host's whole view";
-                return Err(refusal(
+                return Err(container_refusal(
                     "filesystem.mode: full",
                     missing,
                     "use `scoped` with `mount_paths`, or level `process`",
@@ -55,13 +59,13 @@ impl ContainerView {
                 .into());
             }
         };
-        let base = spec.anchor();
+        let base = spec.path_base();
         let mut view = Self {
-            owned: clawk_plan::place::writable(fs, &base),
+            owned: clawk_plan::place::writable_places(fs, &base),
             ..Self::default()
         };
         if image.is_none() {
-            view.system();
+            view.add_system_mounts();
         }
         let read = spec.read_paths.iter().map(|path| (path, false));
         let given = mounts
@@ -69,66 +73,66 @@ impl ContainerView {
             .map(|mount| (&mount.path, mount.writable && fs.mode == FsMode::Scoped));
         let absolute = read
             .chain(given)
-            .map(|(path, writable)| (lexical(&base, path), writable));
+            .map(|(path, writable)| (lexical_path(&base, path), writable));
         for (path, writable) in with_holders(absolute.collect()) {
-            view.add(&path, writable, folder)
-                .map_err(|reason| spec.setup(&reason))?;
+            view.add_mount(&path, writable, folder)
+                .map_err(|reason| spec.setup_error(&reason))?;
         }
         for file in &spec.files {
-            view.place(file, folder)
-                .map_err(|error| spec.setup(&error.to_string()))?;
+            view.place_file(file, folder)
+                .map_err(|error| spec.setup_error(&error.to_string()))?;
         }
-        view.cover(spec, folder)?;
+        view.cover_denied_paths(spec, folder)?;
         Ok(view)
     }
 
     /// Masks denied paths, and makes the agent's own files read-only.
-    fn cover(&mut self, spec: &Spec, folder: &Path) -> Result<(), LaunchError> {
+    fn cover_denied_paths(&mut self, spec: &Spec, folder: &Path) -> Result<(), LaunchError> {
         let fs = spec.plan.filesystem();
-        let found = masks(&fs.denied, &spec.anchor(), &self.shown)
-            .map_err(|missing| refusal("mask", missing, "name fewer paths, or mount less"))?;
+        let found = find_masks(&fs.denied, &spec.path_base(), &self.shown)
+            .map_err(|missing| container_refusal("mask", missing, "name fewer paths, or mount less"))?;
         (self.masks, self.aliases) = (found.paths, found.inodes);
-        self.kept = RuntimeFileGuard::of(&fs.own);
-        let covered = covers(&self.kept, &self.shown, &self.masks).map_err(|missing| {
+        self.kept = RuntimeFileGuard::from_paths(&fs.own);
+        let covered = find_covers(&self.kept, &self.shown, &self.masks).map_err(|missing| {
             let hint = "name the file itself, not a link to it; or mount a folder below the agent's own";
-            refusal("own-files", missing, hint)
+            container_refusal("own-files", missing, hint)
         })?;
         for part in self.shown.iter().filter(|part| !part.system) {
             self.kept.also_at(&part.source, &part.target);
         }
-        let mut above = self.above(&self.masks);
-        above.extend(self.above(&covered));
+        let mut above = self.folders_above_covers(&self.masks);
+        above.extend(self.folders_above_covers(&covered));
         above.sort_by_key(|folder| (folder.components().count(), folder.clone()));
         above.dedup();
         let covered = covered.into_iter().map(|path| (path, false));
         for (path, writable) in above.into_iter().map(|path| (path, true)).chain(covered) {
-            self.add(&path, writable, folder)
-                .map_err(|reason| spec.setup(&reason))?;
+            self.add_mount(&path, writable, folder)
+                .map_err(|reason| spec.setup_error(&reason))?;
         }
         Ok(())
     }
 
     /// Whether a writable mount shows the agent's own files.
-    pub(super) fn keeps(&self) -> bool {
+    pub(super) fn has_own_files(&self) -> bool {
         !self.kept.is_empty()
     }
 
     /// Which calls the guard must answer, if the runtime supports a guard; `guards` has the reason if not. Covers alone do not
     /// protect the agent's own files: a cover disappears if the owner's editor replaces the file.
-    pub(super) fn judged(
+    pub(super) fn guarded_calls(
         &self,
         spec: &Spec,
         guards: &Result<(), String>,
     ) -> Result<ContainerGuardedCalls, SandboxRefusal> {
         if let Err(missing) = guards {
-            return match self.keeps() {
-                true => Err(unguarded(missing)),
+            return match self.has_own_files() {
+                true => Err(missing_guard_refusal(missing)),
                 false => Ok(ContainerGuardedCalls::Nothing), // silent-ok: recorded as missing
             };
         }
         let shows = self.shown.iter().any(|part| !part.system);
         let denied = shows && !spec.plan.filesystem().denied.is_empty();
-        Ok(match (denied, self.keeps()) {
+        Ok(match (denied, self.has_own_files()) {
             (true, _) => ContainerGuardedCalls::All,
             (false, true) => ContainerGuardedCalls::Changes,
             (false, false) => ContainerGuardedCalls::Nothing,
@@ -136,23 +140,23 @@ impl ContainerView {
     }
 
     /// The guard's rules.
-    pub(super) fn watch(
+    pub(super) fn guard_rules(
         &self,
         spec: &Spec,
         groups: Vec<PathBuf>,
     ) -> Result<ContainerGuardRules, LaunchError> {
         let fs = spec.plan.filesystem();
-        let denied = denied_inside(&fs.denied, &spec.anchor(), &self.shown);
-        let (user, mapped) = match identity() {
+        let denied = denied_inside(&fs.denied, &spec.path_base(), &self.shown);
+        let (user, mapped) = match container_identity() {
             ContainerIdentity::Fixed(user) => (user, false),
             ContainerIdentity::Mapped(..) => (0, true),
         };
         Ok(ContainerGuardRules {
             filesystem: Filesystem {
-                denied: denied.map_err(|reason| spec.setup(&reason))?,
+                denied: denied.map_err(|reason| spec.setup_error(&reason))?,
                 ..fs.clone()
             },
-            base: spec.anchor(),
+            base: spec.path_base(),
             aliases: self.aliases.iter().copied().collect(),
             kept: self.kept.clone(),
             groups,
@@ -162,7 +166,7 @@ impl ContainerView {
     }
 
     /// Adds the host's programs and libraries.
-    fn system(&mut self) {
+    fn add_system_mounts(&mut self) {
         self.bind_as_is(Path::new("/usr"));
         for name in MERGED {
             let path = Path::new("/").join(name);
@@ -195,8 +199,8 @@ impl ContainerView {
         });
     }
 
-    fn add(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
-        let source = clawk_plan::place::resolve(path, &self.owned)
+    fn add_mount(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
+        let source = clawk_plan::place::resolve_path(path, &self.owned)
             .map_err(|error| format!("the mount `{}`: {error}", path.display()))?;
         let reserved = ["/", "/proc", "/dev", "/sys"];
         if reserved.iter().any(|place| path == Path::new(place)) {
@@ -208,7 +212,9 @@ impl ContainerView {
             system: false,
         });
         let source = if root_user() {
-            let at = root::inside(folder).join("m").join(self.places.len().to_string());
+            let at = root::memory_folder(folder)
+                .join("m")
+                .join(self.places.len().to_string());
             let owner =
                 std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
             self.places.push(IdmappedMount {
@@ -230,7 +236,7 @@ impl ContainerView {
 
     /// The folders between a writable mount and a covered path below it. As separate mounts they can't be moved. Otherwise the next
     /// call would find the masked file under another name.
-    fn above(&self, covered: &[PathBuf]) -> Vec<PathBuf> {
+    fn folders_above_covers(&self, covered: &[PathBuf]) -> Vec<PathBuf> {
         let mut above = Vec::new();
         for mask in covered {
             let roots = self.binds.iter().filter(|bind| mask.starts_with(&bind.target));
@@ -249,7 +255,7 @@ impl ContainerView {
     }
 
     /// Adds a file in memory for this run alone.
-    fn place(&mut self, file: &InMemoryFile, folder: &Path) -> io::Result<()> {
+    fn place_file(&mut self, file: &InMemoryFile, folder: &Path) -> io::Result<()> {
         let plain =
             !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
         if !plain {
@@ -270,7 +276,7 @@ impl ContainerView {
     }
 
     /// The start folder: the working directory if it is visible, otherwise `/tmp`.
-    pub(super) fn cwd(&self, spec: &Spec) -> PathBuf {
+    pub(super) fn working_directory(&self, spec: &Spec) -> PathBuf {
         let wanted = spec.workdir.as_deref().unwrap_or(Path::new("/"));
         let seen = self
             .shown
@@ -284,12 +290,12 @@ impl ContainerView {
     }
 }
 
-fn unguarded(missing: &str) -> SandboxRefusal {
+fn missing_guard_refusal(missing: &str) -> SandboxRefusal {
     let missing = format!(
         "the writable mount shows the agent's own files, and nothing keeps them when they are edited meanwhile: {missing}"
     );
     let hint = "use `runc` 1.1 or later, mount a folder below the agent's own, mount it `ro`, or use level `process`";
-    refusal("own-files", missing, hint)
+    container_refusal("own-files", missing, hint)
 }
 
 /// Links to `/usr` on merged systems, folders on others.
@@ -316,7 +322,7 @@ pub(super) fn system_root(root: &Path) -> io::Result<()> {
             std::os::unix::fs::symlink(target, root.join(name))?;
         }
     }
-    let (uid, gid) = match identity() {
+    let (uid, gid) = match container_identity() {
         ContainerIdentity::Fixed(uid) => (uid, uid),
         ContainerIdentity::Mapped(..) => (0, 0),
     };

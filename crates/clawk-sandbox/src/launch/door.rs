@@ -55,7 +55,7 @@ impl EgressGate {
         self
     }
 
-    pub(crate) fn serve(&self, door: SandboxListener) -> std::io::Result<EgressServerHandle> {
+    pub(crate) fn serve_listener(&self, door: SandboxListener) -> std::io::Result<EgressServerHandle> {
         (self.doors)(door)
     }
 

@@ -43,7 +43,7 @@ const MANAGERS: [&str; 9] = [
 
 /// The host paths that the program needs in addition to the system view. `search` is its future `PATH`. A tool may have written
 /// what is in `writable`: links and first lines there may lead only to an installed interpreter, and to nothing else of the host.
-pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<PathBuf> {
+pub(super) fn installation_paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = vec![program.to_path_buf()];
     let inside = |path: &Path| {
@@ -66,7 +66,7 @@ pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<P
                 found.push(path);
             }
         };
-        add(prefix(&path));
+        add(installation_prefix(&path));
         let Ok(real) = std::fs::canonicalize(&path) else {
             continue;
         };
@@ -76,21 +76,23 @@ pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<P
         if real != path {
             // Also the targets of links on the path: `venv/bin/python` → `…/bin/python3` → the real one.
             if let Ok(target) = std::fs::read_link(&path) {
-                let target =
-                    clawk_plan::preflight::path::lexical(path.parent().unwrap_or(Path::new("/")), &target);
+                let target = clawk_plan::preflight::path::lexical_path(
+                    path.parent().unwrap_or(Path::new("/")),
+                    &target,
+                );
                 if target != real {
                     next.push(target);
                 }
             }
-            add(prefix(&real));
+            add(installation_prefix(&real));
         }
-        next.extend(interpreter(&real, search));
+        next.extend(script_interpreter(&real, search));
     }
     found
 }
 
 /// The folder or file that is shown for a program.
-fn prefix(program: &Path) -> PathBuf {
+fn installation_prefix(program: &Path) -> PathBuf {
     let whole: Vec<Component<'_>> = program.components().collect();
     let library = whole
         .iter()
@@ -125,14 +127,14 @@ fn is_interpreter(path: &Path) -> bool {
         .and_then(|mut file| file.read_exact(&mut start))
         .is_ok()
         && start == *b"\x7fELF";
-    let beside = prefix(&real);
+    let beside = installation_prefix(&real);
     known
         && (program && (beside == real || beside.join("lib").is_dir() || is_system(&real))
-            || managed(&beside))
+            || is_version_manager(&beside))
 }
 
 /// Whether this is a version manager's folder in a home.
-fn managed(folder: &Path) -> bool {
+fn is_version_manager(folder: &Path) -> bool {
     let name = folder.file_name();
     in_home(folder) && name.is_some_and(|name| MANAGERS.iter().any(|manager| name == *manager))
 }
@@ -145,22 +147,22 @@ fn in_home(path: &Path) -> bool {
 
 /// Whether this is a hidden folder of a home, which may contain settings and keys beside programs. Virtual environments and version
 /// managers are excluded.
-fn settings(folder: &Path) -> bool {
+fn is_settings_folder(folder: &Path) -> bool {
     let hidden = folder
         .file_name()
         .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    hidden && in_home(folder) && !managed(folder) && !folder.join("pyvenv.cfg").exists()
+    hidden && in_home(folder) && !is_version_manager(folder) && !folder.join("pyvenv.cfg").exists()
 }
 
 fn too_much(folder: &Path) -> bool {
     let home = folder.parent() == Some(Path::new("/home"));
-    home || settings(folder)
+    home || is_settings_folder(folder)
         || NEVER.iter().any(|never| folder == Path::new(never))
         || folder.join(".ssh").exists()
 }
 
 /// The interpreter in the first line of a script; for `env`, the program that it will find.
-fn interpreter(program: &Path, search: &str) -> Option<PathBuf> {
+fn script_interpreter(program: &Path, search: &str) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(program)
         .ok()?
@@ -173,7 +175,7 @@ fn interpreter(program: &Path, search: &str) -> Option<PathBuf> {
     let first = PathBuf::from(words.next()?);
     if first.file_name().is_some_and(|name| name == "env") {
         let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
-        return super::find(name, search).map(PathBuf::from);
+        return super::find_program(name, search).map(PathBuf::from);
     }
     first.is_absolute().then_some(first)
 }
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_no_more_than_an_installation() {
-        let shown = |text: &str| prefix(Path::new(text)).display().to_string();
+        let shown = |text: &str| installation_prefix(Path::new(text)).display().to_string();
         assert_eq!(shown("/x/venv/bin/python"), "/x/venv");
         assert_eq!(shown("/x/p/node_modules/.bin/server"), "/x/p/node_modules");
         assert_eq!(shown("/home/me/bin/tool"), "/home/me/bin/tool");
@@ -219,7 +221,7 @@ mod tests {
         let good = script("work/good", &python);
         symlink(&keeper, root.join("work/link")).unwrap();
         let seen = |program: &Path, writable: &[PathBuf]| {
-            paths(program, "/usr/bin", writable)
+            installation_paths(program, "/usr/bin", writable)
                 .iter()
                 .any(|path| path.starts_with(root.join("vault")))
         };
@@ -228,6 +230,6 @@ mod tests {
             assert!(!seen(program, &writable), "{}", program.display());
             assert!(seen(program, &[]), "{}", program.display());
         }
-        assert!(paths(&good, "/usr/bin", &writable).contains(&root.join("py")));
+        assert!(installation_paths(&good, "/usr/bin", &writable).contains(&root.join("py")));
     }
 }

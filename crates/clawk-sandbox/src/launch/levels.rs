@@ -83,7 +83,7 @@ impl Launcher {
     ///
     /// # Errors
     /// The reason why the level can't be served here, and how to fix it.
-    pub async fn probe(&self, level: Level) -> Result<ObtainedEnforcement, SandboxRefusal> {
+    pub async fn probe_level(&self, level: Level) -> Result<ObtainedEnforcement, SandboxRefusal> {
         match level {
             Level::None => Ok(ObtainedEnforcement {
                 level,
@@ -91,8 +91,8 @@ impl Launcher {
             }),
             Level::Process => self.probe_process().await,
             Level::Container => {
-                let found = self.levels.container.found(self).await?;
-                self.levels.container.rootfs(self).await?;
+                let found = self.levels.container.usable_runtime(self).await?;
+                self.levels.container.image_rootfs(self).await?;
                 Ok(ObtainedEnforcement {
                     level,
                     mechanisms: found.mechanisms.clone(),
@@ -122,7 +122,7 @@ impl Launcher {
 
     #[cfg(feature = "vm")]
     async fn vm_ready(&self) -> Result<ObtainedEnforcement, SandboxRefusal> {
-        let found = self.levels.vm.found(self).await?;
+        let found = self.levels.vm.usable_runtime(self).await?;
         Ok(ObtainedEnforcement {
             level: Level::Vm,
             mechanisms: found.mechanisms.clone(),
@@ -137,19 +137,19 @@ impl Launcher {
     }
 
     #[cfg(feature = "vm")]
-    async fn vm(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
-        vm::launch(self, &self.levels.vm, spec).await
+    async fn vm_launch(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
+        vm::launch_machine(self, &self.levels.vm, spec).await
     }
 
     #[cfg(not(feature = "vm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn vm(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
+    async fn vm_launch(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
         Err(left_out(Level::Vm).into())
     }
 
     #[cfg(feature = "vm")]
     async fn vm_serve(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
-        vm::serve(self, &self.levels.vm, spec).await
+        vm::start_service(self, &self.levels.vm, spec).await
     }
 
     #[cfg(not(feature = "vm"))]
@@ -170,13 +170,13 @@ impl Launcher {
     }
 
     #[cfg(feature = "wasm")]
-    async fn wasm(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
-        crate::wasm::launch(&self.levels.wasm, spec).await
+    async fn wasm_launch(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
+        crate::wasm::launch_guest(&self.levels.wasm, spec).await
     }
 
     #[cfg(not(feature = "wasm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn wasm(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
+    async fn wasm_launch(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
         Err(left_out(Level::Wasm).into())
     }
 
@@ -184,10 +184,10 @@ impl Launcher {
     ///
     /// # Errors
     /// The level can't be served here.
-    pub fn known(&self, level: Level) -> Result<(), SandboxRefusal> {
+    pub fn level_availability(&self, level: Level) -> Result<(), SandboxRefusal> {
         match level {
             Level::None => Ok(()),
-            Level::Process => match clawk_plan::probed::found() {
+            Level::Process => match clawk_plan::probed::probe_result() {
                 Some(Err(refusal)) => Err(refusal.clone()),
                 Some(Ok(_)) | None => Ok(()),
             },
@@ -200,12 +200,17 @@ impl Launcher {
     }
 
     /// Runs a spec of a level above `process`; `None` for the other levels.
-    pub(super) async fn above(&self, spec: &Spec) -> Option<Result<LaunchOutcome, LaunchError>> {
+    pub(super) async fn launch_above_process(
+        &self,
+        spec: &Spec,
+    ) -> Option<Result<LaunchOutcome, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
-            Level::Container => Some(Box::pin(container::launch(self, &self.levels.container, spec)).await),
-            Level::Wasm => Some(Box::pin(self.wasm(spec)).await),
-            Level::Vm => Some(Box::pin(self.vm(spec)).await),
+            Level::Container => {
+                Some(Box::pin(container::launch_container(self, &self.levels.container, spec)).await)
+            }
+            Level::Wasm => Some(Box::pin(self.wasm_launch(spec)).await),
+            Level::Vm => Some(Box::pin(self.vm_launch(spec)).await),
         }
     }
 
@@ -213,7 +218,9 @@ impl Launcher {
     pub(super) async fn above_serve(&self, spec: &Spec) -> Option<Result<SandboxedService, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
-            Level::Container => Some(Box::pin(container::serve(self, &self.levels.container, spec)).await),
+            Level::Container => {
+                Some(Box::pin(container::start_service(self, &self.levels.container, spec)).await)
+            }
             Level::Wasm => Some(Err(SandboxRefusal::Unavailable {
                 level: Level::Wasm,
                 mechanism: "wasmtime".to_owned(),

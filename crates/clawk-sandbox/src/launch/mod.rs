@@ -1,4 +1,4 @@
-//! Starts programs: one run to its end ([`Launcher::launch`]), or a service that keeps running ([`Launcher::serve`]).
+//! Starts programs: one run to its end ([`Launcher::launch`]), or a service that keeps running ([`Launcher::start_service`]).
 
 pub mod door;
 mod install;
@@ -33,7 +33,7 @@ pub use pool::WarmPoolLimits;
 use crate::child::cell::order::{SandboxEnclosure, is_system};
 use clawk_plan::level::{Level, ObtainedEnforcement, SandboxRefusal};
 use clawk_plan::plan::{Limits, MINIMAL_PATH, NetworkMode, Plan, ShellMode};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// The path of this program, for a [`Launcher`] or a [`Spec`]. It is the `/proc` link and not the file name, because an upgrade may
 /// replace the file while clawk runs.
@@ -70,8 +70,8 @@ impl Launcher {
     }
 
     /// Starts the fork server, so that the first sandbox need not wait for it. If this fails, the first sandbox reports the error.
-    pub fn begin(&self) {
-        self.nursery.begin();
+    pub fn start_fork_server(&self) {
+        self.nursery.start_process();
     }
 
     /// Ends the fork server if it has forked nothing yet, because no sandbox is expected. If one is needed later, it starts again.
@@ -103,14 +103,14 @@ impl Launcher {
 
     /// The number of sandboxes that wait now.
     #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_count(&self) -> usize {
         self.pool.as_ref().map_or(0, |pool| pool.len())
     }
 
     /// The number of calls that a waiting sandbox has served so far.
     #[must_use]
     pub fn served_warm(&self) -> u64 {
-        self.pool.as_ref().map_or(0, |pool| pool.served())
+        self.pool.as_ref().map_or(0, |pool| pool.served_count())
     }
 }
 
@@ -199,15 +199,15 @@ impl Spec {
     }
 
     /// The folder for the plan's relative paths. If the agent's own folder is known, a call can't choose another one.
-    pub(crate) fn anchor(&self) -> PathBuf {
+    pub(crate) fn path_base(&self) -> PathBuf {
         let base = self.base.as_ref().or(self.workdir.as_ref());
         base.cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
 
     /// Returns the spec with `denied_paths` resolved again, because links may have been made since the plan was resolved. `None`:
     /// nothing changes.
-    fn resolved(&self) -> Option<Self> {
-        let plan = Arc::new(self.plan.resolved_anew(&self.anchor())?);
+    fn with_resolved_denials(&self) -> Option<Self> {
+        let plan = Arc::new(self.plan.resolved_anew(&self.path_base())?);
         Some(Self { plan, ..self.clone() })
     }
 
@@ -223,20 +223,22 @@ impl Spec {
         self.max_output_bytes.map_or(ceiling, |bytes| bytes.min(ceiling))
     }
 
-    fn order(&self, timeout_ms: Option<u64>) -> Result<wire::SandboxOrder, LaunchError> {
+    fn sandbox_order(&self, timeout_ms: Option<u64>) -> Result<wire::SandboxOrder, LaunchError> {
         let limits = self.plan.limits();
         let workdir = match &self.workdir {
             None => None,
             Some(path) => Some(
                 path.to_str()
                     .map(str::to_owned)
-                    .ok_or_else(|| self.setup("the folder's name is not UTF-8"))?,
+                    .ok_or_else(|| self.setup_error("the folder's name is not UTF-8"))?,
             ),
         };
-        let program = self.resolve()?;
+        let program = self.resolve_program()?;
         let enclosure = match self.plan.level() {
             Level::None => None,
-            Level::Process | Level::Wasm | Level::Container | Level::Vm => Some(self.enclosure(&program)),
+            Level::Process | Level::Wasm | Level::Container | Level::Vm => {
+                Some(self.sandbox_enclosure(&program))
+            }
         };
         let mut env = self.env_inside(enclosure.as_ref().map_or(&[], |enclosure| &enclosure.read_paths));
         if enclosure.as_ref().is_some_and(|enclosure| enclosure.door) {
@@ -274,7 +276,7 @@ impl Spec {
     /// The program's environment. Its search path contains only folders that it can see. `further` are paths that it sees in
     /// addition to the plan's mounts.
     pub(crate) fn env_inside(&self, further: &[PathBuf]) -> Vec<(String, String)> {
-        let base = self.anchor();
+        let base = self.path_base();
         let one = |(name, value): &(String, String)| match name.as_str() {
             "PATH" => (name.clone(), self.plan.search_path(value, further, &base)),
             _ => (name.clone(), value.clone()),
@@ -283,15 +285,15 @@ impl Spec {
     }
 
     /// The isolation of level `process`.
-    fn enclosure(&self, program: &str) -> SandboxEnclosure {
+    fn sandbox_enclosure(&self, program: &str) -> SandboxEnclosure {
         let own = self.program == OWN_PROGRAM;
         let mut read_paths = self.read_paths.clone();
         if !own {
-            read_paths.extend(self.installation(program));
+            read_paths.extend(self.installation_paths(program));
         }
-        let base = self.anchor();
+        let base = self.path_base();
         // Drop paths that the system view shows anyway, so that both configurations can use the same sandbox.
-        read_paths.retain(|path| !is_system(&lexical(&base, path)));
+        read_paths.retain(|path| !is_system(&lexical_path(&base, path)));
         SandboxEnclosure {
             filesystem: self.plan.filesystem().clone(),
             base,
@@ -310,18 +312,18 @@ impl Spec {
     }
 
     /// The program's file, and the host paths of its installation.
-    pub(crate) fn installed(&self) -> Result<(String, Vec<PathBuf>), LaunchError> {
-        let program = self.resolve()?;
+    pub(crate) fn resolve_installation(&self) -> Result<(String, Vec<PathBuf>), LaunchError> {
+        let program = self.resolve_program()?;
         let paths = match self.program == OWN_PROGRAM {
             true => Vec::new(),
-            false => self.installation(&program),
+            false => self.installation_paths(&program),
         };
         Ok((program, paths))
     }
 
-    fn installation(&self, program: &str) -> Vec<PathBuf> {
-        let writable = clawk_plan::place::writable(self.plan.filesystem(), &self.anchor());
-        install::paths(std::path::Path::new(program), self.search(), &writable)
+    fn installation_paths(&self, program: &str) -> Vec<PathBuf> {
+        let writable = clawk_plan::place::writable_places(self.plan.filesystem(), &self.path_base());
+        install::installation_paths(std::path::Path::new(program), self.search_path(), &writable)
     }
 
     /// The gate for the sandbox's listening socket, if the plan allows any host.
@@ -333,7 +335,7 @@ impl Spec {
         }
     }
 
-    fn search(&self) -> &str {
+    fn search_path(&self) -> &str {
         self.env
             .iter()
             .find(|(name, _)| name == "PATH")
@@ -341,13 +343,13 @@ impl Spec {
     }
 
     /// The program's file. A relative path with a slash is relative to the working directory.
-    fn resolve(&self) -> Result<String, LaunchError> {
+    fn resolve_program(&self) -> Result<String, LaunchError> {
         let mut texts = self
             .args
             .iter()
             .chain(self.env.iter().flat_map(|(name, value)| [name, value]));
         if self.program.is_empty() || self.program.contains('\0') || texts.any(|text| text.contains('\0')) {
-            return Err(self.setup("program, arguments and environment must hold no null byte"));
+            return Err(self.setup_error("program, arguments and environment must hold no null byte"));
         }
         if self.program.contains('/') {
             let path = match &self.workdir {
@@ -357,11 +359,11 @@ impl Spec {
             return path
                 .to_str()
                 .map(str::to_owned)
-                .ok_or_else(|| self.setup("the program's name is not UTF-8"));
+                .ok_or_else(|| self.setup_error("the program's name is not UTF-8"));
         }
-        let path = self.search();
-        find(&self.program, path).ok_or_else(|| {
-            self.setup(&format!(
+        let path = self.search_path();
+        find_program(&self.program, path).ok_or_else(|| {
+            self.setup_error(&format!(
                 "no such program in `{path}`; install it or give its full path"
             ))
         })
@@ -369,13 +371,13 @@ impl Spec {
 
     /// Converts the sandbox's report of a failed start: a mechanism that this host lacks (R32), or a failure of this run only.
     fn not_started(&self, reason: &str) -> LaunchError {
-        match probe::wall(reason) {
+        match probe::wall_refusal(reason) {
             Some(refusal) if self.plan.level() == Level::Process => LaunchError::Refused(refusal),
-            Some(_) | None => self.setup(reason),
+            Some(_) | None => self.setup_error(reason),
         }
     }
 
-    pub(crate) fn setup(&self, reason: &str) -> LaunchError {
+    pub(crate) fn setup_error(&self, reason: &str) -> LaunchError {
         let program = self.program.chars().take(200).collect();
         LaunchError::Refused(SandboxRefusal::Setup {
             program,
@@ -385,7 +387,7 @@ impl Spec {
 }
 
 /// Finds a program in a search path.
-fn find(program: &str, path: &str) -> Option<String> {
+fn find_program(program: &str, path: &str) -> Option<String> {
     path.split(':')
         .filter(|folder| folder.starts_with('/'))
         .map(|folder| format!("{folder}/{program}"))
@@ -433,7 +435,7 @@ pub enum LimitHit {
 }
 
 impl LimitHit {
-    fn of(hit: wire::ReportedLimit, limits: &Limits, timeout_ms: u64) -> Self {
+    fn from_report(hit: wire::ReportedLimit, limits: &Limits, timeout_ms: u64) -> Self {
         match hit {
             wire::ReportedLimit::Time => Self::Time(timeout_ms),
             wire::ReportedLimit::Memory => Self::Memory(limits.memory_mb),
@@ -490,7 +492,7 @@ pub struct LaunchOutcome {
 impl LaunchOutcome {
     /// Whether the run ended by itself with exit code 0 and exceeded no limit.
     #[must_use]
-    pub fn success(&self) -> bool {
+    pub fn is_success(&self) -> bool {
         self.exit_code == Some(0) && self.limit.is_none()
     }
 }

@@ -52,7 +52,7 @@ impl Drop for Process {
 }
 
 /// clawk's own control groups.
-pub(super) fn groups() -> String {
+pub(super) fn own_cgroups() -> String {
     std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
@@ -73,11 +73,11 @@ impl ForkServerClient {
     }
 
     /// Starts the fork server before it is needed.
-    pub(super) fn begin(&self) {
+    pub(super) fn start_process(&self) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.is_none() {
             let folder = std::env::current_dir().ok(); // silent-ok: a folder that is gone is none
-            *now = self.start(groups(), folder).ok(); // silent-ok: whoever needs it tries again, and tells
+            *now = self.spawn_process(own_cgroups(), folder).ok(); // silent-ok: whoever needs it tries again, and tells
         }
     }
 
@@ -91,10 +91,10 @@ impl ForkServerClient {
     ///
     /// # Errors
     /// The fork server can't be started.
-    pub(super) fn bear(&self, theirs: &UnixStream) -> io::Result<()> {
+    pub(super) fn fork_supervisor(&self, theirs: &UnixStream) -> io::Result<()> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        let birth = ForkRequest::of(self.blank_idle_ms.load(Ordering::Relaxed));
-        let (groups, folder) = (groups(), std::env::current_dir().ok()); // silent-ok: a folder that is gone is none
+        let birth = ForkRequest::with_idle_ms(self.blank_idle_ms.load(Ordering::Relaxed));
+        let (groups, folder) = (own_cgroups(), std::env::current_dir().ok()); // silent-ok: a folder that is gone is none
         let same = |one: &&mut Process| one.groups == groups && one.folder == folder;
         if let Some(one) = now.as_mut().filter(|one| same(one))
             && send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()]).is_ok()
@@ -104,7 +104,7 @@ impl ForkServerClient {
         }
         // There is none yet, it has another start folder, or it was killed, perhaps for memory.
         *now = None;
-        let one = now.insert(self.start(groups, folder)?);
+        let one = now.insert(self.spawn_process(groups, folder)?);
         one.used = true;
         send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()])
     }
@@ -113,7 +113,7 @@ impl ForkServerClient {
         clippy::disallowed_methods,
         reason = "clawk-sandbox is the only process spawner"
     )]
-    fn start(&self, groups: String, folder: Option<PathBuf>) -> io::Result<Process> {
+    fn spawn_process(&self, groups: String, folder: Option<PathBuf>) -> io::Result<Process> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -143,7 +143,7 @@ pub(super) struct SupervisorHandle {
 }
 
 impl SupervisorHandle {
-    pub(super) fn of(id: SupervisorId) -> io::Result<Self> {
+    pub(super) fn from_id(id: SupervisorId) -> io::Result<Self> {
         let pid = Pid::from_raw(id.pid).ok_or_else(|| io::Error::other("no process id"))?;
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self { handle, id })
@@ -210,7 +210,7 @@ mod tests {
             pid: i32::try_from(leader.id()).unwrap(),
             ..SupervisorId::default()
         };
-        let supervisor = SupervisorHandle::of(id).unwrap();
+        let supervisor = SupervisorHandle::from_id(id).unwrap();
         supervisor.give_up();
         leader.wait().unwrap();
         // Killed processes need a moment to end.
@@ -241,17 +241,17 @@ mod tests {
     fn what_was_started_ahead_is_used_and_ended_only_where_no_box_was_wanted() {
         let words = ["-c", "exec sleep 60"].map(OsString::from).to_vec();
         let nursery = ForkServerClient::new(PathBuf::from("/bin/sh"), words);
-        nursery.begin();
+        nursery.start_process();
         let first = number(&nursery).unwrap();
-        nursery.begin();
+        nursery.start_process();
         assert_eq!(number(&nursery), Some(first), "one is enough");
         nursery.end_unused();
         assert_eq!(number(&nursery), None);
         assert!(!lives(first));
-        nursery.begin();
+        nursery.start_process();
         let second = number(&nursery);
         let (_ours, theirs) = UnixStream::pair().unwrap();
-        nursery.bear(&theirs).unwrap();
+        nursery.fork_supervisor(&theirs).unwrap();
         assert_eq!(number(&nursery), second, "the order goes to it");
         nursery.end_unused();
         assert_eq!(number(&nursery), second, "boxes are forked from it");

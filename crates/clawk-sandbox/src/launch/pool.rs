@@ -75,16 +75,16 @@ pub(super) struct PooledSandbox {
 
 impl PooledSandbox {
     /// Whether it is alive and has sent nothing. Before its call it sends only its end.
-    fn quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         matches!(ready, Ok(0))
     }
 
     /// Whether the host would still give an identical sandbox.
-    fn fresh(&self) -> bool {
+    fn is_fresh(&self) -> bool {
         let enclosure = self.order.enclosure.as_ref();
-        self.quiet() && enclosure.is_some_and(|enclosure| world::still(&self.seen, enclosure))
+        self.is_quiet() && enclosure.is_some_and(|enclosure| world::is_host_unchanged(&self.seen, enclosure))
     }
 }
 
@@ -115,7 +115,7 @@ struct PooledSandboxes {
 
 impl PooledSandboxes {
     /// Records another call of this configuration. `missed`: it found no sandbox, and this was not due to a change of the host.
-    fn want(&mut self, key: &[u8], missed: bool, limits: WarmPoolLimits) {
+    fn record_demand(&mut self, key: &[u8], missed: bool, limits: WarmPoolLimits) {
         let known = self.wanted.iter().position(|(other, _)| other == key);
         let known = known.and_then(|at| self.wanted.remove(at));
         let (key, number) = known.unwrap_or_else(|| (key.to_vec(), 0));
@@ -135,7 +135,7 @@ impl PooledSandboxes {
 }
 
 impl PoolState {
-    fn boxes(&self) -> MutexGuard<'_, PooledSandboxes> {
+    fn lock_sandboxes(&self) -> MutexGuard<'_, PooledSandboxes> {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,20 +145,20 @@ impl PoolState {
     }
 
     /// Whether fewer sandboxes of this configuration wait than should.
-    fn lacks(&self, key: &[u8]) -> bool {
-        let boxes = self.boxes();
+    fn needs_more(&self, key: &[u8]) -> bool {
+        let boxes = self.lock_sandboxes();
         let wanted = boxes.wanted.iter().find(|(other, _)| other == key);
         let wanted = wanted.map_or(1, |(_, number)| *number);
         boxes.all.iter().filter(|one| one.key == key).count() < wanted.min(self.limits.boxes_total)
     }
 
     /// Discards sandboxes that have waited too long or have ended. Returns when the next one expires.
-    fn expire(&self, now: Instant) -> Option<Instant> {
+    fn remove_expired(&self, now: Instant) -> Option<Instant> {
         let idle = Duration::from_millis(self.limits.idle_ms);
-        let mut boxes = self.boxes();
+        let mut boxes = self.lock_sandboxes();
         let mut kept = VecDeque::new();
         for one in std::mem::take(&mut boxes.all) {
-            match one.quiet() {
+            match one.is_quiet() {
                 true if one.made + idle > now => kept.push_back(one),
                 true => boxes.want_less(&one.key), // Dropped, it ends by itself.
                 false => boxes.dead.push(one),
@@ -169,14 +169,14 @@ impl PoolState {
     }
 
     /// Removes the remains of sandboxes that ended while they waited.
-    fn bury(&self) {
-        let dead = std::mem::take(&mut self.boxes().dead);
+    fn remove_leftovers(&self) {
+        let dead = std::mem::take(&mut self.lock_sandboxes().dead);
         dead.iter().for_each(|one| one.supervisor.give_up());
     }
 
     /// Adds a sandbox. Returns false if the pool is closed.
-    fn put(&self, made: PooledSandbox) -> bool {
-        let mut boxes = self.boxes();
+    fn add_sandbox(&self, made: PooledSandbox) -> bool {
+        let mut boxes = self.lock_sandboxes();
         if boxes.closed {
             return false;
         }
@@ -225,12 +225,12 @@ impl Pool {
         }
     }
 
-    fn making(&self) -> Option<&MakerThread> {
+    fn maker_thread(&self) -> Option<&MakerThread> {
         let start = || {
             let (wishes, wanted) = sync_channel(WISHES);
             let maker = SandboxMaker::new(Arc::clone(&self.shelf), Arc::clone(&self.nursery));
             let thread = std::thread::Builder::new().name("clawk-boxes".to_owned());
-            let thread = thread.spawn(move || maker.serve(&wanted)).ok()?; // silent-ok: see the field
+            let thread = thread.spawn(move || maker.serve_requests(&wanted)).ok()?; // silent-ok: see the field
             Some(MakerThread { wishes, thread })
         };
         self.making.get_or_init(start).as_ref()
@@ -238,38 +238,38 @@ impl Pool {
 
     /// The number of sandboxes that wait now.
     pub(super) fn len(&self) -> usize {
-        self.shelf.boxes().all.len()
+        self.shelf.lock_sandboxes().all.len()
     }
 
     /// Counts a served call.
-    pub(super) fn count(&self) {
+    pub(super) fn record_served(&self) {
         self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn served(&self) -> u64 {
+    pub(super) fn served_count(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
 
     /// Takes a waiting sandbox for this order, if one is still identical to what the host would give; and requests the next one.
-    pub(super) fn take(&self, order: SandboxOrder) -> Option<PooledSandbox> {
+    pub(super) fn take_sandbox(&self, order: SandboxOrder) -> Option<PooledSandbox> {
         let key = serde_json::to_vec(&order).ok()?; // silent-ok: then no box waits for it
         let epoch = self.shelf.epoch();
         let mut changed = false;
         let taken = loop {
-            let mut boxes = self.shelf.boxes();
+            let mut boxes = self.shelf.lock_sandboxes();
             let at = boxes.all.iter().position(|one| one.key == key);
             let one = at.and_then(|at| boxes.all.remove(at));
-            boxes.want(&key, one.is_none() && !changed, self.shelf.limits);
+            boxes.record_demand(&key, one.is_none() && !changed, self.shelf.limits);
             let Some(one) = one else {
                 break None;
             };
             drop(boxes);
-            if one.epoch == epoch && one.fresh() {
+            if one.epoch == epoch && one.is_fresh() {
                 break Some(one);
             }
             changed = true;
-            if !one.quiet() {
-                self.shelf.boxes().dead.push(one);
+            if !one.is_quiet() {
+                self.shelf.lock_sandboxes().dead.push(one);
             }
         };
         let wish = PrewarmRequest {
@@ -277,7 +277,7 @@ impl Pool {
             order: Arc::new(order),
             due: Instant::now() + Duration::from_millis(SETTLE_MS),
         };
-        if let Some(making) = self.making() {
+        if let Some(making) = self.maker_thread() {
             let _ = making.wishes.try_send(wish); // silent-ok: enough is to be made already
         }
         taken
@@ -286,7 +286,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut boxes = self.shelf.boxes();
+        let mut boxes = self.shelf.lock_sandboxes();
         boxes.closed = true;
         boxes.all.clear();
         drop(boxes);

@@ -11,36 +11,38 @@ use clawk_plan::probed::{self, ProbeResult};
 const PROBE_MS: u64 = 10_000;
 
 impl Launcher {
-    /// Starts a sandbox, checks its isolation from inside, and stores the result for [`Plan::available`].
+    /// Starts a sandbox, checks its isolation from inside, and stores the result for [`Plan::check_available`].
     ///
     /// # Errors
     /// The missing mechanism, and how to fix it.
     pub(super) async fn probe_process(&self) -> ProbeResult {
-        if let Some(found) = probed::found() {
+        if let Some(found) = probed::probe_result() {
             return found.clone();
         }
-        probed::remember(self.look().await).clone()
+        probed::remember_result(self.probe_uncached().await).clone()
     }
 
     /// Probes again without storing the result: for `clawk doctor`.
     ///
     /// # Errors
     /// The missing mechanism, and how to fix it.
-    pub async fn look(&self) -> ProbeResult {
-        let plan = Plan::undeclared(&PlanDefaults::default());
+    pub async fn probe_uncached(&self) -> ProbeResult {
+        let plan = Plan::for_undeclared(&PlanDefaults::default());
         let mut spec = Spec::new(super::OWN_PROGRAM, Arc::new(plan));
         spec.timeout_ms = Some(PROBE_MS);
         match self.launch_as(&spec, true).await {
-            Ok(outcome) if outcome.success() => Ok(outcome.obtained),
-            Ok(outcome) => Err(unavailable(&ended(&outcome))),
-            Err(LaunchError::Refused(SandboxRefusal::Setup { reason, .. })) => Err(unavailable(&reason)),
+            Ok(outcome) if outcome.is_success() => Ok(outcome.obtained),
+            Ok(outcome) => Err(unavailable_refusal(&describe_end(&outcome))),
+            Err(LaunchError::Refused(SandboxRefusal::Setup { reason, .. })) => {
+                Err(unavailable_refusal(&reason))
+            }
             Err(LaunchError::Refused(refusal)) => Err(refusal),
-            Err(error) => Err(unavailable(&error.to_string())),
+            Err(error) => Err(unavailable_refusal(&error.to_string())),
         }
     }
 }
 
-fn ended(outcome: &LaunchOutcome) -> String {
+fn describe_end(outcome: &LaunchOutcome) -> String {
     match &outcome.limit {
         Some(limit) => format!("probe: it was {limit}"),
         None => format!(
@@ -70,13 +72,13 @@ const WALLS: [&str; 15] = [
 ];
 
 /// Converts a report to a refusal if it names a missing mechanism; `None` if the reason is another one.
-pub(super) fn wall(reason: &str) -> Option<SandboxRefusal> {
+pub(super) fn wall_refusal(reason: &str) -> Option<SandboxRefusal> {
     let (name, _) = reason.split_once(": ")?;
-    WALLS.contains(&name).then(|| unavailable(reason))
+    WALLS.contains(&name).then(|| unavailable_refusal(reason))
 }
 
 /// How to fix it, as far as known. The most common reason is a container engine's own filter.
-fn cure(mechanism: &str) -> &'static str {
+fn mechanism_hint(mechanism: &str) -> &'static str {
     match mechanism {
         "landlock" => {
             "Linux 5.19 or later with `landlock` in the boot parameter `lsm=`; inside a container, a seccomp profile that lets its calls through"
@@ -94,7 +96,7 @@ fn cure(mechanism: &str) -> &'static str {
 }
 
 /// A report such as `landlock: this kernel has none` names its mechanism.
-fn unavailable(reason: &str) -> SandboxRefusal {
+fn unavailable_refusal(reason: &str) -> SandboxRefusal {
     let (mechanism, missing) = match reason.split_once(": ") {
         // A place of the view that can't be made.
         Some((name, _)) if name.starts_with('/') => ("mounts", reason),
@@ -103,7 +105,7 @@ fn unavailable(reason: &str) -> SandboxRefusal {
     };
     let (missing, hint) = match missing.split_once("; ") {
         Some((missing, hint)) => (missing, hint),
-        None => (missing, cure(mechanism)),
+        None => (missing, mechanism_hint(mechanism)),
     };
     SandboxRefusal::Unavailable {
         level: Level::Process,

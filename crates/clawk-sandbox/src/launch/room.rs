@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{LaunchOutcome, Launcher, LimitHit, SandboxedService, Spec};
 use clawk_plan::level::{Level, ObtainedEnforcement};
 use clawk_plan::plan::FsMode;
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// How much must stay free on every disk to which a run may write. 0: no check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Launcher {
     }
 
     /// The disk quota of a run; `None`: the run can't write to the host's disks.
-    pub(super) fn room(&self, spec: &Spec) -> Option<DiskQuota> {
+    pub(super) fn disk_quota(&self, spec: &Spec) -> Option<DiskQuota> {
         let min_free = self.min_free;
         let base = spec.base.as_ref().or(spec.workdir.as_ref());
         let base = base.map_or_else(|| PathBuf::from("/"), PathBuf::clone);
@@ -59,7 +59,7 @@ impl Launcher {
             places.push(base.clone());
         }
         let writable = files.shown_mounts().into_iter().filter(|(_, writable)| *writable);
-        places.extend(writable.map(|(path, _)| lexical(&base, &path)));
+        places.extend(writable.map(|(path, _)| lexical_path(&base, &path)));
         let looks = min_free.disk_mb > 0 || min_free.files > 0;
         (looks && !places.is_empty()).then_some(DiskQuota { places, min_free })
     }
@@ -70,27 +70,29 @@ impl DiskQuota {
     /// its own thread.
     pub(super) async fn used_up(self) -> LimitHit {
         let min_free = self.min_free;
-        let mut looked = tokio::task::spawn_blocking(move || self.floors()).await;
+        let mut looked = tokio::task::spawn_blocking(move || self.disk_floors()).await;
         while let Ok(floors) = looked
             && !floors.is_empty()
         {
-            if let Some(hit) = floors.iter().find_map(|floor| floor.reached(min_free)) {
+            if let Some(hit) = floors.iter().find_map(|floor| floor.limit_hit(min_free)) {
                 return hit;
             }
             tokio::time::sleep(LOOK).await;
-            looked =
-                tokio::task::spawn_blocking(move || floors.into_iter().map(DiskFloor::again).collect()).await;
+            looked = tokio::task::spawn_blocking(move || {
+                floors.into_iter().map(DiskFloor::measure_again).collect()
+            })
+            .await;
         }
         std::future::pending().await // nothing to look at, or the agent ends
     }
 
-    fn floors(self) -> Vec<DiskFloor> {
+    fn disk_floors(self) -> Vec<DiskFloor> {
         let MinFree { disk_mb, files } = self.min_free;
         // If less is free from the start, the run may still use half of it.
         let least = |free: u64, least: u64| if free > least { least } else { free / 2 };
         let places = self.places.into_iter();
         let found = places.filter_map(|place| {
-            let free = free(&place)?;
+            let free = free_disk_space(&place)?;
             let least = FreeDiskSpace {
                 bytes: least(free.bytes, disk_mb.saturating_mul(1 << 20)),
                 files: least(free.files, files),
@@ -117,21 +119,21 @@ struct FreeDiskSpace {
 }
 
 impl DiskFloor {
-    fn reached(&self, min_free: MinFree) -> Option<LimitHit> {
+    fn limit_hit(&self, min_free: MinFree) -> Option<LimitHit> {
         if self.free.bytes < self.least.bytes {
             return Some(LimitHit::Disk(min_free.disk_mb));
         }
         (self.free.files < self.least.files).then_some(LimitHit::Files(min_free.files))
     }
 
-    fn again(self) -> Self {
-        let free = free(&self.place).unwrap_or(self.free);
+    fn measure_again(self) -> Self {
+        let free = free_disk_space(&self.place).unwrap_or(self.free);
         Self { free, ..self }
     }
 }
 
 /// The free space at this path; `None`: the path does not exist, or the file system does not report it.
-fn free(place: &std::path::Path) -> Option<FreeDiskSpace> {
+fn free_disk_space(place: &std::path::Path) -> Option<FreeDiskSpace> {
     let found = rustix::fs::statvfs(place).ok()?; // silent-ok: what isn't there is not written to; the mount itself tells
     Some(FreeDiskSpace {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
@@ -141,7 +143,11 @@ fn free(place: &std::path::Path) -> Option<FreeDiskSpace> {
 
 /// The outcome of a run that was ended for its quota. Its processes end when the future that ran it is dropped. `obtained` has the
 /// mechanisms of every run of its level, because the run's own report is lost.
-pub(super) fn ended(obtained: ObtainedEnforcement, hit: LimitHit, duration: Duration) -> LaunchOutcome {
+pub(super) fn quota_exceeded_outcome(
+    obtained: ObtainedEnforcement,
+    hit: LimitHit,
+    duration: Duration,
+) -> LaunchOutcome {
     LaunchOutcome {
         exit_code: None,
         signal: Some(9),
@@ -157,7 +163,7 @@ pub(super) fn ended(obtained: ObtainedEnforcement, hit: LimitHit, duration: Dura
 
 impl SandboxedService {
     /// Ends the service when a disk to which it may write has too little free space.
-    pub(super) fn within(self, room: Option<DiskQuota>) -> Self {
+    pub(super) fn with_quota(self, room: Option<DiskQuota>) -> Self {
         let Some(room) = room else { return self };
         let (stop, mut end, cut) = (self.stop.downgrade(), self.end.clone(), self.cut.clone());
         let watching = async move {

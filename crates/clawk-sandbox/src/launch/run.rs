@@ -14,8 +14,8 @@ use tokio::net::unix::pipe;
 use super::door::{EgressGate, EgressServerHandle, SandboxListener};
 use super::nursery::SupervisorHandle;
 use super::pool::without_call;
-use super::streams::{CapturedOutput, OutputBudget, ToolOutputStream, keep};
-use super::warm::{hand_over, named_by_tool, outputs};
+use super::streams::{CapturedOutput, OutputBudget, ToolOutputStream, capture_output};
+use super::warm::{create_output_pipes, hand_over, named_by_tool};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, SandboxOrder, SupervisorReport};
 use super::{LaunchError, LaunchInput, LaunchOutcome, Launcher, LimitHit, Spec, room};
 use crate::passing;
@@ -36,17 +36,17 @@ impl Launcher {
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
     pub async fn launch(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
-        let resolved = spec.resolved();
+        let resolved = spec.with_resolved_denials();
         let spec = resolved.as_ref().unwrap_or(spec);
-        spec.plan.available()?;
+        spec.plan.check_available()?;
         let started = Instant::now();
         let work = async {
-            match self.above(spec).await {
+            match self.launch_above_process(spec).await {
                 Some(result) => result,
                 None => self.launch_as(spec, false).await,
             }
         };
-        let Some(room) = self.room(spec) else {
+        let Some(room) = self.disk_quota(spec) else {
             return work.await;
         };
         tokio::select! {
@@ -54,9 +54,9 @@ impl Launcher {
             result = work => result,
             hit = room.used_up() => {
                 // The program did run. A failing probe at this moment must not be reported as a refusal.
-                match self.probe(spec.plan.level()).await {
-                    Ok(obtained) => Ok(room::ended(obtained, hit, started.elapsed())),
-                    Err(refusal) => Err(lost(spec, &format!("{hit}; what held it is not known: {refusal}"))),
+                match self.probe_level(spec.plan.level()).await {
+                    Ok(obtained) => Ok(room::quota_exceeded_outcome(obtained, hit, started.elapsed())),
+                    Err(refusal) => Err(lost_error(spec, &format!("{hit}; what held it is not known: {refusal}"))),
                 }
             }
         }
@@ -65,20 +65,20 @@ impl Launcher {
     pub(super) async fn launch_as(&self, spec: &Spec, probe: bool) -> Result<LaunchOutcome, LaunchError> {
         let started = Instant::now();
         let timeout_ms = spec.effective_timeout_ms();
-        let mut order = spec.order(Some(timeout_ms))?;
+        let mut order = spec.sandbox_order(Some(timeout_ms))?;
         if let Some(enclosure) = &mut order.enclosure {
             enclosure.probe = probe;
         }
         if let Some((pool, same)) = self.pool.as_ref().zip(without_call(&order))
-            && let Some(waiting) = pool.take(same)
+            && let Some(waiting) = pool.take_sandbox(same)
             && let Some(call) = &order.call
             && let Some(ended) = hand_over(spec, waiting, call, started).await
         {
-            pool.count();
+            pool.record_served();
             return ended;
         }
-        let (input, feed) = input(spec)?;
-        let mut parts = self.start(spec, &order, &input)?;
+        let (input, feed) = open_input(spec)?;
+        let mut parts = self.start_supervisor(spec, &order, &input)?;
         drop(input);
         let [out, err] = parts.output;
         let supervisor = Arc::clone(&parts.control.supervisor);
@@ -94,25 +94,25 @@ impl Launcher {
         };
         let output = (Some(out), Some(err));
         let (reports, kept) = run.until_end(spec, output, feed, timeout_ms).await?;
-        outcome(spec, reports, timeout_ms).map(|outcome| kept.with(outcome, started))
+        outcome_from_reports(spec, reports, timeout_ms).map(|outcome| kept.into_outcome(outcome, started))
     }
 
     /// Gets a supervisor from the fork server and sends it the order.
-    pub(super) fn start(
+    pub(super) fn start_supervisor(
         &self,
         spec: &Spec,
         order: &SandboxOrder,
         input: &OwnedFd,
     ) -> Result<SupervisorParts, LaunchError> {
-        let failed = |error: std::io::Error| spec.setup(&format!("the supervisor: {error}"));
+        let failed = |error: std::io::Error| spec.setup_error(&format!("the supervisor: {error}"));
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
-        self.nursery.bear(&theirs).map_err(failed)?;
+        self.nursery.fork_supervisor(&theirs).map_err(failed)?;
         // End of file must mean that the supervisor is gone.
         drop(theirs);
-        let (output, [out, err]) = outputs().map_err(failed)?;
-        let text = serde_json::to_vec(order).map_err(|error| spec.setup(&error.to_string()))?;
+        let (output, [out, err]) = create_output_pipes().map_err(failed)?;
+        let text = serde_json::to_vec(order).map_err(|error| spec.setup_error(&error.to_string()))?;
         let length = u32::try_from(text.len())
-            .map_err(|_large| spec.setup("arguments and environment are too long"))?;
+            .map_err(|_large| spec.setup_error("arguments and environment are too long"))?;
         let door = match (&order.enclosure, spec.way_out()) {
             (Some(enclosure), Some(gate)) if enclosure.door => {
                 let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
@@ -160,9 +160,9 @@ impl Launcher {
 /// The tool's standard input, and the data to be written to it.
 pub(super) type InputFeed<'a> = (OwnedFd, Option<(pipe::Sender, &'a [u8])>);
 
-pub(super) fn input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
+pub(super) fn open_input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
     match &spec.stdin {
-        LaunchInput::Null => Ok((null(spec)?, None)),
+        LaunchInput::Null => Ok((open_null(spec)?, None)),
         LaunchInput::Bytes(bytes) => {
             let (reader, writer) = pipe_pair(spec)?;
             Ok((reader, Some((writer, bytes))))
@@ -170,7 +170,7 @@ pub(super) fn input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
         LaunchInput::Given(given) => {
             let copy = given.0.try_clone();
             Ok((
-                copy.map_err(|error| spec.setup(&format!("its input: {error}")))?,
+                copy.map_err(|error| spec.setup_error(&format!("its input: {error}")))?,
                 None,
             ))
         }
@@ -193,7 +193,7 @@ pub(super) struct KeptOutput {
 }
 
 impl KeptOutput {
-    pub(super) fn with(self, outcome: LaunchOutcome, started: Instant) -> LaunchOutcome {
+    pub(super) fn into_outcome(self, outcome: LaunchOutcome, started: Instant) -> LaunchOutcome {
         let truncated = self.stdout.truncated || self.stderr.truncated;
         let limit = outcome.limit;
         LaunchOutcome {
@@ -232,7 +232,7 @@ impl RunFollower<'_> {
             }
         };
         let reports = async {
-            let reports = control.reports().await;
+            let reports = control.read_reports().await;
             if !matches!(
                 reports.0.last(),
                 Some(SupervisorReport::Ended { .. } | SupervisorReport::Refused { .. })
@@ -245,8 +245,8 @@ impl RunFollower<'_> {
         let whole = async {
             tokio::join!(
                 reports,
-                keep(out, &budget, (ToolOutputStream::Out, spec.tee.as_ref())),
-                keep(err, &budget, (ToolOutputStream::Err, spec.tee.as_ref())),
+                capture_output(out, &budget, (ToolOutputStream::Out, spec.tee.as_ref())),
+                capture_output(err, &budget, (ToolOutputStream::Err, spec.tee.as_ref())),
                 until_gone(feeding, gone),
             )
         };
@@ -254,7 +254,7 @@ impl RunFollower<'_> {
         let (reports, stdout, stderr, ()) =
             tokio::time::timeout(patience, whole).await.map_err(|_elapsed| {
                 give_up();
-                lost(spec, "it does not answer")
+                lost_error(spec, "it does not answer")
             })?;
         let kept = KeptOutput {
             stdout,
@@ -298,9 +298,9 @@ struct ListenerHandoff {
 }
 
 impl ListenerHandoff {
-    fn open(self) -> std::io::Result<EgressServerHandle> {
-        let listener = receive(&self.socket)?;
-        self.gate.serve(SandboxListener {
+    fn serve_listener(self) -> std::io::Result<EgressServerHandle> {
+        let listener = receive_descriptor(&self.socket)?;
+        self.gate.serve_listener(SandboxListener {
             listener: listener.into(),
             plan: self.plan,
         })
@@ -309,7 +309,7 @@ impl ListenerHandoff {
 
 impl SupervisorControl {
     /// The control of a sandbox that already has its call.
-    pub(super) fn of(
+    pub(super) fn from_socket(
         socket: StdUnixStream,
         keep: Option<EgressServerHandle>,
     ) -> std::io::Result<(Self, tokio::sync::watch::Receiver<bool>)> {
@@ -343,7 +343,7 @@ impl SupervisorControl {
         }
         let report = serde_json::from_slice(&line)?;
         if let SupervisorReport::Enclosed { supervisor, .. } = &report
-            && let Ok(supervisor) = SupervisorHandle::of(supervisor.clone())
+            && let Ok(supervisor) = SupervisorHandle::from_id(supervisor.clone())
         {
             let _ = self.supervisor.set(supervisor); // silent-ok: it is told once
         }
@@ -351,7 +351,7 @@ impl SupervisorControl {
             && let Some(entrance) = self.door.take()
         {
             // The sandbox waits for this before it starts the tool.
-            match entrance.open() {
+            match entrance.serve_listener() {
                 Ok(keep) => self.keep = Some(keep),
                 Err(error) => {
                     let reason = format!("its way out can't be served: {error}");
@@ -377,7 +377,7 @@ impl SupervisorControl {
     }
 
     /// Reads all reports. If the last one is not the end, also returns the reason.
-    async fn reports(&mut self) -> ReportBatch {
+    async fn read_reports(&mut self) -> ReportBatch {
         let mut all = Vec::new();
         let fault = loop {
             match self.next().await {
@@ -412,7 +412,7 @@ async fn until_gone(work: impl Future<Output = ()>, gone: &tokio::sync::watch::R
 
 pub(super) type ReportBatch = (Vec<SupervisorReport>, Option<std::io::Error>);
 
-pub(super) fn outcome(
+pub(super) fn outcome_from_reports(
     spec: &Spec,
     (reports, fault): ReportBatch,
     timeout_ms: u64,
@@ -440,7 +440,7 @@ pub(super) fn outcome(
             } => {
                 let (stdout, stderr) = (Vec::new(), Vec::new());
                 let obtained = obtained.unwrap_or_default();
-                let limit = hit.map(|hit| LimitHit::of(hit, spec.plan.limits(), timeout_ms));
+                let limit = hit.map(|hit| LimitHit::from_report(hit, spec.plan.limits(), timeout_ms));
                 let (truncated, duration_ms) = (false, 0);
                 return Ok(LaunchOutcome {
                     exit_code,
@@ -458,14 +458,14 @@ pub(super) fn outcome(
     }
     let reason = fault.map_or("it ended without a report".to_owned(), |error| error.to_string());
     Err(match obtained {
-        Some(_) => lost(spec, &reason),
-        None => spec.setup(&format!(
+        Some(_) => lost_error(spec, &reason),
+        None => spec.setup_error(&format!(
             "the supervisor failed before it started the program: {reason}"
         )),
     })
 }
 
-fn lost(spec: &Spec, reason: &str) -> LaunchError {
+fn lost_error(spec: &Spec, reason: &str) -> LaunchError {
     LaunchError::Lost {
         program: spec.program.chars().take(200).collect(),
         reason: reason.to_owned(),
@@ -474,22 +474,22 @@ fn lost(spec: &Spec, reason: &str) -> LaunchError {
 
 /// Both ends of a pipe: one for the tool, and one for clawk to write asynchronously.
 pub(super) fn pipe_pair(spec: &Spec) -> Result<(OwnedFd, pipe::Sender), LaunchError> {
-    let failed = |error: std::io::Error| spec.setup(&format!("its input: {error}"));
+    let failed = |error: std::io::Error| spec.setup_error(&format!("its input: {error}"));
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     named_by_tool(&reader).map_err(failed)?;
     Ok((reader, pipe::Sender::from_owned_fd(writer).map_err(failed)?))
 }
 
-fn null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
+fn open_null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
     std::fs::File::open("/dev/null")
         .map(OwnedFd::from)
-        .map_err(|error| spec.setup(&format!("its input: {error}")))
+        .map_err(|error| spec.setup_error(&format!("its input: {error}")))
 }
 
 /// Receives the one descriptor that the sandbox sends.
-pub(crate) fn receive(socket: &StdUnixStream) -> std::io::Result<OwnedFd> {
-    let (_, fds) = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT)?;
+pub(crate) fn receive_descriptor(socket: &StdUnixStream) -> std::io::Result<OwnedFd> {
+    let (_, fds) = passing::receive_with_fds(socket, &mut [0], RecvFlags::DONTWAIT)?;
     let fd = fds.into_iter().next();
     fd.ok_or_else(|| std::io::Error::other("the box sent no socket"))
 }
@@ -509,7 +509,7 @@ pub(super) fn send_some(
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> std::io::Result<usize> {
-    Ok(passing::send(
+    Ok(passing::send_with_fds(
         socket,
         &[IoSlice::new(bytes)],
         fds,

@@ -48,33 +48,33 @@ impl Launcher {
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran.
-    pub async fn serve(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
-        let resolved = spec.resolved();
+    pub async fn start_service(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
+        let resolved = spec.with_resolved_denials();
         let spec = resolved.as_ref().unwrap_or(spec);
-        spec.plan.available()?;
-        let room = self.room(spec);
+        spec.plan.check_available()?;
+        let room = self.disk_quota(spec);
         let service = match self.above_serve(spec).await {
             Some(service) => service,
             None => self.serve_process(spec).await,
         };
-        Ok(service?.within(room))
+        Ok(service?.with_quota(room))
     }
 
     async fn serve_process(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
-        let order = spec.order(None)?;
+        let order = spec.sandbox_order(None)?;
         let (input, stdin) = match &spec.stdin {
-            LaunchInput::Given(_) => (super::run::input(spec)?.0, None),
+            LaunchInput::Given(_) => (super::run::open_input(spec)?.0, None),
             LaunchInput::Null | LaunchInput::Bytes(_) => {
                 let (input, stdin) = pipe_pair(spec)?;
                 (input, Some(stdin))
             }
         };
-        let mut parts = self.start(spec, &order, &input)?;
+        let mut parts = self.start_supervisor(spec, &order, &input)?;
         drop(input);
         let starting = await_start(spec, &mut parts.control);
         let obtained = match tokio::time::timeout(Duration::from_millis(START_MS), starting).await {
             Ok(started) => started?,
-            Err(_elapsed) => return Err(spec.setup("its supervisor does not answer")),
+            Err(_elapsed) => return Err(spec.setup_error("its supervisor does not answer")),
         };
         let stderr = OutputTail::default();
         let SupervisorParts {
@@ -82,11 +82,11 @@ impl Launcher {
             control,
             gone: _,
         } = parts;
-        let draining = stderr.clone().drain(Some(err));
+        let draining = stderr.clone().drain_stream(Some(err));
         let (stop, stopping) = mpsc::channel(1);
         let (ended, end) = watch::channel(None);
         let limits = *spec.plan.limits();
-        let tending = tend(control, stopping, draining, limits, ended);
+        let tending = watch_service(control, stopping, draining, limits, ended);
         #[expect(
             clippy::disallowed_methods,
             reason = "ends with the service, which its `Service` handle owns"
@@ -125,15 +125,15 @@ async fn await_start(
             Ok(Some(SupervisorReport::Started)) => return Ok(obtained),
             Ok(Some(SupervisorReport::Refused { reason })) => return Err(spec.not_started(&reason)),
             Ok(Some(SupervisorReport::Waiting { .. } | SupervisorReport::Ended { .. }) | None) => {
-                return Err(spec.setup("its supervisor ended at once"));
+                return Err(spec.setup_error("its supervisor ended at once"));
             }
-            Err(error) => return Err(spec.setup(&error.to_string())),
+            Err(error) => return Err(spec.setup_error(&error.to_string())),
         }
     }
 }
 
 /// Owns the supervisor until the service has ended or its handle is dropped.
-async fn tend(
+async fn watch_service(
     mut control: SupervisorControl,
     mut stopping: mpsc::Receiver<()>,
     draining: impl Future<Output = ()>,
@@ -171,7 +171,7 @@ async fn tend(
         })) => ServiceEnd {
             exit_code,
             signal,
-            limit: hit.map(|hit| LimitHit::of(hit, &limits, limits.timeout_ms)),
+            limit: hit.map(|hit| LimitHit::from_report(hit, &limits, limits.timeout_ms)),
         },
         // silent-ok: whatever else the supervisor reported, the service is over
         Ok(Some(_) | None) | Err(_) => ServiceEnd {
@@ -185,7 +185,7 @@ async fn tend(
 
 impl SandboxedService {
     /// Adds the isolation of another level, which lasts as long as the service.
-    pub(crate) fn enclosed(
+    pub(crate) fn with_enclosure(
         mut self,
         obtained: ObtainedEnforcement,
         kept: Vec<super::EgressServerHandle>,
@@ -197,7 +197,7 @@ impl SandboxedService {
 
     /// The isolation that the service really has.
     #[must_use]
-    pub fn obtained(&self) -> &ObtainedEnforcement {
+    pub fn obtained_enforcement(&self) -> &ObtainedEnforcement {
         &self.obtained
     }
 
@@ -209,11 +209,11 @@ impl SandboxedService {
 
     /// How the service ended; `None` while it runs.
     #[must_use]
-    pub fn ended(&self) -> Option<ServiceEnd> {
-        self.end.borrow().clone().map(|end| self.told(end))
+    pub fn service_end(&self) -> Option<ServiceEnd> {
+        self.end.borrow().clone().map(|end| self.add_quota_limit(end))
     }
 
-    fn told(&self, end: ServiceEnd) -> ServiceEnd {
+    fn add_quota_limit(&self, end: ServiceEnd) -> ServiceEnd {
         ServiceEnd {
             limit: end.limit.or(self.cut.get().copied()),
             ..end
@@ -224,7 +224,7 @@ impl SandboxedService {
     pub async fn wait(&self) -> Option<ServiceEnd> {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().map(|end| self.told(end)),
+            Ok(end) => end.clone().map(|end| self.add_quota_limit(end)),
             Err(_closed) => None, // silent-ok: the runtime is going down
         }
     }

@@ -26,7 +26,7 @@ impl OutputBudget {
     }
 
     /// Takes up to `wanted` bytes from the rest. Returns how many.
-    pub(crate) fn take(&self, wanted: usize) -> usize {
+    pub(crate) fn take_bytes(&self, wanted: usize) -> usize {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         let before = self
             .left
@@ -74,7 +74,7 @@ impl OutputTee {
 }
 
 /// Reads a stream to its end and keeps what the budget allows.
-pub(super) async fn keep(
+pub(super) async fn capture_output(
     stream: Option<impl AsyncRead + Unpin>,
     budget: &OutputBudget,
     tee: (ToolOutputStream, Option<&OutputTee>),
@@ -83,7 +83,7 @@ pub(super) async fn keep(
     let Some(mut stream) = stream else { return kept };
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-        let room = budget.take(read);
+        let room = budget.take_bytes(read);
         let within = buffer.get(..room).unwrap_or_default();
         kept.bytes.extend_from_slice(within);
         if let (which, Some(OutputTee(see))) = tee
@@ -104,7 +104,7 @@ pub(super) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 const TAIL_BYTES: usize = 16 << 10;
 
 impl OutputTail {
-    pub(super) async fn drain(self, stream: Option<impl AsyncRead + Unpin>) {
+    pub(super) async fn drain_stream(self, stream: Option<impl AsyncRead + Unpin>) {
         let Some(mut stream) = stream else { return };
         let mut buffer = vec![0; 8 << 10];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 
 use super::door::{EgressServerHandle, SandboxListener};
 use super::pool::PooledSandbox;
-use super::run::{RunFollower, SupervisorControl, input, outcome, send_some, send_with};
+use super::run::{RunFollower, SupervisorControl, open_input, outcome_from_reports, send_some, send_with};
 use super::wire::{HEARD, SandboxCall, SupervisorReport, TAKEN};
 use super::{LaunchError, LaunchOutcome, Spec};
 
@@ -31,9 +31,9 @@ pub(super) async fn hand_over(
     started: Instant,
 ) -> Option<Result<LaunchOutcome, LaunchError>> {
     let timeout_ms = call.timeout_ms?;
-    let keep = opened(spec, &waiting).ok()?; // silent-ok: a box of its own tells the reason
-    let (output, theirs) = outputs().ok()?; // silent-ok: as above
-    let (input, feed) = input(spec).ok()?; // silent-ok: as above
+    let keep = open_egress(spec, &waiting).ok()?; // silent-ok: a box of its own tells the reason
+    let (output, theirs) = create_output_pipes().ok()?; // silent-ok: as above
+    let (input, feed) = open_input(spec).ok()?; // silent-ok: as above
     let PooledSandbox {
         control,
         calls,
@@ -44,11 +44,11 @@ pub(super) async fn hand_over(
     } = waiting;
     let [out, err] = theirs;
     // A call that was not received completely does not count.
-    let Ok(calls) = send(&control, calls, call, timeout_ms, [input, out, err]).await else {
+    let Ok(calls) = send_call(&control, calls, call, timeout_ms, [input, out, err]).await else {
         supervisor.give_up();
         return None;
     };
-    let (mut control, gone) = SupervisorControl::of(control, keep).ok()?; // silent-ok: dropping it has ended the box
+    let (mut control, gone) = SupervisorControl::from_socket(control, keep).ok()?; // silent-ok: dropping it has ended the box
     let run = RunFollower {
         control: &mut control,
         gone: &gone,
@@ -63,7 +63,7 @@ pub(super) async fn hand_over(
         Err(error) => return Some(Err(error)),
     };
     // Whatever was reported, the sandbox acknowledges its call before it does anything with it.
-    if !heard(&calls) {
+    if !has_read_call(&calls) {
         return None;
     }
     let supervisor = supervisor.id().clone();
@@ -75,16 +75,16 @@ pub(super) async fn hand_over(
             supervisor,
         },
     );
-    Some(outcome(spec, reports, timeout_ms).map(|outcome| kept.with(outcome, started)))
+    Some(outcome_from_reports(spec, reports, timeout_ms).map(|outcome| kept.into_outcome(outcome, started)))
 }
 
 /// Starts to serve the sandbox's network access, with the rules and the name of this call.
-fn opened(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<EgressServerHandle>> {
+fn open_egress(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<EgressServerHandle>> {
     match (&waiting.door, spec.way_out()) {
         (Some(door), Some(gate)) => {
             let listener = door.try_clone()?.into();
             let plan = Arc::clone(&spec.plan);
-            gate.serve(SandboxListener { listener, plan }).map(Some)
+            gate.serve_listener(SandboxListener { listener, plan }).map(Some)
         }
         (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => Err(std::io::Error::other("another box's way out")),
@@ -94,7 +94,7 @@ fn opened(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<Egress
 /// clawk's ends and the tool's ends of the output pipes.
 pub(super) type OutputPipes = ([pipe::Receiver; 2], [OwnedFd; 2]);
 
-pub(super) fn outputs() -> std::io::Result<OutputPipes> {
+pub(super) fn create_output_pipes() -> std::io::Result<OutputPipes> {
     let one = || -> std::io::Result<(pipe::Receiver, OwnedFd)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         named_by_tool(&writer)?;
@@ -114,7 +114,7 @@ pub(super) fn named_by_tool(end: &OwnedFd) -> std::io::Result<()> {
 }
 
 /// Sends the time limit first, then the call.
-async fn send(
+async fn send_call(
     control: &StdUnixStream,
     calls: StdUnixStream,
     call: &SandboxCall,
@@ -141,7 +141,7 @@ async fn send(
 }
 
 /// Whether the sandbox has read its call. Its supervisor has ended, so the sandbox ends if it has not.
-fn heard(mut calls: &StdUnixStream) -> bool {
+fn has_read_call(mut calls: &StdUnixStream) -> bool {
     let mut byte = [0_u8; 1];
     let mut fds = [PollFd::new(&calls, PollFlags::IN)];
     let _ = rustix::event::poll(&mut fds, Some(&LAST_WORD)); // silent-ok: the read says it

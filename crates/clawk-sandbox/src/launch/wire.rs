@@ -45,7 +45,7 @@ pub(crate) const MAX_REPORT_BYTES: u64 = 64 << 10;
 pub(crate) struct ForkRequest(pub(crate) [u8; 8]);
 
 impl ForkRequest {
-    pub(crate) fn of(blank_idle_ms: u64) -> Self {
+    pub(crate) fn with_idle_ms(blank_idle_ms: u64) -> Self {
         Self(blank_idle_ms.to_le_bytes())
     }
 

@@ -17,46 +17,46 @@ use super::wire::{self, Job, MachineToolExit, MachineToolUser};
 
 type Port = Arc<Mutex<fs::File>>;
 
-fn say(port: &Port, kind: u8, body: &[u8]) -> io::Result<()> {
+fn send_message(port: &Port, kind: u8, body: &[u8]) -> io::Result<()> {
     let mut port = port.lock().unwrap_or_else(PoisonError::into_inner);
-    wire::send(&mut *port, kind, body)
+    wire::send_frame(&mut *port, kind, body)
 }
 
 /// Runs the one job of this machine, and switches it off.
-pub(super) fn live() -> io::Result<()> {
+pub(super) fn run_machine() -> io::Result<()> {
     let mut from = fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let port: Port = Arc::new(Mutex::new(from.try_clone()?));
-    say(&port, wire::HELLO, &[])?;
-    if let Err(error) = work(&mut from, &port) {
-        say(&port, wire::FAULT, error.to_string().as_bytes())?;
+    send_message(&port, wire::HELLO, &[])?;
+    if let Err(error) = run_job(&mut from, &port) {
+        send_message(&port, wire::FAULT, error.to_string().as_bytes())?;
     }
     rustix::fs::sync();
     rustix::system::reboot(rustix::system::RebootCommand::PowerOff)?;
     Ok(())
 }
 
-fn work(from: &mut fs::File, port: &Port) -> io::Result<()> {
-    let who: MachineToolUser = serde_json::from_slice(&expect(from, wire::WHO)?)?;
-    let job: Job = serde_json::from_slice(&expect(from, wire::JOB)?)?;
-    let group = MachineCgroup::make(job.memory_mb)?;
-    limit(&job)?;
+fn run_job(from: &mut fs::File, port: &Port) -> io::Result<()> {
+    let who: MachineToolUser = serde_json::from_slice(&expect_message(from, wire::WHO)?)?;
+    let job: Job = serde_json::from_slice(&expect_message(from, wire::JOB)?)?;
+    let group = MachineCgroup::create_group(job.memory_mb)?;
+    apply_limits(&job)?;
     group.enter()?;
-    let spawned = start(&job, &who);
+    let spawned = start_tool(&job, &who);
     group.leave()?;
     let mut tool = spawned?;
     group.limit_processes(job.max_processes)?;
-    say(port, wire::STARTED, &[])?;
+    send_message(port, wire::STARTED, &[])?;
     let outputs = [
-        pass(tool.stdout.take(), wire::OUT, port),
-        pass(tool.stderr.take(), wire::ERR, port),
+        forward_stream(tool.stdout.take(), wire::OUT, port),
+        forward_stream(tool.stderr.take(), wire::ERR, port),
     ];
     let (mut from, input) = (from.try_clone()?, tool.stdin.take());
     std::thread::spawn(move || {
-        let _ = feed(&mut from, input); // silent-ok: a program need not read its input
+        let _ = feed_input(&mut from, input); // silent-ok: a program need not read its input
     });
     let main = i32::try_from(tool.id()).ok().and_then(Pid::from_raw);
     let status = reap_until(main)?;
-    let swept = group.kill()?;
+    let swept = group.kill_remaining()?;
     for output in outputs {
         let _ = output.join(); // silent-ok: what it read is sent
     }
@@ -64,21 +64,21 @@ fn work(from: &mut fs::File, port: &Port) -> io::Result<()> {
     let end = MachineToolExit {
         exit_code: status.exit_status(),
         signal: status.terminating_signal(),
-        memory: group.event("memory.events", "oom_kill"),
-        processes: group.event("pids.events", "max"),
+        memory: group.has_event("memory.events", "oom_kill"),
+        processes: group.has_event("pids.events", "max"),
         swept,
     };
-    say(port, wire::END, &serde_json::to_vec(&end)?)
+    send_message(port, wire::END, &serde_json::to_vec(&end)?)
 }
 
-fn expect(from: &mut fs::File, wanted: u8) -> io::Result<Vec<u8>> {
+fn expect_message(from: &mut fs::File, wanted: u8) -> io::Result<Vec<u8>> {
     match wire::next(from, wire::MAX_JOB_BYTES)? {
         Some((kind, body)) if kind == wanted => Ok(body),
         Some(_) | None => Err(io::Error::other("the machine got no order")),
     }
 }
 
-fn limit(job: &Job) -> io::Result<()> {
+fn apply_limits(job: &Job) -> io::Result<()> {
     for (resource, value) in [(Resource::Nofile, job.max_open_files), (Resource::Core, 0)] {
         rustix::process::setrlimit(
             resource,
@@ -96,7 +96,7 @@ fn limit(job: &Job) -> io::Result<()> {
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(job: &Job, who: &MachineToolUser) -> io::Result<std::process::Child> {
+fn start_tool(job: &Job, who: &MachineToolUser) -> io::Result<std::process::Child> {
     let env = job
         .env
         .iter()
@@ -117,20 +117,20 @@ fn start(job: &Job, who: &MachineToolUser) -> io::Result<std::process::Child> {
 }
 
 /// Forwards a stream until its last writer has closed it.
-fn pass(stream: Option<impl Read + Send + 'static>, kind: u8, port: &Port) -> JoinHandle<()> {
+fn forward_stream(stream: Option<impl Read + Send + 'static>, kind: u8, port: &Port) -> JoinHandle<()> {
     let port = Arc::clone(port);
     std::thread::spawn(move || {
         let Some(mut stream) = stream else { return };
         let mut buffer = vec![0; wire::CHUNK];
         while let Ok(read @ 1..) = stream.read(&mut buffer) {
-            if say(&port, kind, buffer.get(..read).unwrap_or_default()).is_err() {
+            if send_message(&port, kind, buffer.get(..read).unwrap_or_default()).is_err() {
                 return; // nobody listens any more: the machine is about to end
             }
         }
     })
 }
 
-fn feed(from: &mut fs::File, mut input: Option<impl Write>) -> io::Result<()> {
+fn feed_input(from: &mut fs::File, mut input: Option<impl Write>) -> io::Result<()> {
     while let Some((kind, body)) = wire::next(&mut *from, wire::MAX_JOB_BYTES)? {
         if kind != wire::INPUT {
             continue;
@@ -164,7 +164,7 @@ struct MachineCgroup {
 }
 
 impl MachineCgroup {
-    fn make(memory_mb: u64) -> io::Result<Self> {
+    fn create_group(memory_mb: u64) -> io::Result<Self> {
         let context = rustix::mount::fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(context.as_fd())?;
         let mount = rustix::mount::fsmount(
@@ -203,7 +203,7 @@ impl MachineCgroup {
     }
 
     /// Kills and reaps the remaining processes; returns how many there were.
-    fn kill(&self) -> io::Result<u64> {
+    fn kill_remaining(&self) -> io::Result<u64> {
         fs::write(self.tool.join("cgroup.kill"), "1")?;
         let mut swept = 0;
         loop {
@@ -215,7 +215,7 @@ impl MachineCgroup {
         }
     }
 
-    fn event(&self, file: &str, word: &str) -> bool {
+    fn has_event(&self, file: &str, word: &str) -> bool {
         let text = fs::read_to_string(Path::new(&self.tool).join(file)).unwrap_or_default();
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
         lines.any(|(name, count)| name == word && count.trim() != "0")

@@ -28,7 +28,7 @@ pub fn load_order(modules: &Path, wanted: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut order = Vec::new();
     let mut seen = BTreeSet::new();
     for name in wanted {
-        catalog.visit(name, &mut seen, &mut order)?;
+        catalog.visit_module(name, &mut seen, &mut order)?;
     }
     Ok(order)
 }
@@ -71,7 +71,12 @@ impl KernelModuleCatalog {
     }
 
     /// Visits depth first, so that dependencies come before the module. The kernel's lists have no cycles; `seen` would end one.
-    fn visit(&self, name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn visit_module(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        order: &mut Vec<PathBuf>,
+    ) -> io::Result<()> {
         if self.built_in.contains(name) || !seen.insert(name.to_owned()) {
             return Ok(());
         }
@@ -83,15 +88,15 @@ impl KernelModuleCatalog {
         let listed = self.files.get(name).ok_or_else(missing)?;
         let file = SUFFIXES
             .iter()
-            .map(|suffix| listed.with_file_name(format!("{}.{suffix}", stem(listed))))
+            .map(|suffix| listed.with_file_name(format!("{}.{suffix}", module_stem(listed))))
             .find(|file| file.is_file())
             .ok_or_else(missing)?;
         let needs = match &self.needs {
             Some(needs) => needs.get(name).cloned().unwrap_or_default(),
-            None => declared(&file)?,
+            None => read_module_info(&file)?,
         };
         for other in needs {
-            self.visit(&other, seen, order)?;
+            self.visit_module(&other, seen, order)?;
         }
         order.push(file);
         Ok(())
@@ -99,7 +104,7 @@ impl KernelModuleCatalog {
 }
 
 /// The dependencies that are written in the module's file.
-fn declared(file: &Path) -> io::Result<Vec<String>> {
+fn read_module_info(file: &Path) -> io::Result<Vec<String>> {
     const FIELD: &[u8] = b"\0depends=";
     let unread = || {
         io::Error::other(format!(
@@ -118,7 +123,7 @@ fn declared(file: &Path) -> io::Result<Vec<String>> {
     Ok(text.split(',').filter_map(name_of).collect())
 }
 
-fn stem(path: &Path) -> &str {
+fn module_stem(path: &Path) -> &str {
     let name = path
         .file_name()
         .and_then(|name| name.to_str())
@@ -128,7 +133,7 @@ fn stem(path: &Path) -> &str {
 
 /// A module's name: the file name without suffixes, with `_` for every `-`, as in the kernel.
 fn name_of(path: &str) -> Option<String> {
-    let name = stem(Path::new(path.trim())).replace('-', "_");
+    let name = module_stem(Path::new(path.trim())).replace('-', "_");
     (!name.is_empty()).then_some(name)
 }
 
@@ -154,7 +159,7 @@ mod tests {
 
     fn names(modules: &Path, wanted: &[&str]) -> Vec<String> {
         let order = load_order(modules, wanted).unwrap();
-        order.iter().map(|file| stem(file).to_owned()).collect()
+        order.iter().map(|file| module_stem(file).to_owned()).collect()
     }
 
     /// Debian's cloud kernels: 6.1.0-48 and before, then 6.1.0-56.

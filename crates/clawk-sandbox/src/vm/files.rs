@@ -44,7 +44,7 @@ const NEVER: [&str; 3] = ["proc", "dev", "sys"];
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 /// Serves the sandbox's files on the socket that is standard input, until qemu ends.
-pub(super) fn serve(rules: &str) -> io::Result<()> {
+pub(super) fn serve_files(rules: &str) -> io::Result<()> {
     let rules: FileServerRules = serde_json::from_str(rules)?;
     let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let config = Config {
@@ -56,7 +56,7 @@ pub(super) fn serve(rules: &str) -> io::Result<()> {
     };
     let inner = PassthroughFs::<()>::new(config)?;
     inner.import()?;
-    enclose()?;
+    enclose_server()?;
     let device = Arc::new(VirtiofsDevice {
         server: Server::new(GuardedPassthrough::new(inner, rules)),
         memory: Mutex::new(None),
@@ -70,7 +70,7 @@ pub(super) fn serve(rules: &str) -> io::Result<()> {
 }
 
 /// Restricts this process to the view, without processes and devices.
-fn enclose() -> io::Result<()> {
+fn enclose_server() -> io::Result<()> {
     let failed = |error: landlock::RulesetError| io::Error::other(format!("landlock: {error}"));
     let all = AccessFs::from_all(ABI::V3);
     let mut rules = Ruleset::default()
@@ -119,7 +119,7 @@ struct VirtiofsDevice {
 
 impl VirtiofsDevice {
     /// Answers all waiting requests of a queue.
-    fn work(&self, memory: &Memory, queue: &VringMutex<Memory>) -> io::Result<()> {
+    fn process_queue(&self, memory: &Memory, queue: &VringMutex<Memory>) -> io::Result<()> {
         let mut used = false;
         loop {
             let guard: GuestMemoryLoadGuard<GuestMemoryMmap> = memory.memory();
@@ -190,11 +190,11 @@ impl VhostUserBackend for VirtiofsDevice {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let memory = memory.ok_or_else(|| io::Error::other("no memory yet"))?;
         if !self.event_index.load(Ordering::Relaxed) {
-            return self.work(&memory, queue);
+            return self.process_queue(&memory, queue);
         }
         loop {
             queue.disable_notification().map_err(io::Error::other)?;
-            self.work(&memory, queue)?;
+            self.process_queue(&memory, queue)?;
             if !queue.enable_notification().map_err(io::Error::other)? {
                 return Ok(());
             }
@@ -208,7 +208,7 @@ mod tests {
     fn a_file_server_opens_nothing_of_processes_and_devices() {
         // The restriction applies to the thread that makes it.
         let looked = std::thread::spawn(|| {
-            super::enclose().unwrap();
+            super::enclose_server().unwrap();
             let denied =
                 |path: &str| std::fs::read(path).unwrap_err().kind() == std::io::ErrorKind::PermissionDenied;
             assert!(denied("/proc/self/status") && denied("/dev/zero"));

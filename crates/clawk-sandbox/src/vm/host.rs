@@ -8,11 +8,11 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::{Settings, initrd, run};
-use crate::container::image::private;
-use crate::container::locate;
+use crate::container::image::create_private_folder;
+use crate::container::locate_program;
 use crate::launch::{Launcher, Spec};
 use clawk_plan::level::{Level, SandboxRefusal};
-use clawk_plan::machine::refusal;
+use clawk_plan::machine::machine_refusal;
 use clawk_plan::plan::{Plan, PlanDefaults, ShellMode};
 
 /// How long a machine may take to start, in milliseconds.
@@ -57,12 +57,12 @@ pub(crate) struct MachineRuntime {
 }
 
 /// Really starts a machine.
-pub(super) async fn probe(
+pub(super) async fn probe_machine(
     launcher: &Launcher,
     settings: &Settings,
     cache: Option<&Path>,
 ) -> Result<MachineRuntime, SandboxRefusal> {
-    let mut found = parts(launcher, settings, cache)?;
+    let mut found = locate_parts(launcher, settings, cache)?;
     let mut faults = Vec::new();
     let mut engines = vec![(Engine::Kvm, KVM_MS)];
     if settings.allow_slow {
@@ -87,17 +87,17 @@ pub(super) async fn probe(
     } else {
         "run clawk where KVM boots machines, or set `[sandbox.vm] allow_slow = true` in clawk.toml for slow ones under emulation"
     };
-    Err(refusal("qemu", faults.join("; "), hint))
+    Err(machine_refusal("qemu", faults.join("; "), hint))
 }
 
 /// Finds everything that is needed to start a machine.
-fn parts(
+fn locate_parts(
     launcher: &Launcher,
     settings: &Settings,
     cache: Option<&Path>,
 ) -> Result<MachineRuntime, SandboxRefusal> {
-    let missing = |what: String| refusal("qemu", what, PACKAGES);
-    let (qemu, busybox) = programs(settings)?;
+    let missing = |what: String| machine_refusal("qemu", what, PACKAGES);
+    let (qemu, busybox) = locate_programs(settings)?;
     if !initrd::is_static(&busybox) {
         let text = format!(
             "`{}` needs libraries; a machine starts without any",
@@ -105,15 +105,16 @@ fn parts(
         );
         return Err(missing(text));
     }
-    let (kernel, version, modules) = kernel(settings).map_err(missing)?;
+    let (kernel, version, modules) = choose_kernel(settings).map_err(missing)?;
     let program = launcher.program_path().canonicalize().map_err(|error| {
         missing(format!(
             "clawk's own program can't be shown to a machine: {error}"
         ))
     })?;
-    let cannot = |error: String| refusal("initrd", error, "see the reason");
-    let bytes = initrd::make(&busybox, &modules, &program).map_err(|error| cannot(error.to_string()))?;
-    let initrd = keep(&bytes, cache).map_err(cannot)?;
+    let cannot = |error: String| machine_refusal("initrd", error, "see the reason");
+    let bytes =
+        initrd::build_archive(&busybox, &modules, &program).map_err(|error| cannot(error.to_string()))?;
+    let initrd = store_archive(&bytes, cache).map_err(cannot)?;
     Ok(MachineRuntime {
         engine: Engine::Kvm,
         qemu,
@@ -127,13 +128,14 @@ fn parts(
 }
 
 /// The paths of qemu and busybox, if both are installed. Starts nothing.
-pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), SandboxRefusal> {
+pub(super) fn locate_programs(settings: &Settings) -> Result<(PathBuf, PathBuf), SandboxRefusal> {
     if !cfg!(target_arch = "x86_64") {
         let hint = "set the Sandbox's `level` to `container` or `process`";
-        return Err(refusal("qemu", "machines are made on x86-64 only", hint));
+        return Err(machine_refusal("qemu", "machines are made on x86-64 only", hint));
     }
     let program = |name: &str| {
-        locate(name).ok_or_else(|| refusal("qemu", format!("`{name}` is not installed"), PACKAGES))
+        locate_program(name)
+            .ok_or_else(|| machine_refusal("qemu", format!("`{name}` is not installed"), PACKAGES))
     };
     Ok((program(&settings.qemu)?, program("busybox")?))
 }
@@ -141,7 +143,7 @@ pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), Sandbo
 type Kernel = (PathBuf, String, PathBuf);
 
 /// The configured kernel; otherwise the newest installed one, cloud kernels first.
-fn kernel(settings: &Settings) -> Result<Kernel, String> {
+fn choose_kernel(settings: &Settings) -> Result<Kernel, String> {
     if let Some(path) = &settings.kernel {
         let path = path
             .canonicalize()
@@ -171,12 +173,12 @@ fn kernel(settings: &Settings) -> Result<Kernel, String> {
 }
 
 /// Stores the archive in a file named by its content.
-fn keep(bytes: &[u8], cache: Option<&Path>) -> Result<PathBuf, String> {
+fn store_archive(bytes: &[u8], cache: Option<&Path>) -> Result<PathBuf, String> {
     let folder = match cache {
         Some(cache) => cache.join("vm"),
         None => std::env::temp_dir().join(format!("clawk-vm-{}", rustix::process::geteuid().as_raw())),
     };
-    private(&folder).map_err(|error| error.to_string())?;
+    create_private_folder(&folder).map_err(|error| error.to_string())?;
     let owner = std::os::unix::fs::MetadataExt::uid(&folder.metadata().map_err(|error| error.to_string())?);
     if owner != rustix::process::geteuid().as_raw() {
         return Err(format!("`{}` is somebody else's", folder.display()));
@@ -199,7 +201,7 @@ async fn try_it(launcher: &Launcher, found: &MachineRuntime) -> Result<Vec<Strin
         shell: ShellMode::Restricted,
         ..PlanDefaults::default()
     };
-    let plan = Plan::undeclared(&defaults).at_level(Level::Vm);
+    let plan = Plan::for_undeclared(&defaults).at_level(Level::Vm);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     spec.args = vec!["-c".to_owned(), format!("exit {PROBE_CODE}")];
     spec.timeout_ms = Some(found.boot_ms.saturating_add(KVM_MS));

@@ -41,22 +41,22 @@ exec $b switch_root $n "$($b cat /program)" __vm agent 0<>"$port"
 "#;
 
 /// Builds the archive. `program` is this program's path in the view.
-pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn build_archive(busybox: &Path, modules: &Path, program: &Path) -> io::Result<Vec<u8>> {
     let program = program
         .to_str()
         .ok_or_else(|| io::Error::other("clawk's own path is not UTF-8"))?;
     let mut archive = CpioArchive::default();
     for folder in ["drivers", "new"] {
-        archive.add(folder, 0o040_755, &[]);
+        archive.add_entry(folder, 0o040_755, &[]);
     }
-    archive.add("busybox", 0o100_755, &fs::read(busybox)?);
-    archive.add("init", 0o100_755, SCRIPT.as_bytes());
-    archive.add("program", 0o100_644, program.as_bytes());
+    archive.add_entry("busybox", 0o100_755, &fs::read(busybox)?);
+    archive.add_entry("init", 0o100_755, SCRIPT.as_bytes());
+    archive.add_entry("program", 0o100_644, program.as_bytes());
     for (at, file) in load_order(modules, &DRIVERS)?.iter().enumerate() {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        archive.add(&format!("drivers/{at:02}-{name}"), 0o100_644, &fs::read(file)?);
+        archive.add_entry(&format!("drivers/{at:02}-{name}"), 0o100_644, &fs::read(file)?);
     }
-    Ok(archive.end())
+    Ok(archive.into_bytes())
 }
 
 /// Whether a program needs no libraries: the archive contains none.
@@ -77,7 +77,7 @@ struct CpioArchive {
 }
 
 impl CpioArchive {
-    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
+    fn add_entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let length = u32::try_from(name.len() + 1).unwrap_or(u32::MAX);
@@ -88,18 +88,18 @@ impl CpioArchive {
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);
-        self.pad();
+        self.pad_block();
         self.bytes.extend_from_slice(content);
-        self.pad();
+        self.pad_block();
     }
 
-    fn pad(&mut self) {
+    fn pad_block(&mut self) {
         let whole = self.bytes.len().next_multiple_of(4);
         self.bytes.resize(whole, 0);
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.add("TRAILER!!!", 0, &[]);
+    fn into_bytes(mut self) -> Vec<u8> {
+        self.add_entry("TRAILER!!!", 0, &[]);
         self.bytes
     }
 }
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn an_archive_is_what_the_kernel_reads() {
         let mut archive = CpioArchive::default();
-        archive.add("a", 0o100_644, b"12345");
-        let bytes = archive.end();
+        archive.add_entry("a", 0o100_644, b"12345");
+        let bytes = archive.into_bytes();
         assert!(bytes.starts_with(b"07070100000001000081A4"));
         assert_eq!(bytes.len() % 4, 0);
         assert_eq!(&bytes[110..112], b"a\0");

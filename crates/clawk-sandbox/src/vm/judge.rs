@@ -21,7 +21,7 @@ use fuse_backend_rs::passthrough::PassthroughFs;
 use super::wire::FileServerRules;
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem, FsMode};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 pub(super) struct GuardedPassthrough {
     inner: PassthroughFs<()>,
@@ -33,11 +33,11 @@ pub(super) struct GuardedPassthrough {
     kept: RuntimeFileGuard,
 }
 
-fn refused() -> io::Error {
+fn refused_error() -> io::Error {
     io::Error::from_raw_os_error(libc::EACCES)
 }
 
-fn kept() -> io::Error {
+fn own_file_error() -> io::Error {
     io::Error::from_raw_os_error(libc::EROFS)
 }
 
@@ -50,7 +50,7 @@ impl GuardedPassthrough {
         let renamed = filesystem
             .denied
             .iter()
-            .flat_map(|entry| really(entry, &rules.base));
+            .flat_map(|entry| real_rules(entry, &rules.base));
         let renamed: Vec<Denied> = renamed.collect();
         filesystem.denied.extend(renamed);
         Self {
@@ -62,62 +62,69 @@ impl GuardedPassthrough {
         }
     }
 
-    fn free(&self) -> bool {
+    fn is_unrestricted(&self) -> bool {
         self.filesystem.denied.is_empty()
     }
 
     /// The real path of a name.
-    fn place(&self, parent: u64, name: &CStr) -> io::Result<PathBuf> {
+    fn real_path(&self, parent: u64, name: &CStr) -> io::Result<PathBuf> {
         let folder = self.inner.readlinkat_proc_file(parent)?;
-        Ok(lexical(&folder, Path::new(OsStr::from_bytes(name.to_bytes()))))
+        Ok(lexical_path(
+            &folder,
+            Path::new(OsStr::from_bytes(name.to_bytes())),
+        ))
     }
 
-    fn admit(&self, parent: u64, name: &CStr) -> io::Result<()> {
-        if self.free() || !self.filesystem.denies(&self.place(parent, name)?, &self.base) {
+    fn check_admitted(&self, parent: u64, name: &CStr) -> io::Result<()> {
+        if self.is_unrestricted()
+            || !self
+                .filesystem
+                .denies_path(&self.real_path(parent, name)?, &self.base)
+        {
             Ok(())
         } else {
-            Err(refused())
+            Err(refused_error())
         }
     }
 
     /// Checks a file that was opened before a rule applied to it.
     fn admit_inode(&self, inode: u64) -> io::Result<()> {
-        if self.free()
+        if self.is_unrestricted()
             || !self
                 .filesystem
-                .denies(&self.inner.readlinkat_proc_file(inode)?, &self.base)
+                .denies_path(&self.inner.readlinkat_proc_file(inode)?, &self.base)
         {
             Ok(())
         } else {
-            Err(refused())
+            Err(refused_error())
         }
     }
 
     /// Checks that this is neither a denied path nor a folder that a rule names.
-    fn movable(&self, parent: u64, name: &CStr) -> io::Result<()> {
-        if self.free() {
+    fn check_movable(&self, parent: u64, name: &CStr) -> io::Result<()> {
+        if self.is_unrestricted() {
             return Ok(());
         }
-        let place = self.place(parent, name)?;
+        let place = self.real_path(parent, name)?;
         let spoken_of = self.filesystem.denied.iter().any(|denied| {
-            let fixed = lexical(&self.base, Path::new(denied.fixed_part()));
+            let fixed = lexical_path(&self.base, Path::new(denied.fixed_part()));
             fixed != Path::new("/") && fixed.starts_with(&place)
         });
-        if spoken_of || self.filesystem.denies(&place, &self.base) {
-            return Err(refused());
+        if spoken_of || self.filesystem.denies_path(&place, &self.base) {
+            return Err(refused_error());
         }
         Ok(())
     }
 
     /// Checks that an entry with this name may be created, removed or moved: not one of the agent's own files, and not a folder on
     /// the path to one.
-    fn changeable(&self, parent: u64, name: &CStr) -> io::Result<()> {
+    fn check_changeable(&self, parent: u64, name: &CStr) -> io::Result<()> {
         if self.kept.is_empty() {
             return Ok(());
         }
-        let place = self.place(parent, name)?;
-        if self.kept.holds(&place) || self.kept.leads(&place) {
-            return Err(kept());
+        let place = self.real_path(parent, name)?;
+        if self.kept.contains_path(&place) || self.kept.leads_to_own(&place) {
+            return Err(own_file_error());
         }
         Ok(())
     }
@@ -128,26 +135,26 @@ impl GuardedPassthrough {
             return Ok(());
         }
         let (about, _) = self.inner.getattr(ctx, inode, None)?;
-        if self.kept.is(about.st_dev, about.st_ino)
-            || self.kept.holds(&self.inner.readlinkat_proc_file(inode)?)
+        if self.kept.is_same_file(about.st_dev, about.st_ino)
+            || self.kept.contains_path(&self.inner.readlinkat_proc_file(inode)?)
         {
-            return Err(kept());
+            return Err(own_file_error());
         }
         Ok(())
     }
 
-    fn known(&self, ctx: &Context, entry: Entry) -> io::Result<Entry> {
+    fn admit_entry(&self, ctx: &Context, entry: Entry) -> io::Result<Entry> {
         if self.aliases.contains(&(entry.attr.st_dev, entry.attr.st_ino)) {
             self.inner.forget(ctx, entry.inode, 1);
-            return Err(refused());
+            return Err(refused_error());
         }
         Ok(entry)
     }
 }
 
 /// The rule under its real names here, if a link leads elsewhere.
-fn really(entry: &Denied, base: &Path) -> Vec<Denied> {
-    let place = lexical(base, Path::new(entry.fixed_part()));
+fn real_rules(entry: &Denied, base: &Path) -> Vec<Denied> {
+    let place = lexical_path(base, Path::new(entry.fixed_part()));
     let mut names = Vec::new();
     names.extend(place.canonicalize().ok());
     if !entry.is_pattern() {
@@ -156,20 +163,20 @@ fn really(entry: &Denied, base: &Path) -> Vec<Denied> {
         names.extend(folder.map(|folder| folder.join(last)));
     }
     let new = names.into_iter().filter(|name| *name != place);
-    new.filter_map(|name| entry.moved(&name).ok()).collect() // silent-ok: the rule holds as it was written
+    new.filter_map(|name| entry.with_fixed_part(&name).ok()).collect() // silent-ok: the rule holds as it was written
 }
 
 /// How many files of a mount are checked for other hard links of denied files. Beyond that, only the covers protect them.
 const MAX_ENTRIES: usize = 50_000;
 
 /// Device and inode of denied files of the host that have other hard links. They are found before a sandbox covers them.
-pub(super) fn aliases(filesystem: &Filesystem, base: &Path) -> Vec<(u64, u64)> {
+pub(super) fn find_aliases(filesystem: &Filesystem, base: &Path) -> Vec<(u64, u64)> {
     let roots = filesystem
         .shown_mounts()
         .into_iter()
-        .map(|(path, _)| lexical(base, &path));
+        .map(|(path, _)| lexical_path(base, &path));
     let named = filesystem.denied.iter().filter(|entry| !entry.is_pattern());
-    let named = named.map(|entry| lexical(base, Path::new(entry.text())));
+    let named = named.map(|entry| lexical_path(base, Path::new(entry.text())));
     let mut open: Vec<PathBuf> = match filesystem.mode {
         FsMode::Full => named.collect(),
         FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => roots.chain(named).collect(),
@@ -184,7 +191,7 @@ pub(super) fn aliases(filesystem: &Filesystem, base: &Path) -> Vec<(u64, u64)> {
         if about.is_dir() {
             let listing = std::fs::read_dir(&path).into_iter().flatten().flatten();
             open.extend(listing.map(|entry| entry.path()));
-        } else if about.nlink() > 1 && filesystem.denies(&path, base) {
+        } else if about.nlink() > 1 && filesystem.denies_path(&path, base) {
             found.insert((about.dev(), about.ino()));
         }
     }
@@ -204,8 +211,8 @@ macro_rules! passes {
 macro_rules! judges {
     ($(fn $name:ident($parent:ident, $named:ident $(, $arg:ident: $kind:ty)*) -> $result:ty;)*) => {
         $(fn $name(&self, ctx: &Context, $parent: u64, $named: &CStr, $($arg: $kind),*) -> $result {
-            self.admit($parent, $named)?;
-            self.changeable($parent, $named)?;
+            self.check_admitted($parent, $named)?;
+            self.check_changeable($parent, $named)?;
             self.inner.$name(ctx, $parent, $named, $($arg),*)
         })*
     };
@@ -234,9 +241,9 @@ impl FileSystem for GuardedPassthrough {
     }
 
     fn lookup(&self, ctx: &Context, parent: u64, name: &CStr) -> io::Result<Entry> {
-        self.admit(parent, name)?;
+        self.check_admitted(parent, name)?;
         let entry = self.inner.lookup(ctx, parent, name)?;
-        self.known(ctx, entry)
+        self.admit_entry(ctx, entry)
     }
 
     fn open(&self, ctx: &Context, inode: u64, flags: u32, fuse_flags: u32) -> io::Result<VirtiofsOpenReply> {
@@ -253,16 +260,16 @@ impl FileSystem for GuardedPassthrough {
     }
 
     fn symlink(&self, ctx: &Context, target: &CStr, parent: u64, name: &CStr) -> io::Result<Entry> {
-        self.admit(parent, name)?;
-        self.changeable(parent, name)?;
+        self.check_admitted(parent, name)?;
+        self.check_changeable(parent, name)?;
         self.inner.symlink(ctx, target, parent, name)
     }
 
     fn link(&self, ctx: &Context, inode: u64, parent: u64, name: &CStr) -> io::Result<Entry> {
         self.admit_inode(inode)?;
-        self.admit(parent, name)?;
+        self.check_admitted(parent, name)?;
         self.changeable_inode(ctx, inode)?;
-        self.changeable(parent, name)?;
+        self.check_changeable(parent, name)?;
         self.inner.link(ctx, inode, parent, name)
     }
 
@@ -275,10 +282,10 @@ impl FileSystem for GuardedPassthrough {
         new: &CStr,
         flags: u32,
     ) -> io::Result<()> {
-        self.movable(from, old)?;
-        self.movable(to, new)?;
-        self.changeable(from, old)?;
-        self.changeable(to, new)?;
+        self.check_movable(from, old)?;
+        self.check_movable(to, new)?;
+        self.check_changeable(from, old)?;
+        self.check_changeable(to, new)?;
         self.inner.rename(ctx, from, old, to, new, flags)
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 pub use drivers::load_order;
 pub(crate) use host::MachineRuntime;
 
-use clawk_plan::machine::servable;
+use clawk_plan::machine::check_servable;
 
 pub use crate::launch::VmSettings as Settings;
 use crate::launch::{LaunchError, LaunchOutcome, Launcher, SandboxedService, Spec};
@@ -49,40 +49,43 @@ impl Backend {
     pub(crate) fn known_refusal(&self) -> Option<SandboxRefusal> {
         match self.found.get() {
             Some(found) => found.as_ref().err().cloned(),
-            None => host::programs(&self.settings).err(),
+            None => host::locate_programs(&self.settings).err(),
         }
     }
 
     /// The way in which a machine really boots here. Probed once.
-    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&MachineRuntime, SandboxRefusal> {
+    pub(crate) async fn usable_runtime(
+        &self,
+        launcher: &Launcher,
+    ) -> Result<&MachineRuntime, SandboxRefusal> {
         let found = self
             .found
-            .get_or_init(|| host::probe(launcher, &self.settings, self.cache.as_deref()))
+            .get_or_init(|| host::probe_machine(launcher, &self.settings, self.cache.as_deref()))
             .await;
         found.as_ref().map_err(Clone::clone)
     }
 }
 
 /// Runs a program in a new machine.
-pub(crate) async fn launch(
+pub(crate) async fn launch_machine(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
 ) -> Result<LaunchOutcome, LaunchError> {
-    servable(&spec.plan)?;
-    let found = backend.found(launcher).await?;
+    check_servable(&spec.plan)?;
+    let found = backend.usable_runtime(launcher).await?;
     run::run(launcher, found, spec).await
 }
 
 /// Starts a service in a new machine.
-pub(crate) async fn serve(
+pub(crate) async fn start_service(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
 ) -> Result<SandboxedService, LaunchError> {
-    servable(&spec.plan)?;
-    let found = backend.found(launcher).await?;
-    run::serve(launcher, found, spec).await
+    check_servable(&spec.plan)?;
+    let found = backend.usable_runtime(launcher).await?;
+    run::start_service(launcher, found, spec).await
 }
 
 #[cfg(test)]

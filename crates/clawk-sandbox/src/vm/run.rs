@@ -13,7 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, pipe};
 use super::host::{Engine, MachineRuntime};
 use super::wire::{self, FileServerRules, Job, MachineSetup, MachineToolExit};
 use super::{judge, stage};
-use crate::container::image::private;
+use crate::container::image::create_private_folder;
 use crate::launch::{
     InputDescriptor, LaunchError, LaunchInput, LaunchOutcome, Launcher, LimitHit, OWN_PROGRAM,
     SandboxedService, Spec, send_with,
@@ -41,23 +41,23 @@ struct PreparedMachine {
     job: Vec<u8>,
 }
 
-async fn prepare(found: &MachineRuntime, spec: &Spec) -> Result<PreparedMachine, LaunchError> {
-    let failed = |error: std::io::Error| spec.setup(&format!("its machine: {error}"));
-    let unsaid = |error: serde_json::Error| spec.setup(&error.to_string());
-    let (program, installed) = spec.installed()?;
+async fn prepare_machine(found: &MachineRuntime, spec: &Spec) -> Result<PreparedMachine, LaunchError> {
+    let failed = |error: std::io::Error| spec.setup_error(&format!("its machine: {error}"));
+    let unsaid = |error: serde_json::Error| spec.setup_error(&error.to_string());
+    let (program, installed) = spec.resolve_installation()?;
     let program = match spec.program == OWN_PROGRAM {
         true => found.program.to_string_lossy().into_owned(),
         false => program,
     };
     let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
-    let aliases = aliases(spec).await?;
-    let setup = serde_json::to_vec(&setup(found, spec, aliases)).map_err(unsaid)?;
-    let job = serde_json::to_vec(&job(spec, program, &installed)).map_err(unsaid)?;
-    let inner = inner(found, spec, installed, theirs.into());
+    let aliases = find_aliases(spec).await?;
+    let setup = serde_json::to_vec(&machine_setup(found, spec, aliases)).map_err(unsaid)?;
+    let job = serde_json::to_vec(&machine_job(spec, program, &installed)).map_err(unsaid)?;
+    let inner = box_spec(found, spec, installed, theirs.into());
     if job.len() > wire::MAX_JOB_BYTES {
-        return Err(spec.setup("arguments and environment exceed 8 MiB"));
+        return Err(spec.setup_error("arguments and environment exceed 8 MiB"));
     }
-    let length = u32::try_from(setup.len()).map_err(|_large| spec.setup("the plan is too long"))?;
+    let length = u32::try_from(setup.len()).map_err(|_large| spec.setup_error("the plan is too long"))?;
     let sockets = file_sockets().map_err(failed)?;
     let [server, machine] = sockets.each_ref().map(AsFd::as_fd);
     send_with(ours.as_fd(), &length.to_le_bytes(), &[server, machine]).map_err(failed)?;
@@ -81,21 +81,24 @@ pub(super) async fn run(
         socket,
         setup,
         job,
-    } = prepare(found, spec).await?;
+    } = prepare_machine(found, spec).await?;
     let running = async move {
         // The sandbox's end of the socket is dropped with the run, so that the reader ends.
         Box::pin(launcher.launch(&inner)).await
     };
     let mut said = MachineReport::default();
-    let (outcome, ()) = tokio::join!(running, talk(socket, &setup, &job, &spec.stdin, &mut said));
-    finish(found, spec, outcome?, said)
+    let (outcome, ()) = tokio::join!(
+        running,
+        exchange_messages(socket, &setup, &job, &spec.stdin, &mut said)
+    );
+    finish_outcome(found, spec, outcome?, said)
 }
 
 /// How long after its boot a machine may take until its service runs, in milliseconds.
 const START_MS: u64 = 10_000;
 
 /// Starts the program as a service in a new machine.
-pub(super) async fn serve(
+pub(super) async fn start_service(
     launcher: &Launcher,
     found: &MachineRuntime,
     spec: &Spec,
@@ -105,19 +108,19 @@ pub(super) async fn serve(
         socket,
         setup,
         job,
-    } = prepare(found, spec).await?;
-    let failed = |error: std::io::Error| spec.setup(&format!("its machine: {error}"));
-    let mut service = Box::pin(launcher.serve(&inner)).await?;
+    } = prepare_machine(found, spec).await?;
+    let failed = |error: std::io::Error| spec.setup_error(&format!("its machine: {error}"));
+    let mut service = Box::pin(launcher.start_service(&inner)).await?;
     drop(inner);
     let (mut reader, mut writer) = socket.into_split();
     let starting = async {
         writer.write_all(&setup).await?;
-        writer.write_all(&wire::frame(wire::JOB, &job)).await?;
+        writer.write_all(&wire::encode_frame(wire::JOB, &job)).await?;
         loop {
             match next(&mut reader).await? {
                 Some((wire::STARTED, _)) => return Ok(()),
                 Some((wire::HELLO, _)) => {}
-                Some((_, body)) => return Err(std::io::Error::other(words(&body))),
+                Some((_, body)) => return Err(std::io::Error::other(failure_text(&body))),
                 None => return Err(std::io::Error::other("it stopped")),
             }
         }
@@ -125,18 +128,22 @@ pub(super) async fn serve(
     let patience = Duration::from_millis(found.boot_ms + START_MS);
     match tokio::time::timeout(patience, starting).await {
         Ok(started) => started.map_err(failed)?,
-        Err(_elapsed) => return Err(spec.setup("its machine does not answer")),
+        Err(_elapsed) => return Err(spec.setup_error("its machine does not answer")),
     }
     let (stdin, mut input) = pipe::pipe().map_err(failed)?;
     let feeding = async move {
         let mut buffer = vec![0; wire::CHUNK];
         while let Ok(read @ 1..) = input.read(&mut buffer).await {
             let part = buffer.get(..read).unwrap_or_default();
-            if writer.write_all(&wire::frame(wire::INPUT, part)).await.is_err() {
+            if writer
+                .write_all(&wire::encode_frame(wire::INPUT, part))
+                .await
+                .is_err()
+            {
                 return; // the machine is gone
             }
         }
-        let _ = writer.write_all(&wire::frame(wire::INPUT, &[])).await; // silent-ok: as above
+        let _ = writer.write_all(&wire::encode_frame(wire::INPUT, &[])).await; // silent-ok: as above
         // Keep the socket open until the other side closes it.
         while let Ok(Some(_)) = next(&mut reader).await {}
     };
@@ -146,8 +153,8 @@ pub(super) async fn serve(
     )]
     let task = AbortOnDropTask(tokio::spawn(feeding));
     service.stdin = Some(stdin);
-    let obtained = obtained(found, spec, service.obtained().clone());
-    Ok(service.enclosed(obtained, vec![Box::new(task)]))
+    let obtained = obtained_enforcement(found, spec, service.obtained_enforcement().clone());
+    Ok(service.with_enclosure(obtained, vec![Box::new(task)]))
 }
 
 /// A task that is aborted when this is dropped.
@@ -165,26 +172,26 @@ async fn next(reader: &mut OwnedReadHalf) -> std::io::Result<Option<(u8, Vec<u8>
     if reader.read_exact(&mut first).await.is_err() {
         return Ok(None); // cut short or not: what came before counts
     }
-    let (kind, length) = wire::header(first, wire::MAX_ANSWER_BYTES)?;
+    let (kind, length) = wire::parse_header(first, wire::MAX_ANSWER_BYTES)?;
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await?;
     Ok(Some((kind, body)))
 }
 
 /// The text of a failure, limited in length.
-fn words(body: &[u8]) -> String {
+fn failure_text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(600).collect()
 }
 
-async fn aliases(spec: &Spec) -> Result<Vec<(u64, u64)>, LaunchError> {
+async fn find_aliases(spec: &Spec) -> Result<Vec<(u64, u64)>, LaunchError> {
     let filesystem = spec.plan.filesystem().clone();
     if filesystem.denied.is_empty() {
         return Ok(Vec::new());
     }
-    let base = spec.anchor();
-    tokio::task::spawn_blocking(move || judge::aliases(&filesystem, &base))
+    let base = spec.path_base();
+    tokio::task::spawn_blocking(move || judge::find_aliases(&filesystem, &base))
         .await
-        .map_err(|error| spec.setup(&error.to_string()))
+        .map_err(|error| spec.setup_error(&error.to_string()))
 }
 
 /// The machine's messages about its tool.
@@ -196,17 +203,23 @@ struct MachineReport {
 }
 
 /// Sends everything, and reads until the other side closes the socket.
-async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput, said: &mut MachineReport) {
+async fn exchange_messages(
+    socket: UnixStream,
+    setup: &[u8],
+    job: &[u8],
+    input: &LaunchInput,
+    said: &mut MachineReport,
+) {
     let (mut reader, mut writer) = socket.into_split();
     let speaking = async {
         writer.write_all(setup).await?;
-        writer.write_all(&wire::frame(wire::JOB, job)).await?;
+        writer.write_all(&wire::encode_frame(wire::JOB, job)).await?;
         if let LaunchInput::Bytes(bytes) = input {
             for part in bytes.chunks(wire::CHUNK) {
-                writer.write_all(&wire::frame(wire::INPUT, part)).await?;
+                writer.write_all(&wire::encode_frame(wire::INPUT, part)).await?;
             }
         }
-        writer.write_all(&wire::frame(wire::INPUT, &[])).await?;
+        writer.write_all(&wire::encode_frame(wire::INPUT, &[])).await?;
         // Keep it open: closing it would end the run.
         std::future::pending::<std::io::Result<()>>().await
     };
@@ -215,7 +228,7 @@ async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput,
             match kind {
                 wire::STARTED => said.started = true,
                 wire::END => said.end = serde_json::from_slice(&body).ok(), // silent-ok: no end is no end
-                wire::FAULT | wire::BROKEN => said.fault = Some(words(&body)),
+                wire::FAULT | wire::BROKEN => said.fault = Some(failure_text(&body)),
                 _ => {}
             }
         }
@@ -229,14 +242,14 @@ async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput,
     listening.await;
 }
 
-fn finish(
+fn finish_outcome(
     found: &MachineRuntime,
     spec: &Spec,
     outcome: LaunchOutcome,
     said: MachineReport,
 ) -> Result<LaunchOutcome, LaunchError> {
     let limits = spec.plan.limits();
-    let obtained = obtained(found, spec, outcome.obtained.clone());
+    let obtained = obtained_enforcement(found, spec, outcome.obtained.clone());
     if let Some(end) = said.end {
         let felt = match (end.memory, end.processes) {
             (true, _) => Some(LimitHit::Memory(limits.memory_mb)),
@@ -275,13 +288,17 @@ fn finish(
                 .fault
                 .or_else(|| limit.map(|limit| format!("the box around it was {limit}")))
                 .unwrap_or_else(|| text.trim().chars().take(600).collect());
-            Err(spec.setup(&format!("its machine: {because}")))
+            Err(spec.setup_error(&format!("its machine: {because}")))
         }
     }
 }
 
 /// The mechanisms that really isolated the tool: the machine, and the sandbox around it.
-fn obtained(found: &MachineRuntime, spec: &Spec, around: ObtainedEnforcement) -> ObtainedEnforcement {
+fn obtained_enforcement(
+    found: &MachineRuntime,
+    spec: &Spec,
+    around: ObtainedEnforcement,
+) -> ObtainedEnforcement {
     let mut mechanisms = vec![
         format!("qemu:{}", found.engine.as_str()),
         format!("kernel:{}", found.version),
@@ -311,7 +328,12 @@ fn obtained(found: &MachineRuntime, spec: &Spec, around: ObtainedEnforcement) ->
 }
 
 /// The spec of the sandbox: the view and limits of level `process`, with a reserve for qemu, and the stage as its program.
-fn inner(found: &MachineRuntime, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs: OwnedFd) -> Spec {
+fn box_spec(
+    found: &MachineRuntime,
+    spec: &Spec,
+    installed: Vec<std::path::PathBuf>,
+    theirs: OwnedFd,
+) -> Spec {
     let limits = spec.plan.limits();
     let plan = Plan::clone(&spec.plan)
         .at_level(Level::Process)
@@ -323,7 +345,7 @@ fn inner(found: &MachineRuntime, spec: &Spec, installed: Vec<std::path::PathBuf>
         });
     let mut inner = Spec::new(OWN_PROGRAM, Arc::new(plan));
     inner.args = vec![stage::MODE.to_owned()];
-    inner.base = Some(spec.anchor());
+    inner.base = Some(spec.path_base());
     inner.workdir.clone_from(&spec.workdir);
     inner.files.clone_from(&spec.files);
     inner.read_paths.clone_from(&spec.read_paths);
@@ -343,7 +365,7 @@ fn machine_mb(limits: &Limits) -> u64 {
     limits.memory_mb.saturating_add(KERNEL_MB)
 }
 
-fn setup(found: &MachineRuntime, spec: &Spec, aliases: Vec<(u64, u64)>) -> MachineSetup {
+fn machine_setup(found: &MachineRuntime, spec: &Spec, aliases: Vec<(u64, u64)>) -> MachineSetup {
     let memory = machine_mb(spec.plan.limits());
     let engine = match found.engine {
         Engine::Kvm => ["-accel", "kvm", "-cpu", "host"],
@@ -383,15 +405,15 @@ fn setup(found: &MachineRuntime, spec: &Spec, aliases: Vec<(u64, u64)>) -> Machi
         args,
         rules: FileServerRules {
             filesystem: spec.plan.filesystem().clone(),
-            base: spec.anchor(),
+            base: spec.path_base(),
             aliases,
-            kept: RuntimeFileGuard::of(&spec.plan.filesystem().own),
+            kept: RuntimeFileGuard::from_paths(&spec.plan.filesystem().own),
         },
         boot_ms: found.boot_ms,
     }
 }
 
-fn job(spec: &Spec, program: String, installed: &[PathBuf]) -> Job {
+fn machine_job(spec: &Spec, program: String, installed: &[PathBuf]) -> Job {
     let limits = spec.plan.limits();
     Job {
         program,
@@ -410,7 +432,7 @@ fn job(spec: &Spec, program: String, installed: &[PathBuf]) -> Job {
 /// A listening socket and one connected to it, for the file server and qemu, because a sandbox can't create socket files.
 fn file_sockets() -> std::io::Result<[OwnedFd; 2]> {
     let folder = std::env::temp_dir().join(format!(".clawk-{}", crate::container::fresh_name()));
-    private(&folder).map_err(std::io::Error::other)?;
+    create_private_folder(&folder).map_err(std::io::Error::other)?;
     // By descriptor, because the name of a socket file has at most 108 bytes.
     let opened = std::fs::File::open(&folder);
     let made = opened.and_then(|opened| {

@@ -29,9 +29,9 @@ const CONSOLE_BYTES: usize = 2 << 10;
 pub fn main() -> ExitCode {
     let mut words = std::env::args().skip(2);
     let done = match words.next().as_deref() {
-        Some(FILES) => super::files::serve(words.next().as_deref().unwrap_or_default()).map(|()| 0),
-        Some(AGENT) => super::agent::live().map(|()| 0),
-        Some(_) | None => stage(),
+        Some(FILES) => super::files::serve_files(words.next().as_deref().unwrap_or_default()).map(|()| 0),
+        Some(AGENT) => super::agent::run_machine().map(|()| 0),
+        Some(_) | None => run_stage(),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -43,30 +43,30 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs the stage. Returns the tool's exit code in the shell's convention.
-fn stage() -> io::Result<u8> {
+fn run_stage() -> io::Result<u8> {
     let launcher = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let done = machine(&launcher);
+    let done = run_machine(&launcher);
     if let Err(error) = &done {
-        let _ = wire::send(&launcher, wire::BROKEN, error.to_string().as_bytes()); // silent-ok: clawk may be gone
+        let _ = wire::send_frame(&launcher, wire::BROKEN, error.to_string().as_bytes()); // silent-ok: clawk may be gone
     }
     done
 }
 
 /// Runs the machine, from the order to the end.
-fn machine(launcher: &UnixStream) -> io::Result<u8> {
-    let (setup, listener, client) = order(launcher)?;
+fn run_machine(launcher: &UnixStream) -> io::Result<u8> {
+    let (setup, listener, client) = receive_order(launcher)?;
     let (agent, port) = UnixStream::pair()?;
     let mut files = serve_files(&setup, listener)?;
-    let (mut qemu, console) = start(&setup, &client, &port.into())?;
+    let (mut qemu, console) = start_machine(&setup, &client, &port.into())?;
     drop(client);
     let said = Arc::new(Mutex::new(VecDeque::new()));
     let hearing = Arc::clone(&said);
-    std::thread::spawn(move || hear(console, &hearing));
+    std::thread::spawn(move || read_console(console, &hearing));
     let (from_launcher, to_agent) = (launcher.try_clone()?, agent.try_clone()?);
     std::thread::spawn(move || {
-        let _ = feed(from_launcher, to_agent); // silent-ok: whoever is gone ends the run
+        let _ = forward_to_agent(from_launcher, to_agent); // silent-ok: whoever is gone ends the run
     });
-    let ended = relay(launcher, &agent, Duration::from_millis(setup.boot_ms));
+    let ended = relay_output(launcher, &agent, Duration::from_millis(setup.boot_ms));
     for child in [&mut qemu, &mut files] {
         let _ = child.kill(); // silent-ok: it ended by itself
         child.wait()?;
@@ -87,9 +87,9 @@ fn machine(launcher: &UnixStream) -> io::Result<u8> {
 }
 
 /// Receives the setup and the two ends of the file server's socket, which can't be created in a sandbox.
-fn order(launcher: &UnixStream) -> io::Result<(MachineSetup, OwnedFd, OwnedFd)> {
+fn receive_order(launcher: &UnixStream) -> io::Result<(MachineSetup, OwnedFd, OwnedFd)> {
     let mut length = [0_u8; 4];
-    let (_, fds) = passing::receive(launcher, &mut length, RecvFlags::WAITALL)?;
+    let (_, fds) = passing::receive_with_fds(launcher, &mut length, RecvFlags::WAITALL)?;
     let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
     if length > wire::MAX_JOB_BYTES {
         return Err(io::Error::other("the order is too long"));
@@ -124,7 +124,7 @@ type Machine = (std::process::Child, std::io::PipeReader);
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(setup: &MachineSetup, client: &OwnedFd, port: &OwnedFd) -> io::Result<Machine> {
+fn start_machine(setup: &MachineSetup, client: &OwnedFd, port: &OwnedFd) -> io::Result<Machine> {
     let (console, theirs) = io::pipe()?;
     for fd in [client, port] {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
@@ -149,7 +149,7 @@ fn start(setup: &MachineSetup, client: &OwnedFd, port: &OwnedFd) -> io::Result<M
     Ok((qemu, console))
 }
 
-fn hear(mut console: impl Read, said: &Mutex<VecDeque<u8>>) {
+fn read_console(mut console: impl Read, said: &Mutex<VecDeque<u8>>) {
     let mut buffer = [0_u8; 4096];
     while let Ok(read @ 1..) = console.read(&mut buffer) {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,17 +160,17 @@ fn hear(mut console: impl Read, said: &Mutex<VecDeque<u8>>) {
 }
 
 /// Sends the tool's user to the machine, then forwards the launcher's frames.
-fn feed(mut launcher: UnixStream, mut agent: UnixStream) -> io::Result<()> {
+fn forward_to_agent(mut launcher: UnixStream, mut agent: UnixStream) -> io::Result<()> {
     let who = MachineToolUser {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
-    wire::send(&agent, wire::WHO, &serde_json::to_vec(&who)?)?;
+    wire::send_frame(&agent, wire::WHO, &serde_json::to_vec(&who)?)?;
     io::copy(&mut launcher, &mut agent).map(drop)
 }
 
 /// Forwards output to the run's own streams, and messages about the tool to the launcher.
-fn relay(launcher: &UnixStream, agent: &UnixStream, boot: Duration) -> io::Result<u8> {
+fn relay_output(launcher: &UnixStream, agent: &UnixStream, boot: Duration) -> io::Result<u8> {
     let mut streams = (io::stdout(), io::stderr());
     agent.set_read_timeout(Some(boot))?;
     loop {
@@ -188,14 +188,14 @@ fn relay(launcher: &UnixStream, agent: &UnixStream, boot: Duration) -> io::Resul
             wire::ERR => streams.1.write_all(&body)?,
             wire::HELLO => {
                 agent.set_read_timeout(None)?;
-                wire::send(launcher, kind, &body)?;
+                wire::send_frame(launcher, kind, &body)?;
             }
-            wire::STARTED => wire::send(launcher, kind, &body)?,
-            wire::FAULT => return wire::send(launcher, kind, &body).map(|()| 127),
+            wire::STARTED => wire::send_frame(launcher, kind, &body)?,
+            wire::FAULT => return wire::send_frame(launcher, kind, &body).map(|()| 127),
             wire::END => {
                 let end: wire::MachineToolExit = serde_json::from_slice(&body)?;
                 let code = end.exit_code.or(end.signal.map(|signal| 128 + (signal & 127)));
-                wire::send(launcher, kind, &body)?;
+                wire::send_frame(launcher, kind, &body)?;
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
             }
             _ => return Err(io::Error::other("the machine does not keep to the protocol")),

@@ -6,7 +6,7 @@ use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::plan::{Plan, PlanDefaults};
 
 fn plan() -> Plan {
-    Plan::undeclared(&PlanDefaults::default()).at_level(Level::Vm)
+    Plan::for_undeclared(&PlanDefaults::default()).at_level(Level::Vm)
 }
 
 fn missing(refusal: SandboxRefusal) -> (String, String, String) {
@@ -29,14 +29,14 @@ async fn refused(settings: Settings) -> (String, String, String) {
         vm: settings,
         ..LevelSettings::default()
     });
-    let refusal = launcher.probe(Level::Vm).await.unwrap_err();
+    let refusal = launcher.probe_level(Level::Vm).await.unwrap_err();
     // A run says the same, and so does who asks without starting anything.
     let error = launcher.launch(&Spec::new("/bin/true", Arc::new(plan()))).await;
     match error {
         Err(LaunchError::Refused(said)) => assert_eq!(said, refusal),
         other => panic!("{other:?}"),
     }
-    assert_eq!(launcher.known(Level::Vm), Err(refusal.clone()));
+    assert_eq!(launcher.level_availability(Level::Vm), Err(refusal.clone()));
     missing(refusal)
 }
 

@@ -90,7 +90,7 @@ pub(super) struct MachineToolExit {
 }
 
 /// Encodes one frame.
-pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn encode_frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut whole = Vec::with_capacity(body.len() + 5);
     whole.push(kind);
@@ -100,12 +100,12 @@ pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// Writes a frame with one call.
-pub(super) fn send(mut to: impl Write, kind: u8, body: &[u8]) -> io::Result<()> {
-    to.write_all(&frame(kind, body))
+pub(super) fn send_frame(mut to: impl Write, kind: u8, body: &[u8]) -> io::Result<()> {
+    to.write_all(&encode_frame(kind, body))
 }
 
 /// Parses the first five bytes of a frame: kind and length.
-pub(super) fn header(bytes: [u8; 5], longest: usize) -> io::Result<(u8, usize)> {
+pub(super) fn parse_header(bytes: [u8; 5], longest: usize) -> io::Result<(u8, usize)> {
     let [kind, a, b, c, d] = bytes;
     let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).map_err(io::Error::other)?;
     if length > longest {
@@ -122,7 +122,7 @@ pub(super) fn next(mut from: impl Read, longest: usize) -> io::Result<Option<(u8
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     }
-    let (kind, length) = header(first, longest)?;
+    let (kind, length) = parse_header(first, longest)?;
     let mut body = vec![0; length];
     from.read_exact(&mut body)?;
     Ok(Some((kind, body)))

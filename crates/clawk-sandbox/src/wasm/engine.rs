@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// The compiled guest of a file, ready to be instantiated.
-    pub(super) fn guest(&self, path: &Path) -> Result<CompiledGuest, String> {
+    pub(super) fn load_guest(&self, path: &Path) -> Result<CompiledGuest, String> {
         let at = |error: io::Error| format!("`{}`: {error}", path.display());
         let flags = rustix::fs::OFlags::NONBLOCK.bits();
         let file = fs::OpenOptions::new()
@@ -101,11 +101,11 @@ impl Engine {
                 times.3,
             ),
         );
-        if let Some(known) = self.known(&key) {
+        if let Some(known) = self.cached_guest(&key) {
             return Ok(known);
         }
         let _one = self.compiles.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = self.known(&key) {
+        if let Some(known) = self.cached_guest(&key) {
             return Ok(known);
         }
         let mut bytes = Vec::new();
@@ -123,7 +123,7 @@ impl Engine {
             return Err(format!("`{}` is not WebAssembly", path.display()));
         }
         let component = self
-            .component(&bytes)
+            .load_component(&bytes)
             .map_err(|error| format!("`{}`: {error:#}", path.display()))?;
         let pre = self.linker.instantiate_pre(&component).and_then(CommandPre::new);
         let pre =
@@ -134,36 +134,36 @@ impl Engine {
         Ok(pre)
     }
 
-    fn known(&self, key: &(PathBuf, GuestFileIdentity)) -> Option<CompiledGuest> {
+    fn cached_guest(&self, key: &(PathBuf, GuestFileIdentity)) -> Option<CompiledGuest> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).cloned()
     }
 
-    fn component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
+    fn load_component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
         let stored = self
             .cache
             .as_ref()
-            .map(|cache| cache.join(format!("{}.cwasm", self.digest(bytes))));
+            .map(|cache| cache.join(format!("{}.cwasm", self.guest_digest(bytes))));
         if let Some(kept) = stored.as_deref().and_then(read_kept) {
-            return revive(&self.engine, &kept);
+            return deserialize_component(&self.engine, &kept);
         }
         let made = if wasmtime::Engine::detect_precompiled(bytes).is_some() {
             None // never: native code is taken from our own cache only
         } else if is_component(bytes) {
             Some(self.engine.precompile_component(bytes)?)
         } else {
-            Some(self.engine.precompile_component(&componentize(bytes)?)?)
+            Some(self.engine.precompile_component(&componentize_module(bytes)?)?)
         };
         let made = made.ok_or_else(|| wasmtime::Error::msg("it is compiled already"))?;
         if let Some(path) = &stored {
             // If the guest can't be cached, it is compiled again next time.
-            let _ = keep(path, &made); // silent-ok: see above
+            let _ = write_cache_file(path, &made); // silent-ok: see above
         }
-        revive(&self.engine, &made)
+        deserialize_component(&self.engine, &made)
     }
 
     /// A digest of the guest and of everything in this build that its compilation depends on.
-    fn digest(&self, bytes: &[u8]) -> String {
+    fn guest_digest(&self, bytes: &[u8]) -> String {
         struct DigestHasher(Sha256);
         impl Hasher for DigestHasher {
             fn finish(&self) -> u64 {
@@ -185,7 +185,7 @@ fn is_component(bytes: &[u8]) -> bool {
 }
 
 /// Converts a preview 1 module to a component, with wasmtime's adapter.
-fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
+fn componentize_module(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
     let adapter = wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER;
     let encoded = wit_component::ComponentEncoder::default()
         .validate(true)
@@ -196,7 +196,7 @@ fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
 }
 
 #[expect(unsafe_code, reason = "native code from our own cache")]
-fn revive(engine: &wasmtime::Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+fn deserialize_component(engine: &wasmtime::Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `bytes` come from `precompile_component`, either just now or from a file that only we can write and whose digest was
     // checked (`read_kept`); wasmtime refuses those of another version or configuration.
     unsafe { Component::deserialize(engine, bytes) }
@@ -224,7 +224,7 @@ fn read_kept(path: &Path) -> Option<Vec<u8>> {
     (Sha256::digest(&body).as_slice() == bytes).then_some(body)
 }
 
-fn keep(path: &Path, body: &[u8]) -> io::Result<()> {
+fn write_cache_file(path: &Path, body: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::os::unix::fs::DirBuilderExt::mode(fs::DirBuilder::new().recursive(true), 0o700).create(folder)?;
     let work = folder.join(format!(

@@ -20,7 +20,7 @@ use super::guest::State;
 use super::names::{self, HardLinkTarget};
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// Folders that a guest never sees in any mode, because they show the agent's own process.
 pub(super) const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -65,7 +65,7 @@ impl GuestFileAccess {
     ) -> Self {
         Self {
             denied: filesystem.denied.clone(),
-            kept: RuntimeFileGuard::of(&filesystem.own),
+            kept: RuntimeFileGuard::from_paths(&filesystem.own),
             base,
             roots,
             open: 0,
@@ -75,7 +75,7 @@ impl GuestFileAccess {
     }
 
     /// Whether a real path, or its name in the plan, is denied.
-    pub(super) fn covers(&self, real: &Path) -> bool {
+    pub(super) fn is_denied(&self, real: &Path) -> bool {
         if NEVER.iter().any(|never| real.starts_with(never)) {
             return true;
         }
@@ -84,19 +84,23 @@ impl GuestFileAccess {
             .iter()
             .filter_map(|(root, name)| Some(name.join(real.strip_prefix(root).ok()?)));
         let mut names = named.chain([real.to_owned()]);
-        names.any(|name| self.denied.iter().any(|denied| self.one(denied, &name)))
+        names.any(|name| self.denied.iter().any(|denied| self.rule_denies(denied, &name)))
     }
 
-    fn one(&self, denied: &Denied, path: &Path) -> bool {
-        let literal = || lexical(&self.base, Path::new(denied.text())).canonicalize();
-        denied.covers(path, &self.base)
+    fn rule_denies(&self, denied: &Denied, path: &Path) -> bool {
+        let literal = || lexical_path(&self.base, Path::new(denied.text())).canonicalize();
+        denied.covers_path(path, &self.base)
             || (!denied.is_pattern() && literal().is_ok_and(|real| path.starts_with(real)))
     }
 
     /// The real paths of entries that are denied by path.
     pub(super) fn denied_places(&self) -> impl Iterator<Item = PathBuf> {
         let literal = self.denied.iter().filter(|denied| !denied.is_pattern());
-        literal.filter_map(|denied| lexical(&self.base, Path::new(denied.text())).canonicalize().ok()) // silent-ok: nothing there
+        literal.filter_map(|denied| {
+            lexical_path(&self.base, Path::new(denied.text()))
+                .canonicalize()
+                .ok()
+        }) // silent-ok: nothing there
     }
 
     /// The real paths of the folders that the guest gets.
@@ -106,8 +110,8 @@ impl GuestFileAccess {
 
     /// Checks the file behind a descriptor.
     fn judge_open(&self, fd: BorrowedFd<'_>) -> FsResult<()> {
-        let real = place(fd)?;
-        if self.covers(&real) {
+        let real = real_path(fd)?;
+        if self.is_denied(&real) {
             return Err(ErrorCode::Access.into());
         }
         let meta = rustix::fs::fstat(fd).map_err(io::Error::from)?;
@@ -130,15 +134,15 @@ impl GuestFileAccess {
     }
 
     /// Checks that a descriptor is not one of the agent's own files and, with `moves`, not a folder on the path to one.
-    fn unkept(&self, fd: BorrowedFd<'_>, moves: bool) -> FsResult<()> {
+    fn check_changeable(&self, fd: BorrowedFd<'_>, moves: bool) -> FsResult<()> {
         if self.kept.is_empty() {
             return Ok(());
         }
-        let real = place(fd)?;
+        let real = real_path(fd)?;
         let meta = rustix::fs::fstat(fd).map_err(io::Error::from)?;
-        if self.kept.is(meta.st_dev, meta.st_ino)
-            || self.kept.holds(&real)
-            || (moves && self.kept.leads(&real))
+        if self.kept.is_same_file(meta.st_dev, meta.st_ino)
+            || self.kept.contains_path(&real)
+            || (moves && self.kept.leads_to_own(&real))
         {
             return Err(ErrorCode::ReadOnly.into());
         }
@@ -150,7 +154,7 @@ impl GuestFileAccess {
     fn holds_denied(&self, real: &Path) -> bool {
         self.denied.iter().any(|denied| match denied.is_pattern() {
             false => {
-                let text = lexical(&self.base, Path::new(denied.text()));
+                let text = lexical_path(&self.base, Path::new(denied.text()));
                 text.starts_with(real) || text.canonicalize().is_ok_and(|place| place.starts_with(real))
             }
             true => denied
@@ -178,7 +182,7 @@ fn within_bounds(dir: BorrowedFd<'_>) -> FsResult<()> {
 }
 
 /// The real path of a descriptor.
-fn place(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
+fn real_path(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let real = rustix::fs::readlink(link, Vec::new()).map_err(io::Error::from)?;
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(real.as_bytes())))
@@ -199,20 +203,20 @@ impl HasData for GuardedFilesystemMarker {
 /// Replaces wasmtime's own files by the checked ones in the linker.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    types::add_to_linker::<State, GuardedFilesystemMarker>(linker, State::guarded)?;
+    types::add_to_linker::<State, GuardedFilesystemMarker>(linker, State::guarded_filesystem)?;
     linker.allow_shadowing(false);
     Ok(())
 }
 
 impl GuardedFilesystem<'_> {
     /// Checks `path` below a folder before it is used.
-    fn judge(&self, fd: &Resource<Descriptor>, path: &str, follow: bool) -> FsResult<()> {
+    fn judge_path(&self, fd: &Resource<Descriptor>, path: &str, follow: bool) -> FsResult<()> {
         let dir = match self.inner.table.get(fd)? {
             Descriptor::Dir(dir) => dir,
             Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
         };
-        let at = place(dir.dir.as_fd())?;
-        if self.walls.covers(&lexical(&at, Path::new(path))) || self.walls.covers(&at) {
+        let at = real_path(dir.dir.as_fd())?;
+        if self.walls.is_denied(&lexical_path(&at, Path::new(path))) || self.walls.is_denied(&at) {
             return Err(ErrorCode::Access.into());
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -253,7 +257,7 @@ impl GuardedFilesystem<'_> {
                 )
                 .map_err(io::Error::from)?;
                 let dangling = rustix::fs::readlinkat(&parent, name, Vec::new()).is_ok();
-                if dangling || self.walls.covers(&place(parent.as_fd())?.join(name)) {
+                if dangling || self.walls.is_denied(&real_path(parent.as_fd())?.join(name)) {
                     return Err(ErrorCode::Access.into());
                 }
                 Ok(())
@@ -266,7 +270,7 @@ impl GuardedFilesystem<'_> {
     /// Checks a change of the entry at `path`: of its content, times or name, or its creation. Own files are refused and, with
     /// `moves`, also folders on the path to one.
     fn judge_change(&self, fd: &Resource<Descriptor>, path: &str, follow: bool, moves: bool) -> FsResult<()> {
-        self.judge(fd, path, follow)?;
+        self.judge_path(fd, path, follow)?;
         let kept = &self.walls.kept;
         if kept.is_empty() {
             return Ok(());
@@ -278,7 +282,7 @@ impl GuardedFilesystem<'_> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let last = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         if let Ok(found) = rustix::fs::openat2(&*dir.dir, path, flags | last, Mode::empty(), resolve) {
-            self.walls.unkept(found.as_fd(), moves)?;
+            self.walls.check_changeable(found.as_fd(), moves)?;
         }
         // Check the name itself, whatever is there.
         let path = Path::new(path);
@@ -289,8 +293,8 @@ impl GuardedFilesystem<'_> {
         let parent = parent.unwrap_or(Path::new("."));
         let folder = flags | OFlags::DIRECTORY;
         if let Ok(folder) = rustix::fs::openat2(&*dir.dir, parent, folder, Mode::empty(), resolve) {
-            let place = place(folder.as_fd())?.join(name);
-            if kept.holds(&place) || (moves && kept.leads(&place)) {
+            let place = real_path(folder.as_fd())?.join(name);
+            if kept.contains_path(&place) || (moves && kept.leads_to_own(&place)) {
                 return Err(ErrorCode::ReadOnly.into());
             }
         }
@@ -300,8 +304,8 @@ impl GuardedFilesystem<'_> {
     /// Checks a change through an open descriptor.
     fn judge_open_change(&self, fd: &Resource<Descriptor>) -> FsResult<()> {
         match self.inner.table.get(fd)? {
-            Descriptor::Dir(dir) => self.walls.unkept(dir.dir.as_fd(), false),
-            Descriptor::File(file) => self.walls.unkept(file.file.as_fd(), false),
+            Descriptor::Dir(dir) => self.walls.check_changeable(dir.dir.as_fd(), false),
+            Descriptor::File(file) => self.walls.check_changeable(file.file.as_fd(), false),
         }
     }
 
@@ -319,7 +323,7 @@ impl GuardedFilesystem<'_> {
         if let Ok(found) = rustix::fs::openat2(&*dir.dir, path, flags, Mode::empty(), resolve) {
             let is_dir =
                 rustix::fs::fstat(&found).is_ok_and(|meta| FileType::from_raw_mode(meta.st_mode).is_dir());
-            if is_dir && self.walls.holds_denied(&place(found.as_fd())?) {
+            if is_dir && self.walls.holds_denied(&real_path(found.as_fd())?) {
                 return Err(ErrorCode::Access.into());
             }
         }
@@ -346,7 +350,7 @@ impl GuardedFilesystem<'_> {
     }
 }
 
-fn follows(flags: PathFlags) -> bool {
+fn follows_links(flags: PathFlags) -> bool {
     flags.contains(PathFlags::SYMLINK_FOLLOW)
 }
 
@@ -443,7 +447,7 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
         flags: PathFlags,
         path: String,
     ) -> FsResult<types::DescriptorStat> {
-        self.judge(&fd, &path, follows(flags))?;
+        self.judge_path(&fd, &path, follows_links(flags))?;
         types::HostDescriptor::stat_at(&mut self.inner, fd, flags, path).await
     }
 
@@ -455,7 +459,7 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
         atim: types::NewTimestamp,
         mtim: types::NewTimestamp,
     ) -> FsResult<()> {
-        self.judge_change(&fd, &path, follows(flags), false)?;
+        self.judge_change(&fd, &path, follows_links(flags), false)?;
         types::HostDescriptor::set_times_at(&mut self.inner, fd, flags, path, atim, mtim).await
     }
 
@@ -473,7 +477,7 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
     }
 
     async fn readlink_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<String> {
-        self.judge(&fd, &path, false)?;
+        self.judge_path(&fd, &path, false)?;
         types::HostDescriptor::readlink_at(&mut self.inner, fd, path).await
     }
 
@@ -514,7 +518,7 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
         flags: PathFlags,
         path: String,
     ) -> FsResult<types::MetadataHashValue> {
-        self.judge(&fd, &path, follows(flags))?;
+        self.judge_path(&fd, &path, follows_links(flags))?;
         types::HostDescriptor::metadata_hash_at(&mut self.inner, fd, flags, path).await
     }
 
@@ -533,8 +537,8 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
         let changes = open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
             || flags.contains(DescriptorFlags::WRITE);
         match changes {
-            true => self.judge_change(&fd, &path, follows(path_flags), false)?,
-            false => self.judge(&fd, &path, follows(path_flags))?,
+            true => self.judge_change(&fd, &path, follows_links(path_flags), false)?,
+            false => self.judge_path(&fd, &path, follows_links(path_flags))?,
         }
         let opened =
             types::HostDescriptor::open_at(&mut self.inner, fd, path_flags, path, open, flags).await?;

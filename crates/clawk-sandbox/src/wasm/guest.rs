@@ -17,12 +17,12 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use super::files::{GuardedFilesystem, GuestFileAccess};
 use super::http::GuestRequests;
 use super::output::Output;
-use super::{Backend, refusal};
+use super::{Backend, wasm_refusal};
 use crate::launch::streams::OutputBudget;
 use crate::launch::{LaunchError, LaunchInput, LaunchOutcome, LimitHit, Spec};
 use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement};
 use clawk_plan::plan::{FsMode, NetworkMode};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// The exit code after a trap, the same as that of `wasmtime run`.
 const TRAP_CODE: i32 = 134;
@@ -76,7 +76,7 @@ impl WasiView for State {
 
 impl State {
     /// The guest's files with their checks.
-    pub(super) fn guarded(&mut self) -> GuardedFilesystem<'_> {
+    pub(super) fn guarded_filesystem(&mut self) -> GuardedFilesystem<'_> {
         let inner = WasiFilesystemCtxView {
             ctx: self.ctx.filesystem(),
             table: &mut self.table,
@@ -127,7 +127,7 @@ struct GuestExit {
 }
 
 /// Runs a guest to its end. Dropping the future ends the guest, even while it computes or waits.
-pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
+pub(crate) async fn launch_guest(backend: &Arc<Backend>, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
     let started = Instant::now();
     let work = GuestJob::new(spec)?;
     let (stdout, stderr) = (work.stdout.clone(), work.stderr.clone());
@@ -146,17 +146,17 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Launch
     let ended = tokio::select! {
         biased;
         ended = &mut running => Some(ended),
-        () = deadline(&begun, Duration::from_millis(limit)) => {
+        () = wait_for_deadline(&begun, Duration::from_millis(limit)) => {
             drop(life);
             // A host call that never returns from the kernel keeps its thread, and nobody waits for it.
             tokio::time::timeout(STUCK, running).await.ok() // silent-ok: told as a deadline, below
         }
     };
     let ended = match ended {
-        Some(ended) => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
+        Some(ended) => ended.map_err(|error| spec.setup_error(&format!("its host failed: {error}")))??,
         // When the guest gets a thread, it sees before its first step that nobody waits.
         None if begun.get().is_none() => {
-            return Err(spec.setup(&format!("it was not compiled within {} s", COMPILING.as_secs())));
+            return Err(spec.setup_error(&format!("it was not compiled within {} s", COMPILING.as_secs())));
         }
         None => GuestExit {
             exit_code: None,
@@ -166,9 +166,9 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Launch
         },
     };
     if let Some(reason) = &ended.refused {
-        return Err(spec.setup(reason));
+        return Err(spec.setup_error(reason));
     }
-    let (stdout, stderr) = (stdout.take(), stderr.take());
+    let (stdout, stderr) = (stdout.take_output(), stderr.take_output());
     let truncated = stdout.1 || stderr.1;
     let failed = ended.exit_code != Some(0);
     let limit = match &ended {
@@ -184,7 +184,7 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Launch
         stderr: stderr.0,
         truncated,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        obtained: obtained(spec),
+        obtained: obtained_enforcement(spec),
         limit,
         swept: 0,
     })
@@ -200,13 +200,13 @@ impl Drop for GuestLifeline {
     fn drop(&mut self) {
         // First drop what the guest checks, then wake the guest to check it.
         drop(self.lives.take());
-        self.backend.interrupt();
+        self.backend.interrupt_guests();
     }
 }
 
 /// Completes when the guest's time limit expires. The limit starts after compilation. Also completes if compilation takes too long.
 /// The guest only stores its start time, because a notification would wake this thread.
-async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
+async fn wait_for_deadline(begun: &OnceLock<Instant>, limit: Duration) {
     let asked = Instant::now();
     loop {
         let left = match begun.get() {
@@ -220,7 +220,7 @@ async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
     }
 }
 
-fn obtained(spec: &Spec) -> ObtainedEnforcement {
+fn obtained_enforcement(spec: &Spec) -> ObtainedEnforcement {
     let mut mechanisms = vec![
         "wasmtime",
         "epoch:time",
@@ -266,8 +266,8 @@ impl GuestJob {
     fn new(spec: &Spec) -> Result<Self, LaunchError> {
         let budget = Arc::new(OutputBudget::new(spec.effective_output_bytes()));
         let (stdout, stderr) = (Output::new(&budget), Output::new(&budget));
-        let base = spec.anchor();
-        let path = lexical(&base, Path::new(&spec.program));
+        let base = spec.path_base();
+        let path = lexical_path(&base, Path::new(&spec.program));
         let mut ctx = WasiCtxBuilder::new();
         ctx.allow_tcp(false)
             .allow_udp(false)
@@ -281,7 +281,7 @@ impl GuestJob {
             ctx.stdin(MemoryInputPipe::new(bytes.clone()));
         }
         ctx.stdout(stdout.clone()).stderr(stderr.clone());
-        let roots = preopens(spec, &base, &mut ctx)?;
+        let roots = preopen_folders(spec, &base, &mut ctx)?;
         let limits = spec.plan.limits();
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(MAX_FIELDS_BYTES);
@@ -313,8 +313,8 @@ impl GuestJob {
         let engine = backend.engine()?;
         let hint = "bind a WebAssembly file by `[tools.NAME] wasm = \"…\"`, or set the Sandbox's `level` to `process`";
         let guest = engine
-            .guest(&self.path)
-            .map_err(|missing| refusal(&missing, hint))?;
+            .load_guest(&self.path)
+            .map_err(|missing| wasm_refusal(&missing, hint))?;
         let meter = GuestMemoryMeter {
             bytes: 0,
             limit: self.memory,
@@ -399,7 +399,7 @@ async fn call(guest: &CommandPre<State>, store: &mut Store<State>) -> Result<i32
 }
 
 /// Gives the guest the folders of the plan. Returns their paths on the host.
-fn preopens(
+fn preopen_folders(
     spec: &Spec,
     base: &Path,
     ctx: &mut WasiCtxBuilder,
@@ -410,16 +410,16 @@ fn preopens(
         FsMode::ReadOnly => fs
             .mounts
             .iter()
-            .map(|mount| (lexical(base, &mount.path), false))
+            .map(|mount| (lexical_path(base, &mount.path), false))
             .collect(),
         FsMode::Scoped => fs
             .mounts
             .iter()
-            .map(|mount| (lexical(base, &mount.path), mount.writable))
+            .map(|mount| (lexical_path(base, &mount.path), mount.writable))
             .collect(),
         FsMode::Full => vec![(PathBuf::from("/"), true)],
     };
-    let owned = clawk_plan::place::writable(fs, base);
+    let owned = clawk_plan::place::writable_places(fs, base);
     let mut roots = Vec::new();
     for (path, writable) in mounts {
         let perms = if writable {
@@ -427,9 +427,10 @@ fn preopens(
         } else {
             FsPerms::ReadOnly
         };
-        let fault =
-            |error: &dyn std::fmt::Display| spec.setup(&format!("the mount `{}`: {error}", path.display()));
-        let real = clawk_plan::place::resolve(&path, &owned).map_err(|error| fault(&error))?;
+        let fault = |error: &dyn std::fmt::Display| {
+            spec.setup_error(&format!("the mount `{}`: {error}", path.display()))
+        };
+        let real = clawk_plan::place::resolve_path(&path, &owned).map_err(|error| fault(&error))?;
         if !real.is_dir() {
             return Err(fault(&"a guest is given folders, not single files"));
         }

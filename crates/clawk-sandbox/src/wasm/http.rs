@@ -58,7 +58,7 @@ impl GuestRequests {
 struct GuestRequestSlot(Arc<AtomicUsize>);
 
 impl GuestRequestSlot {
-    fn take(open: &Arc<AtomicUsize>) -> Result<Self, Error> {
+    fn acquire(open: &Arc<AtomicUsize>) -> Result<Self, Error> {
         let seat = Self(Arc::clone(open));
         match open.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS {
             true => Ok(seat),
@@ -83,11 +83,11 @@ impl WasiHttpHooks for GuestRequests {
         options: Option<RequestOptions>,
         _: GuestConnectionDriver,
     ) -> Box<dyn Future<Output = GuestResponse> + Send> {
-        let seat = GuestRequestSlot::take(&self.open);
+        let seat = GuestRequestSlot::acquire(&self.open);
         let gate = self.gate.clone();
         Box::new(async move {
             let gate = gate.ok_or(Error::HttpRequestDenied)?;
-            ask(&gate, seat?, request, options.unwrap_or_default()).await
+            send_guest_request(&gate, seat?, request, options.unwrap_or_default()).await
         })
     }
 
@@ -97,7 +97,7 @@ impl WasiHttpHooks for GuestRequests {
 }
 
 /// Sends one request over its own stream. The future in the answer transfers the bytes; the stream is cut when it is dropped.
-async fn ask(
+async fn send_guest_request(
     gate: &EgressGate,
     seat: GuestRequestSlot,
     request: Request<WasiBody>,
@@ -134,7 +134,7 @@ async fn ask(
         .map_err(|_elapsed| Error::ConnectionReadTimeout)?
         .map_err(Error::Hyper)?;
     if let Some(code) = answer.headers().get(REFUSED) {
-        return Err(refused(code.as_bytes(), answer.status().as_u16()));
+        return Err(refusal_error(code.as_bytes(), answer.status().as_u16()));
     }
     let between = patience(options.between_bytes_timeout);
     let body = |body| IdleLimitedBody::new(body, between).boxed_unsync();
@@ -146,7 +146,7 @@ async fn ask(
 }
 
 /// Converts the proxy's refusal to a WASI error.
-fn refused(code: &[u8], status: u16) -> Error {
+fn refusal_error(code: &[u8], status: u16) -> Error {
     match (code, status) {
         (b"dns", 504) => Error::DnsTimeout,
         (b"dns", _) => Error::DnsError {

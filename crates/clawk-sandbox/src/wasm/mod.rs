@@ -14,7 +14,7 @@ mod output;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-pub(crate) use guest::launch;
+pub(crate) use guest::launch_guest;
 
 use clawk_plan::level::{Level, SandboxRefusal};
 
@@ -40,18 +40,18 @@ impl Backend {
             .engine
             .get_or_init(|| engine::Engine::new(self.cache.as_deref()));
         made.as_ref()
-            .map_err(|missing| refusal(missing, "run clawk on a processor that wasmtime compiles for"))
+            .map_err(|missing| wasm_refusal(missing, "run clawk on a processor that wasmtime compiles for"))
     }
 
     /// Makes every computing guest yield once, and check whether it must end.
-    fn interrupt(&self) {
+    fn interrupt_guests(&self) {
         if let Some(Ok(engine)) = self.engine.get() {
             engine.raw().increment_epoch();
         }
     }
 }
 
-pub(crate) fn refusal(missing: &str, hint: &str) -> SandboxRefusal {
+pub(crate) fn wasm_refusal(missing: &str, hint: &str) -> SandboxRefusal {
     SandboxRefusal::Unavailable {
         level: Level::Wasm,
         mechanism: "wasmtime".to_owned(),

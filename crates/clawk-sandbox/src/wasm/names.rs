@@ -25,10 +25,10 @@ pub(super) fn any_denied(walls: &GuestFileAccess, wanted: &HardLinkTarget) -> bo
     // Denied places come first; the same place inside a root is counted again.
     hidden
         .chain(shown)
-        .any(|(place, denied)| below(walls, place, denied, wanted, &mut left, &mut seen))
+        .any(|(place, denied)| may_have_denied_name(walls, place, denied, wanted, &mut left, &mut seen))
 }
 
-fn below(
+fn may_have_denied_name(
     walls: &GuestFileAccess,
     place: PathBuf,
     denied: bool,
@@ -49,7 +49,7 @@ fn below(
         let Ok(meta) = path.symlink_metadata() else {
             continue; // It has gone, and so has its name.
         };
-        let denied = denied || walls.covers(&path);
+        let denied = denied || walls.is_denied(&path);
         if meta.is_file() && (meta.dev(), meta.ino()) == (wanted.device, wanted.inode) {
             if denied {
                 return true;

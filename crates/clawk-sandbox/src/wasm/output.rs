@@ -29,12 +29,12 @@ impl Output {
     }
 
     /// The kept bytes, and whether anything was discarded.
-    pub(super) fn take(&self) -> (Vec<u8>, bool) {
+    pub(super) fn take_output(&self) -> (Vec<u8>, bool) {
         std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn push(&self, bytes: &[u8]) {
-        let room = self.budget.take(bytes.len());
+        let room = self.budget.take_bytes(bytes.len());
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
         kept.1 |= room < bytes.len();

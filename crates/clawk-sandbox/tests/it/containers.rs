@@ -301,7 +301,7 @@ async fn dropping_the_call_ends_the_container() {
     let word = seconds();
     let spec = script(&sandbox("container", json!({})), &format!("sleep {word}"));
     let launcher = launcher();
-    launcher.probe(Level::Container).await.expect("a runtime");
+    launcher.probe_level(Level::Container).await.expect("a runtime");
     let gone = tokio::time::timeout(Duration::from_millis(1000), launcher.launch(&spec)).await;
     assert!(gone.is_err());
     let until = Instant::now() + Duration::from_secs(5);
@@ -359,8 +359,8 @@ async fn a_service_lives_in_a_container() {
         &sandbox("container", json!({})),
         "id -u; read line; echo got $line; sleep 60",
     );
-    let mut service = launcher().serve(&spec).await.expect("starts");
-    assert_eq!(service.obtained().level, Level::Container);
+    let mut service = launcher().start_service(&spec).await.expect("starts");
+    assert_eq!(service.obtained_enforcement().level, Level::Container);
     let mut stdin = service.stdin.take().expect("input");
     stdin.write_all(b"hello\n").await.expect("written");
     let mut stdout = service.stdout.take().expect("output");
@@ -436,9 +436,10 @@ async fn what_comes_while_a_call_runs_is_judged() {
     let sandbox: model::Sandbox = serde_json::from_value(sandbox).expect("a sandbox");
     let own = RuntimeFiles {
         files: vec![at("own"), at("deep"), at("absent")],
-        ..RuntimeFiles::nothing()
+        ..RuntimeFiles::empty()
     };
-    let plan = Plan::compile(Some(&sandbox), &PlanDefaults::default()).keeping(&own, folder.path());
+    let plan =
+        Plan::compile(Some(&sandbox), &PlanDefaults::default()).with_runtime_files(&own, folder.path());
     let line = "cat .env; touch here; while [ ! -e go ]; do sleep 0.02; done; \
         cat .env; mv .env moved; ln .env second; cat moved second; \
         echo evil >> own; echo evil > own; cp free own; mv free own; ln -sf free own; rm -f own; chmod 777 own; \

@@ -110,8 +110,8 @@ async fn what_is_denied_is_denied_however_it_is_written() {
         let sandbox = json!({"name": "s", "level": "process", "capabilities": {"shell": {"mode": "full"}, "filesystem": {
             "mode": "scoped", "mount_paths": [{"path": mount, "permissions": "rw"}], "denied_paths": [denied]}}});
         let given = serde_json::from_value(sandbox).expect("a sandbox");
-        let plan =
-            Plan::compile(Some(&given), &PlanDefaults::default()).keeping(&RuntimeFiles::nothing(), &root);
+        let plan = Plan::compile(Some(&given), &PlanDefaults::default())
+            .with_runtime_files(&RuntimeFiles::empty(), &root);
         let lines: Vec<String> = FILES
             .iter()
             .map(|file| format!("cat {}", root.join(file).display()))
@@ -144,7 +144,8 @@ async fn a_link_made_between_two_calls_counts() {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": {"filesystem": {
         "mode": "scoped", "mount_paths": [{"path": "ws", "permissions": "rw"}], "denied_paths": ["later/denied"]}}});
     let given = serde_json::from_value(sandbox).expect("a sandbox");
-    let plan = Plan::compile(Some(&given), &PlanDefaults::default()).keeping(&RuntimeFiles::nothing(), &root);
+    let plan = Plan::compile(Some(&given), &PlanDefaults::default())
+        .with_runtime_files(&RuntimeFiles::empty(), &root);
     let mut spec = script(&format!("cat {}", root.join("ws/denied/key").display()));
     spec.plan = Arc::new(plan);
     spec.base = Some(root.clone());

@@ -512,10 +512,13 @@ async fn a_known_guest_starts_at_once() {
 #[tokio::test]
 async fn a_plan_below_wasm_is_not_run_here() {
     let launcher = launcher();
-    let probe = launcher.probe(Level::Wasm).await.expect("this build has it");
+    let probe = launcher
+        .probe_level(Level::Wasm)
+        .await
+        .expect("this build has it");
     assert_eq!(probe.level, Level::Wasm);
     assert!(!matches!(
-        launcher.known(Level::Wasm),
+        launcher.level_availability(Level::Wasm),
         Err(SandboxRefusal::Unavailable { .. })
     ));
 }

@@ -94,7 +94,7 @@ async fn a_run_that_fills_a_disk_with_empty_files_is_ended_and_told() {
 #[tokio::test]
 async fn a_service_that_fills_a_disk_is_ended_and_told() {
     let (folder, launcher, floor) = small_disk();
-    let service = launcher.serve(&filling(folder.path())).await.unwrap();
+    let service = launcher.start_service(&filling(folder.path())).await.unwrap();
     let end = tokio::time::timeout(Duration::from_secs(30), service.wait()).await;
     let end = end.unwrap().unwrap();
     assert_eq!(end.limit, Some(LimitHit::Disk(floor)));

@@ -30,7 +30,7 @@ async fn output_exit_code_and_facts() {
         );
     }
     assert_eq!(outcome.obtained.missing, Vec::<String>::new());
-    assert!(!outcome.success() && outcome.limit.is_none() && !outcome.truncated);
+    assert!(!outcome.is_success() && outcome.limit.is_none() && !outcome.truncated);
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn standard_input_workdir_and_search_path() {
     // A program that reads nothing does not hold the run up.
     let mut spec = script("exec true");
     spec.stdin = bytes(&long);
-    assert!(run(&spec).await.success());
+    assert!(run(&spec).await.is_success());
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn a_hundred_megabytes_of_output_are_read_and_not_kept() {
     let before = resident_kib();
     let outcome = run(&spec).await;
     assert_eq!((outcome.stdout.len(), outcome.exit_code), (1 << 20, Some(0)));
-    assert!(outcome.truncated && !outcome.success());
+    assert!(outcome.truncated && !outcome.is_success());
     assert_eq!(outcome.limit, Some(LimitHit::Output(1 << 20)));
     assert!(resident_kib() < before + 16 * 1024, "memory stayed bounded");
 }

@@ -9,7 +9,7 @@ use super::{launcher, lives, plan, script, seconds};
 #[tokio::test]
 async fn a_service_is_spoken_to_and_stopped() {
     let mut service = launcher()
-        .serve(&Spec::new("cat", plan(Limits::default())))
+        .start_service(&Spec::new("cat", plan(Limits::default())))
         .await
         .expect("starts");
     let mut input = service.stdin.take().expect("input");
@@ -18,7 +18,7 @@ async fn a_service_is_spoken_to_and_stopped() {
     let mut line = String::new();
     output.read_line(&mut line).await.expect("reads");
     assert_eq!(line, "hello\n");
-    assert!(service.ended().is_none());
+    assert!(service.service_end().is_none());
     let end = service.stop().await.expect("ends");
     assert_eq!(end.signal, Some(15));
 }
@@ -26,7 +26,7 @@ async fn a_service_is_spoken_to_and_stopped() {
 #[tokio::test]
 async fn standard_error_is_drained_and_its_end_kept() {
     let spec = script("head -c 5000000 /dev/zero | tr '\\0' x >&2; echo the-end >&2; exit 4");
-    let service = launcher().serve(&spec).await.expect("starts");
+    let service = launcher().start_service(&spec).await.expect("starts");
     let end = service.wait().await.expect("ends");
     assert_eq!(end.exit_code, Some(4));
     let tail = service.stderr_tail();
@@ -37,7 +37,7 @@ async fn standard_error_is_drained_and_its_end_kept() {
 async fn dropping_a_service_kills_it() {
     let word = seconds();
     let service = launcher()
-        .serve(&script(&format!("trap '' TERM; sleep {word} & sleep {word}")))
+        .start_service(&script(&format!("trap '' TERM; sleep {word} & sleep {word}")))
         .await
         .expect("starts");
     drop(service);
@@ -51,7 +51,7 @@ async fn dropping_a_service_kills_it() {
 #[tokio::test]
 async fn a_service_that_cannot_start_is_refused() {
     let refused = launcher()
-        .serve(&Spec::new("/no/such/file", plan(Limits::default())))
+        .start_service(&Spec::new("/no/such/file", plan(Limits::default())))
         .await;
     assert!(matches!(refused, Err(LaunchError::Refused(_))));
 }

@@ -9,7 +9,7 @@ use super::SecretRedactor;
 impl SecretRedactor {
     /// Starts the redaction of a stream, which is passed piece by piece.
     #[must_use]
-    pub fn stream(&self) -> RedactStream<'_> {
+    pub fn redact_stream(&self) -> RedactStream<'_> {
         RedactStream {
             redactor: self,
             held: Zeroizing::new(Vec::new()),
@@ -24,7 +24,7 @@ impl SecretRedactor {
     }
 }
 
-/// Made by [`SecretRedactor::stream`]. It holds back only bytes that may be the beginning of a secret.
+/// Made by [`SecretRedactor::redact_stream`]. It holds back only bytes that may be the beginning of a secret.
 pub struct RedactStream<'a> {
     redactor: &'a SecretRedactor,
     held: Zeroizing<Vec<u8>>,
@@ -35,23 +35,23 @@ impl RedactStream<'_> {
     /// Takes the next piece. Appends to `out` the bytes that are surely clean.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         self.held.extend_from_slice(piece);
-        self.clean(false, out);
+        self.redact_held(false, out);
     }
 
     /// Ends the stream. Appends the bytes that were held back.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
-        self.clean(true, out);
+        self.redact_held(true, out);
     }
 
     /// Returns the number of secrets found so far.
     #[must_use]
-    pub fn found(&self) -> usize {
+    pub fn found_count(&self) -> usize {
         self.found
     }
 
-    fn clean(&mut self, last: bool, out: &mut Vec<u8>) {
+    fn redact_held(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some(search) = &self.redactor.search else {
-            // As in `SecretRedactor::clean`: if the search could not be built, nothing is shown.
+            // As in `SecretRedactor::redact_text`: if the search could not be built, nothing is shown.
             self.held.clear();
             return;
         };

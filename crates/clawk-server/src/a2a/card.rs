@@ -7,7 +7,7 @@ use super::{PATH, VERSION, old};
 
 /// Builds the card. `host` is the server name that the caller used; `guarded`: a token is required; `pushes`: push notifications
 /// are supported.
-pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
+pub(super) fn agent_card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
     let manifest = kernel.manifest();
     let agent = kernel.agent_info();
     let mut skills: Vec<Value> = manifest
@@ -30,7 +30,7 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
     let mut card = json!({
         "name": agent.name,
         "version": agent.version,
-        "description": description(kernel, manifest.skills.len()),
+        "description": agent_description(kernel, manifest.skills.len()),
         "supportedInterfaces": [spoken(VERSION), spoken(old::VERSION)],
         // Clients of A2A 0.3 find the same endpoint by these members.
         "protocolVersion": old::VERSION,
@@ -57,7 +57,7 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
 }
 
 /// The description from the manifest's metadata, or else a sentence with the number of skills.
-fn description(kernel: &Kernel, skills: usize) -> String {
+fn agent_description(kernel: &Kernel, skills: usize) -> String {
     let said = kernel.manifest().metadata.description.clone();
     said.unwrap_or_else(|| format!("An agent with {skills} skills."))
 }

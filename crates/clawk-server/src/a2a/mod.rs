@@ -52,7 +52,7 @@ pub(crate) fn routes() -> Router<HttpApp> {
 }
 
 fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
-    let running = app.host.current().get();
+    let running = app.host.current_kernel().get();
     running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
 }
 
@@ -60,7 +60,7 @@ async fn card(State(app): State<HttpApp>, headers: HeaderMap) -> Result<Json<Val
     let kernel = kernel(&app)?;
     // The guard has checked that `Host` is a name of this server.
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    Ok(Json(card::card(
+    Ok(Json(card::agent_card(
         &kernel,
         host.unwrap_or("localhost"),
         app.is_guarded(),
@@ -104,19 +104,19 @@ async fn serve(
                 params,
                 old,
             };
-            match wire::speaks(version.as_ref(), old) {
+            match wire::check_version(version.as_ref(), old) {
                 Ok(()) => asked.answer(&method).await,
                 Err(refusal) => Err(refusal),
             }
         }
     };
-    Ok(outcome.unwrap_or_else(|refusal| Json(refusal.answer(&id)).into_response()))
+    Ok(outcome.unwrap_or_else(|refusal| Json(refusal.to_response(&id)).into_response()))
 }
 
 impl A2aRequest {
     async fn answer(self, method: &str) -> Result<Response, A2aError> {
-        if !self.principal.may(Scope::Message) {
-            return Err(A2aError::invalid("this token lacks the scope `message`"));
+        if !self.principal.has_scope(Scope::Message) {
+            return Err(A2aError::invalid_params("this token lacks the scope `message`"));
         }
         let result = match method {
             "SendMessage" => self.send().await?,
@@ -125,11 +125,11 @@ impl A2aRequest {
                 return Ok(self.stream(task));
             }
             "SubscribeToTask" => {
-                let id = wire::text(&self.params, "id")?;
+                let id = wire::required_text(&self.params, "id")?;
                 let owner = &self.principal.name;
-                let Some(task) = self.tasks().find(owner, &id) else {
+                let Some(task) = self.tasks().find_task(owner, &id) else {
                     // This process does not know the task: only the record may. There is nothing to follow.
-                    self.tasks().view(&self.kernel, owner, &id).await?;
+                    self.tasks().task_view(&self.kernel, owner, &id).await?;
                     return Err(A2aError::unsupported(
                         "the task belongs to an earlier run, and has nothing more to tell",
                     ));
@@ -137,9 +137,12 @@ impl A2aRequest {
                 return Ok(self.stream(task));
             }
             "GetTask" => {
-                let id = wire::text(&self.params, "id")?;
-                let view = self.tasks().view(&self.kernel, &self.principal.name, &id).await?;
-                wire::task(&view)
+                let id = wire::required_text(&self.params, "id")?;
+                let view = self
+                    .tasks()
+                    .task_view(&self.kernel, &self.principal.name, &id)
+                    .await?;
+                wire::task_json(&view)
             }
             "ListTasks" => self.list()?,
             "CancelTask" => self.cancel().await?,
@@ -149,20 +152,20 @@ impl A2aRequest {
             }
             "GetTaskPushNotificationConfig" => {
                 let task = self.own("taskId")?;
-                let found = match wire::text(&self.params, "id") {
+                let found = match wire::required_text(&self.params, "id") {
                     Ok(id) => task.receivers.find(&id),
                     // A2A 0.3 allows the receiver's id to be absent.
                     Err(_) if self.old => task.receivers.shown().into_iter().next(),
                     Err(refusal) => return Err(refusal),
                 };
-                found.ok_or_else(|| A2aError::invalid("id: the task has no such configuration"))?
+                found.ok_or_else(|| A2aError::invalid_params("id: the task has no such configuration"))?
             }
             "ListTaskPushNotificationConfigs" => json!({"configs": self.own("taskId")?.receivers.shown()}),
             "DeleteTaskPushNotificationConfig" => {
-                let (task, id) = (self.own("taskId")?, wire::text(&self.params, "id")?);
+                let (task, id) = (self.own("taskId")?, wire::required_text(&self.params, "id")?);
                 task.receivers.remove(&id);
                 if let Some(push) = &self.app.options.push {
-                    push.forget(&task, &id).await?;
+                    push.forget_receiver(&task, &id).await?;
                 }
                 Value::Null
             }
@@ -174,7 +177,7 @@ impl A2aRequest {
             other => return Err(A2aError::no_method(other)),
         };
         let result = if self.old {
-            old::result(method, &result)
+            old::convert_result(method, &result)
         } else {
             result
         };
@@ -190,9 +193,9 @@ impl A2aRequest {
         if self.app.options.push.is_none() {
             return Err(A2aError::no_push());
         }
-        let id = wire::text(&self.params, name)?;
-        let known = self.tasks().find(&self.principal.name, &id);
-        known.ok_or_else(|| A2aError::unknown(&id))
+        let id = wire::required_text(&self.params, name)?;
+        let known = self.tasks().find_task(&self.principal.name, &id);
+        known.ok_or_else(|| A2aError::unknown_task(&id))
     }
 
     /// Registers a push receiver, described by `config`, for later states of the task. `from_first`: `config` came with the
@@ -209,7 +212,7 @@ impl A2aRequest {
         }
         task.receivers.put(receiver.clone())?;
         let begun = push
-            .begin(&self.app.host, (task, config), receiver, from_first)
+            .add_receiver(&self.app.host, (task, config), receiver, from_first)
             .await;
         if let Err(error) = begun {
             task.receivers.remove(&id);
@@ -220,15 +223,15 @@ impl A2aRequest {
 
     /// Creates the task for a message. The flag says whether the request waits for the task's end.
     async fn take(&self) -> Result<(Arc<AgentTask>, bool), A2aError> {
-        let message = wire::message(&self.params)?;
+        let message = wire::parse_message(&self.params)?;
         if let Some(id) = &message.task {
-            let known = self.tasks().find(&self.principal.name, id).is_some();
+            let known = self.tasks().find_task(&self.principal.name, id).is_some();
             return Err(if known {
                 A2aError::unsupported(
                     "a task takes no further message: send it in the same context without a task id",
                 )
             } else {
-                A2aError::unknown(id)
+                A2aError::unknown_task(id)
             });
         }
         let wanted = AgentTaskRequest {
@@ -242,7 +245,7 @@ impl A2aRequest {
             let push = self.app.options.push.as_ref().ok_or_else(A2aError::no_push)?;
             push.receiver(&wanted.id, config, &wanted.id, self.old)?;
         }
-        let task = self.tasks().create(
+        let task = self.tasks().create_task(
             &self.app.host,
             self.kernel.clone(),
             &self.principal.rights(),
@@ -252,7 +255,7 @@ impl A2aRequest {
             self.push(&task, config, true).await?;
         }
         // A receiver hears only of tasks that survive a crash.
-        task.durable().await;
+        task.wait_durable().await;
         Ok((task, message.waits))
     }
 
@@ -261,23 +264,23 @@ impl A2aRequest {
         if waits {
             settled(&task, TURN_LIMIT, true).await;
         }
-        Ok(json!({"task": wire::task(&task.view())}))
+        Ok(json!({"task": wire::task_json(&task.view())}))
     }
 
     fn list(&self) -> Result<Value, A2aError> {
-        let (context, state) = wire::filter(&self.params)?;
+        let (context, state) = wire::parse_filter(&self.params)?;
         let size = self.params.get("pageSize").and_then(Value::as_u64).unwrap_or(50);
         let size = usize::try_from(size).unwrap_or(MAX_PAGE).clamp(1, MAX_PAGE);
         let from: usize = match self.params.get("pageToken").and_then(Value::as_str) {
             None | Some("") => 0,
             Some(token) => token
                 .parse()
-                .map_err(|_| A2aError::invalid("pageToken: is none of this server's"))?,
+                .map_err(|_| A2aError::invalid_params("pageToken: is none of this server's"))?,
         };
         let artifacts = self.params.get("includeArtifacts") == Some(&Value::Bool(true));
         let mut found: Vec<tasks::AgentTaskView> = self
             .tasks()
-            .of(&self.principal.name)
+            .tasks_of_owner(&self.principal.name)
             .iter()
             .map(|task| task.view())
             .collect();
@@ -285,7 +288,7 @@ impl A2aRequest {
         found.retain(|view| {
             state
                 .as_deref()
-                .is_none_or(|state| view.phase.state.a2a() == state)
+                .is_none_or(|state| view.phase.state.a2a_name() == state)
         });
         let total = found.len();
         let next = if from + size < total {
@@ -294,7 +297,7 @@ impl A2aRequest {
             String::new()
         };
         let page = found.into_iter().skip(from).take(size).map(|view| {
-            let mut task = wire::task(&view);
+            let mut task = wire::task_json(&view);
             if let (false, Some(task)) = (artifacts, task.as_object_mut()) {
                 task.remove("artifacts");
             }
@@ -305,28 +308,30 @@ impl A2aRequest {
     }
 
     async fn cancel(&self) -> Result<Value, A2aError> {
-        let id = wire::text(&self.params, "id")?;
-        let Some(task) = self.tasks().find(&self.principal.name, &id) else {
-            self.tasks().view(&self.kernel, &self.principal.name, &id).await?;
+        let id = wire::required_text(&self.params, "id")?;
+        let Some(task) = self.tasks().find_task(&self.principal.name, &id) else {
+            self.tasks()
+                .task_view(&self.kernel, &self.principal.name, &id)
+                .await?;
             return Err(A2aError::too_late(&id));
         };
         if !task.cancel(&self.kernel) {
             return Err(A2aError::too_late(&id));
         }
         settled(&task, CANCEL_LIMIT, false).await;
-        Ok(wire::task(&task.view()))
+        Ok(wire::task_json(&task.view()))
     }
 
     fn stream(self, task: Arc<AgentTask>) -> Response {
         let pieces = A2aTaskStream {
-            phases: task.follow(),
+            phases: task.subscribe(),
             id: self.id,
             task,
             at: 0,
             stage: A2aStreamStage::Task,
             told: None,
             old: self.old,
-            ending: StreamEndSignal::of(&self.app),
+            ending: StreamEndSignal::for_app(&self.app),
         };
         Sse::new(pieces.stream())
             .keep_alive(KeepAlive::default())
@@ -336,7 +341,7 @@ impl A2aRequest {
 
 /// Waits until the task has ended, or (with `or_asked`) until it waits for a person, or until `limit` has passed.
 async fn settled(task: &AgentTask, limit: Duration, or_asked: bool) {
-    let mut phases = task.follow();
+    let mut phases = task.subscribe();
     let there = |phase: &AgentTaskPhase| {
         phase.state.is_final() || (or_asked && phase.state == TaskState::AuthRequired)
     };
@@ -387,7 +392,7 @@ impl A2aTaskStream {
                 } else {
                     A2aStreamStage::Updates
                 };
-                Some(json!({"task": wire::task(&view)}))
+                Some(json!({"task": wire::task_json(&view)}))
             }
             A2aStreamStage::Updates => loop {
                 tokio::select! {
@@ -411,7 +416,7 @@ impl A2aTaskStream {
                             return Some(wire::status_update(&self.task.view()));
                         }
                     }
-                    () = self.ending.comes() => {
+                    () = self.ending.wait_end() => {
                         self.stage = A2aStreamStage::Done;
                         return None;
                     }

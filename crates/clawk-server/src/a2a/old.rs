@@ -13,8 +13,8 @@ pub(super) fn read(method: &str, params: &Value) -> Option<(&'static str, Value)
     let of = |name: &str| params.get(name).cloned().unwrap_or_default();
     let receiver = || json!({"taskId": of("id"), "id": of("pushNotificationConfigId")});
     Some(match method {
-        "message/send" => ("SendMessage", message(params)),
-        "message/stream" => ("SendStreamingMessage", message(params)),
+        "message/send" => ("SendMessage", convert_message(params)),
+        "message/stream" => ("SendStreamingMessage", convert_message(params)),
         "tasks/get" => ("GetTask", params.clone()),
         "tasks/cancel" => ("CancelTask", params.clone()),
         "tasks/resubscribe" => ("SubscribeToTask", params.clone()),
@@ -36,7 +36,7 @@ pub(super) fn read(method: &str, params: &Value) -> Option<(&'static str, Value)
 }
 
 /// Translates the parameters of a message. The request waits for the answer unless `blocking` is `false`.
-fn message(params: &Value) -> Value {
+fn convert_message(params: &Value) -> Value {
     let configuration = params.get("configuration");
     let of = |name: &str| configuration.and_then(|all| all.get(name));
     let push = of("pushNotificationConfig").filter(|config| !config.is_null());
@@ -50,7 +50,7 @@ fn message(params: &Value) -> Value {
 }
 
 /// Translates the result of a 1.0 method for a client of 0.3.
-pub(super) fn result(method: &str, result: &Value) -> Value {
+pub(super) fn convert_result(method: &str, result: &Value) -> Value {
     match method {
         "SendMessage" => a2a::old_event(result),
         "GetTask" | "CancelTask" => a2a::old_task(result),

@@ -85,7 +85,7 @@ impl PushNotifier {
             total_ms: ANSWER_MS,
         };
         Ok(Self(Arc::new(Sender {
-            client: EgressClient::guarded(rules.clone(), env, deadlines)?,
+            client: EgressClient::with_allow_list(rules.clone(), env, deadlines)?,
             rules,
             posts: Semaphore::new(MAX_POSTS),
             book: PushStore::open(file, vault)?,
@@ -108,7 +108,7 @@ impl PushNotifier {
                 .and_then(Value::as_str)
                 .filter(|text| !text.is_empty())
         };
-        let address = wire::text(config, "url")?;
+        let address = wire::required_text(config, "url")?;
         let secret = config.get("authentication").filter(|secret| !secret.is_null());
         let of_secret = |name: &str| secret.and_then(|secret| secret.get(name)).and_then(Value::as_str);
         let texts = [
@@ -119,18 +119,18 @@ impl PushNotifier {
             of_secret("scheme"),
         ];
         if texts.iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES) {
-            return Err(A2aError::invalid(format!(
+            return Err(A2aError::invalid_params(format!(
                 "a text of the configuration is longer than {MAX_TEXT_BYTES} bytes"
             )));
         }
-        let url = Url::parse(&address).map_err(|error| A2aError::invalid(format!("url: {error}")))?;
+        let url = Url::parse(&address).map_err(|error| A2aError::invalid_params(format!("url: {error}")))?;
         let target = self
             .0
             .rules
-            .judge(&url)
-            .map_err(|refusal| A2aError::invalid(format!("url: {refusal}")))?;
+            .judge_url(&url)
+            .map_err(|refusal| A2aError::invalid_params(format!("url: {refusal}")))?;
         if url.scheme() != "https" && !target.private {
-            return Err(A2aError::invalid("url: must be https"));
+            return Err(A2aError::invalid_params("url: must be https"));
         }
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -170,8 +170,8 @@ pub(super) fn id_of(config: &Value) -> String {
 
 fn sensitive(text: &str, name: &str) -> Result<HeaderValue, A2aError> {
     // silent-ok: the reason would repeat the secret
-    let mut value =
-        HeaderValue::from_str(text).map_err(|_| A2aError::invalid(format!("{name}: can't be a header")))?;
+    let mut value = HeaderValue::from_str(text)
+        .map_err(|_| A2aError::invalid_params(format!("{name}: can't be a header")))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -218,7 +218,7 @@ impl PushReceivers {
             return Ok(());
         }
         if all.len() >= MAX_RECEIVERS {
-            return Err(A2aError::invalid(format!(
+            return Err(A2aError::invalid_params(format!(
                 "a task has at most {MAX_RECEIVERS} receivers"
             )));
         }

@@ -63,7 +63,7 @@ impl State {
     }
 
     /// The state's name in A2A.
-    pub(crate) const fn a2a(self) -> &'static str {
+    pub(crate) const fn a2a_name(self) -> &'static str {
         match self {
             Self::Submitted => "TASK_STATE_SUBMITTED",
             Self::Working => "TASK_STATE_WORKING",
@@ -183,7 +183,7 @@ pub(crate) struct AgentTaskRequest {
 
 impl AgentTaskRequest {
     /// The digest of the conversation, the text and the pictures.
-    fn content(&self, context: &str) -> Digest {
+    fn content_digest(&self, context: &str) -> Digest {
         let mut hash = Sha256::new();
         let images = self.images.iter().map(|image| &image.data[..]);
         for part in [context.as_bytes(), self.text.as_bytes()]
@@ -231,7 +231,7 @@ pub(super) struct AgentTaskIdentity {
 pub(crate) struct AgentTasks(Mutex<VecDeque<Arc<AgentTask>>>);
 
 /// The client name for an owner. It does not depend on the protocol, so both protocols see the same tasks.
-fn client(owner: &str) -> String {
+fn client_name(owner: &str) -> String {
     format!("a2a:{owner}")
 }
 
@@ -257,7 +257,7 @@ impl AgentTasks {
     }
 
     /// The caller's task with this id, if this process knows it.
-    pub(crate) fn find(&self, owner: &str, id: &str) -> Option<Arc<AgentTask>> {
+    pub(crate) fn find_task(&self, owner: &str, id: &str) -> Option<Arc<AgentTask>> {
         let tasks = self.lock();
         tasks
             .iter()
@@ -266,7 +266,7 @@ impl AgentTasks {
     }
 
     /// The caller's tasks, latest first.
-    pub(crate) fn of(&self, owner: &str) -> Vec<Arc<AgentTask>> {
+    pub(crate) fn tasks_of_owner(&self, owner: &str) -> Vec<Arc<AgentTask>> {
         self.lock()
             .iter()
             .rev()
@@ -279,7 +279,7 @@ impl AgentTasks {
     ///
     /// # Errors
     /// The id is not valid or belongs to other content, or too many tasks run.
-    pub(crate) fn create(
+    pub(crate) fn create_task(
         &self,
         host: &AgentHost,
         kernel: Kernel,
@@ -292,7 +292,7 @@ impl AgentTasks {
             )));
         }
         let context = wanted.context.clone().unwrap_or_else(|| wanted.id.clone());
-        let content = wanted.content(&context);
+        let content = wanted.content_digest(&context);
         let talk = TalkRequest {
             images: wanted.images.clone(),
             ..TalkRequest::new(
@@ -302,7 +302,7 @@ impl AgentTasks {
                 request_id(&wanted.id),
             )
         };
-        let (session, _) = talk.address()?;
+        let (session, _) = talk.derive_address()?;
         let phase = AgentTaskPhase::new(State::Submitted, host.options().clock.now());
         let named = AgentTaskIdentity {
             id: wanted.id,
@@ -310,7 +310,7 @@ impl AgentTasks {
             context,
             content,
         };
-        let (task, is_new) = self.enter(named, session, phase)?;
+        let (task, is_new) = self.enter_task(named, session, phase)?;
         if !is_new {
             return Ok(task);
         }
@@ -319,14 +319,15 @@ impl AgentTasks {
             ..talk
         };
         let door = EntryPoint::Rpc {
-            client: client(rights.name()),
+            client: client_name(rights.name()),
             role: rights.role(),
         };
         let (running, clock) = (Arc::clone(&task), Arc::clone(&host.options().clock));
-        host.outlive(async move {
-            let tell = |_: MessageId, notice: &SessionNotice| running.hear(&kernel, notice, clock.now());
-            let outcome = kernel.talk(door, talk, &tell).await;
-            running.end(outcome, clock.now());
+        host.spawn_detached(async move {
+            let tell =
+                |_: MessageId, notice: &SessionNotice| running.handle_notice(&kernel, notice, clock.now());
+            let outcome = kernel.send_message(door, talk, &tell).await;
+            running.end_task(outcome, clock.now());
         });
         Ok(task)
     }
@@ -335,7 +336,7 @@ impl AgentTasks {
     ///
     /// # Errors
     /// Too many tasks run.
-    pub(super) fn resume(
+    pub(super) fn resume_task(
         &self,
         host: &AgentHost,
         kernel: &Kernel,
@@ -349,9 +350,9 @@ impl AgentTasks {
             String::new(),
             request_id(&id),
         );
-        let (session, message) = talk.address()?;
+        let (session, message) = talk.derive_address()?;
         let phase = AgentTaskPhase::new(last, host.options().clock.now());
-        let (task, is_new) = self.enter(named, session, phase)?;
+        let (task, is_new) = self.enter_task(named, session, phase)?;
         if !is_new {
             return Ok(task);
         }
@@ -360,20 +361,23 @@ impl AgentTasks {
             Arc::clone(&host.options().clock),
             kernel.clone(),
         );
-        host.outlive(async move {
+        host.spawn_detached(async move {
             running.taken.cancel();
-            let tell = |_: MessageId, notice: &SessionNotice| running.hear(&kernel, notice, clock.now());
+            let tell =
+                |_: MessageId, notice: &SessionNotice| running.handle_notice(&kernel, notice, clock.now());
             let begun = last != State::Submitted;
-            let outcome = kernel.rejoin((message, begun), &client(&owner), &tell).await;
+            let outcome = kernel
+                .rejoin_message((message, begun), &client_name(&owner), &tell)
+                .await;
             match outcome.transpose() {
                 Some(outcome) => {
                     // It has an answer, so it has been working.
                     if outcome.is_ok() && running.phase.borrow().state == State::Submitted {
                         running.moves_to(State::Working, None, clock.now());
                     }
-                    running.end(outcome, clock.now());
+                    running.end_task(outcome, clock.now());
                 }
-                None => running.lost(clock.now()),
+                None => running.mark_lost(clock.now()),
             }
         });
         Ok(task)
@@ -381,7 +385,7 @@ impl AgentTasks {
 
     /// Finds the task with this identity, or adds it in the given state; the flag says whether it is new. A task whose run has
     /// ended is replaced.
-    fn enter(
+    fn enter_task(
         &self,
         named: AgentTaskIdentity,
         session: SessionId,
@@ -427,27 +431,27 @@ impl AgentTasks {
     ///
     /// # Errors
     /// No such task exists, or the journal can't be read.
-    pub(crate) async fn view(
+    pub(crate) async fn task_view(
         &self,
         kernel: &Kernel,
         owner: &str,
         id: &str,
     ) -> Result<AgentTaskView, AgentTaskError> {
-        if let Some(task) = self.find(owner, id) {
+        if let Some(task) = self.find_task(owner, id) {
             return Ok(task.view());
         }
         let unknown = || AgentTaskError::Unknown(id.chars().take(MAX_ID).collect());
         // The turn's id does not depend on the conversation's name.
         let talk = TalkRequest::new(owner, None, String::new(), request_id(id));
-        let (_, turn) = talk.address()?;
-        let standing = kernel.standing(turn, &client(owner)).await?;
+        let (_, turn) = talk.derive_address()?;
+        let standing = kernel.message_status(turn, &client_name(owner)).await?;
         let standing = standing.ok_or_else(unknown)?;
         let record = standing
             .end
             .as_ref()
-            .and_then(|told| told.shown.as_ref()?.facts());
+            .and_then(|told| told.shown.as_ref()?.to_json());
         let (state, reason, text) = match standing.end {
-            Some(told) => ended(told),
+            Some(told) => final_state(told),
             None => (State::Submitted, None, String::new()),
         };
         let at = standing.at;
@@ -464,7 +468,7 @@ impl AgentTasks {
     }
 }
 
-fn ended(told: TurnResult) -> (State, Option<String>, String) {
+fn final_state(told: TurnResult) -> (State, Option<String>, String) {
     let state = match told.stop {
         TalkStop::Answered | TalkStop::Refused => State::Completed,
         TalkStop::Cancelled => State::Canceled,
@@ -475,13 +479,13 @@ fn ended(told: TurnResult) -> (State, Option<String>, String) {
 
 impl AgentTask {
     /// Waits until the message is durable or refused, for at most `TAKING`.
-    pub(crate) async fn durable(&self) {
+    pub(crate) async fn wait_durable(&self) {
         // silent-ok: the journal is slow, and the client gets the current state
         let _late = tokio::time::timeout(TAKING, self.taken.cancelled()).await;
     }
 
     /// The current state and its later changes.
-    pub(crate) fn follow(&self) -> watch::Receiver<AgentTaskPhase> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<AgentTaskPhase> {
         self.phase.subscribe()
     }
 
@@ -497,7 +501,7 @@ impl AgentTask {
             context: Some(self.context.clone()),
             phase,
             text: self.telling.text(),
-            record: self.telling.record(),
+            record: self.telling.turn_record(),
         }
     }
 
@@ -517,7 +521,7 @@ impl AgentTask {
     }
 
     /// The states from position `at` on, and the next position.
-    pub(super) fn since(&self, at: u64) -> (Vec<AgentTaskPhase>, u64) {
+    pub(super) fn phases_since(&self, at: u64) -> (Vec<AgentTaskPhase>, u64) {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = usize::try_from(at.saturating_sub(history.dropped)).unwrap_or(usize::MAX);
         let fresh = history.phases.iter().skip(skip).cloned().collect();
@@ -526,13 +530,13 @@ impl AgentTask {
     }
 
     fn moves_to(&self, state: State, reason: Option<String>, at: Timestamp) {
-        self.enters(AgentTaskPhase {
+        self.set_phase(AgentTaskPhase {
             reason,
             ..AgentTaskPhase::new(state, at)
         });
     }
 
-    fn enters(&self, next: AgentTaskPhase) {
+    fn set_phase(&self, next: AgentTaskPhase) {
         self.phase.send_if_modified(|phase| {
             let moves = phase.state != next.state && !phase.state.is_final();
             if moves {
@@ -545,15 +549,16 @@ impl AgentTask {
     }
 
     /// Marks the task as failed: the record does not know it, because the host ended before the message was durable.
-    fn lost(&self, now: Timestamp) {
+    fn mark_lost(&self, now: Timestamp) {
         let reason = "the host ended before it had taken the message; send it again";
         self.taken.cancel();
-        self.telling.end(Err(KernelError::Refused(reason.to_owned())));
+        self.telling
+            .end_turn(Err(KernelError::Refused(reason.to_owned())));
         self.moves_to(State::Failed, Some(reason.to_owned()), now);
     }
 
-    fn hear(&self, kernel: &Kernel, notice: &SessionNotice, now: Timestamp) {
-        self.telling.tell(notice);
+    fn handle_notice(&self, kernel: &Kernel, notice: &SessionNotice, now: Timestamp) {
+        self.telling.add_notice(notice);
         match notice {
             SessionNotice::TurnStarted { .. } => {
                 self.moves_to(State::Working, None, now);
@@ -570,10 +575,10 @@ impl AgentTask {
         }
     }
 
-    fn end(&self, outcome: Result<TurnResult, KernelError>, now: Timestamp) {
+    fn end_task(&self, outcome: Result<TurnResult, KernelError>, now: Timestamp) {
         let (state, reason) = match &outcome {
             Ok(told) => {
-                let (state, reason, _) = ended(told.clone());
+                let (state, reason, _) = final_state(told.clone());
                 (state, reason)
             }
             // The agent is stopping: the message is durable, and this process can do no more for it.
@@ -582,8 +587,8 @@ impl AgentTask {
         };
         let interrupted = matches!(&outcome, Err(KernelError::NotReady(_)));
         self.taken.cancel();
-        self.telling.end(outcome);
-        self.enters(AgentTaskPhase {
+        self.telling.end_turn(outcome);
+        self.set_phase(AgentTaskPhase {
             reason,
             interrupted,
             ..AgentTaskPhase::new(state, now)

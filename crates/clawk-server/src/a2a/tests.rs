@@ -4,7 +4,7 @@ use clawk_kernel::testing::{Rig, manifest};
 use http::HeaderValue;
 use serde_json::json;
 
-use super::wire::{message, parse, speaks};
+use super::wire::{check_version, parse, parse_message};
 
 #[test]
 fn a_request_is_one_object_with_an_id() {
@@ -17,8 +17,9 @@ fn a_request_is_one_object_with_an_id() {
     ] {
         assert!(parse(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
     }
-    let says = |version: &'static str, old| speaks(Some(&HeaderValue::from_static(version)), old).is_ok();
-    assert!(speaks(None, false).is_ok() && speaks(None, true).is_ok());
+    let says =
+        |version: &'static str, old| check_version(Some(&HeaderValue::from_static(version)), old).is_ok();
+    assert!(check_version(None, false).is_ok() && check_version(None, true).is_ok());
     assert!(says("1.0", false) && says("0.3", true) && says("0.3.0", true));
     assert!(!says("0.3", false) && !says("1.0", true) && !says("0.2", true) && !says("2.0", false));
 }
@@ -35,7 +36,7 @@ fn a_messages_parts_become_words() {
         ]},
         "configuration": {"returnImmediately": true},
     });
-    let taken = message(&params).unwrap();
+    let taken = parse_message(&params).unwrap();
     assert_eq!(
         taken.text,
         "look\n\n[a file `a.pdf`, application/pdf, 3 bytes; it is not shown to you]\n\n{\"n\":1}"
@@ -44,17 +45,17 @@ fn a_messages_parts_become_words() {
     assert_eq!(taken.images.len(), 1, "a picture is shown, not described");
     assert_eq!(taken.images[0].name.as_deref(), Some("a.png"));
     let lying = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": "AAAA", "mediaType": "image/png"}]}});
-    assert!(message(&lying).is_err(), "it is not a PNG");
+    assert!(parse_message(&lying).is_err(), "it is not a PNG");
     let agent = json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x"}]}});
     let push = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]},
         "configuration": {"taskPushNotificationConfig": {"url": "https://example.com"}}});
-    assert!(message(&push).unwrap().push.is_some());
+    assert!(parse_message(&push).unwrap().push.is_some());
     for wrong in [
         json!({}),
         agent,
         json!({"message": {"role": "ROLE_USER", "parts": []}}),
     ] {
-        assert!(message(&wrong).is_err(), "{wrong}");
+        assert!(parse_message(&wrong).is_err(), "{wrong}");
     }
 }
 
@@ -66,7 +67,7 @@ async fn the_card_names_what_the_identity_announces() {
         "tools": [{"name": "echo", "description": "e", "input_schema": {"type": "object"}}],
     });
     let kernel = Rig::new(manifest(spec)).start().await;
-    let card = super::card::card(&kernel, "host", false, false);
+    let card = super::card::agent_card(&kernel, "host", false, false);
     let skills: Vec<_> = card["skills"].as_array().unwrap().iter().collect();
     assert_eq!(skills.len(), 2, "one that is a Skill stands there once");
     assert_eq!(

@@ -29,11 +29,11 @@ impl A2aError {
         }
     }
 
-    pub(super) fn invalid(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(-32602, message)
     }
 
-    pub(super) fn unknown(id: &str) -> Self {
+    pub(super) fn unknown_task(id: &str) -> Self {
         let shown: String = id.chars().take(100).collect();
         Self::new(-32001, format!("there is no task `{shown}`"))
     }
@@ -59,7 +59,7 @@ impl A2aError {
         Self::new(-32601, format!("unknown method `{shown}`"))
     }
 
-    pub(super) fn answer(&self, id: &Value) -> Value {
+    pub(super) fn to_response(&self, id: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": id, "error": {"code": self.code, "message": self.message}})
     }
 }
@@ -73,7 +73,7 @@ impl std::fmt::Display for A2aError {
 impl From<BookError> for A2aError {
     fn from(error: BookError) -> Self {
         match error {
-            BookError::Full => Self::invalid(error.to_string()),
+            BookError::Full => Self::invalid_params(error.to_string()),
             BookError::Sql(_) | BookError::Seal(_) | BookError::Json(_) | BookError::Thread(_) => {
                 tracing::warn!(%error, "a push receiver is not kept");
                 Self::new(-32603, "the receiver can't be kept")
@@ -87,7 +87,7 @@ impl From<AgentTaskError> for A2aError {
         let text = fault.to_string();
         match fault {
             AgentTaskError::Unknown(_) => Self::new(-32001, text),
-            AgentTaskError::Reused(_) | AgentTaskError::Invalid(_) => Self::invalid(text),
+            AgentTaskError::Reused(_) | AgentTaskError::Invalid(_) => Self::invalid_params(text),
             AgentTaskError::Full => Self::new(-32603, text),
             AgentTaskError::Kernel(error) => Self::new(crate::error::ckp::from_kernel(&error).code, text),
         }
@@ -115,7 +115,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), A2aError> {
 }
 
 /// Checks the caller's version, if it sends one: 1.x for methods of 1.0, 0.3 for methods of 0.3 (`old`).
-pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), A2aError> {
+pub(super) fn check_version(version: Option<&HeaderValue>, old: bool) -> Result<(), A2aError> {
     let Some(version) = version else { return Ok(()) };
     let version = version.to_str().unwrap_or_default(); // silent-ok: an unreadable version is none of ours
     let mut numbers = version.split('.');
@@ -135,13 +135,13 @@ pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), A2a
 }
 
 /// A required text parameter.
-pub(super) fn text(params: &Value, name: &str) -> Result<String, A2aError> {
+pub(super) fn required_text(params: &Value, name: &str) -> Result<String, A2aError> {
     let text = params
         .get(name)
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty());
     text.map(str::to_owned)
-        .ok_or_else(|| A2aError::invalid(format!("{name}: is missing")))
+        .ok_or_else(|| A2aError::invalid_params(format!("{name}: is missing")))
 }
 
 /// A parsed message.
@@ -159,16 +159,16 @@ pub(super) struct A2aMessage {
     pub(super) waits: bool,
 }
 
-pub(super) fn message(params: &Value) -> Result<A2aMessage, A2aError> {
+pub(super) fn parse_message(params: &Value) -> Result<A2aMessage, A2aError> {
     let message = params
         .get("message")
-        .ok_or_else(|| A2aError::invalid("message: is missing"))?;
+        .ok_or_else(|| A2aError::invalid_params("message: is missing"))?;
     let optional = |name: &str| {
         let text = message.get(name).and_then(Value::as_str);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     if optional("role").as_deref() != Some("ROLE_USER") {
-        return Err(A2aError::invalid("message.role: must be ROLE_USER"));
+        return Err(A2aError::invalid_params("message.role: must be ROLE_USER"));
     }
     let parts = message
         .get("parts")
@@ -176,19 +176,21 @@ pub(super) fn message(params: &Value) -> Result<A2aMessage, A2aError> {
         .map(Vec::as_slice)
         .unwrap_or_default();
     if parts.is_empty() || parts.len() > MAX_PARTS {
-        return Err(A2aError::invalid(format!("message.parts: 1 to {MAX_PARTS}")));
+        return Err(A2aError::invalid_params(format!(
+            "message.parts: 1 to {MAX_PARTS}"
+        )));
     }
     let (mut texts, mut images) = (Vec::new(), Vec::new());
     for part in parts {
-        match picture(part)? {
+        match parse_picture(part)? {
             Some(image) => images.push(image),
-            None => texts.push(words(part)?),
+            None => texts.push(part_text(part)?),
         }
     }
     let configuration = params.get("configuration");
     let wants = |name: &str| configuration.and_then(|all| all.get(name));
     Ok(A2aMessage {
-        id: text(message, "messageId")?,
+        id: required_text(message, "messageId")?,
         context: optional("contextId"),
         task: optional("taskId"),
         text: texts.join("\n\n"),
@@ -201,17 +203,17 @@ pub(super) fn message(params: &Value) -> Result<A2aMessage, A2aError> {
 }
 
 /// A part that holds a picture of a type that models accept, with its bytes.
-fn picture(part: &Value) -> Result<Option<AttachedPicture>, A2aError> {
+fn parse_picture(part: &Value) -> Result<Option<AttachedPicture>, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str);
     let (Some(mime_type), Some(data), None) = (at("mediaType"), at("raw"), at("text")) else {
         return Ok(None);
     };
     let read = AttachedPicture::read(mime_type, at("filename"), data);
-    read.map_err(|reason| A2aError::invalid(format!("message.parts: {reason}")))
+    read.map_err(|reason| A2aError::invalid_params(format!("message.parts: {reason}")))
 }
 
 /// A part as text.
-fn words(part: &Value) -> Result<String, A2aError> {
+fn part_text(part: &Value) -> Result<String, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
     if let Some(text) = at("text") {
         return Ok(text);
@@ -229,34 +231,34 @@ fn words(part: &Value) -> Result<String, A2aError> {
     }
     match part.get("data") {
         Some(data) => Ok(data.to_string()),
-        None => Err(A2aError::invalid(
+        None => Err(A2aError::invalid_params(
             "message.parts: a part has none of `text`, `raw`, `url`, `data`",
         )),
     }
 }
 
 /// The filter of a task list: the context and the state.
-pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>), A2aError> {
+pub(super) fn parse_filter(params: &Value) -> Result<(Option<String>, Option<String>), A2aError> {
     let optional = |name: &str| {
         let text = params.get(name).and_then(Value::as_str);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     if params.get("statusTimestampAfter").is_some() {
-        return Err(A2aError::invalid("statusTimestampAfter: is not served"));
+        return Err(A2aError::invalid_params("statusTimestampAfter: is not served"));
     }
     let state = optional("status").filter(|state| state != "TASK_STATE_UNSPECIFIED");
     Ok((optional("contextId"), state))
 }
 
 /// Writes a task.
-pub(super) fn task(view: &AgentTaskView) -> Value {
-    let mut task = json!({"id": view.id, "status": status(view)});
+pub(super) fn task_json(view: &AgentTaskView) -> Value {
+    let mut task = json!({"id": view.id, "status": status_json(view)});
     if let Some(facts) = task.as_object_mut() {
         if let Some(context) = &view.context {
             facts.insert("contextId".into(), context.as_str().into());
         }
         if !view.text.is_empty() {
-            facts.insert("artifacts".into(), json!([artifact(&view.text)]));
+            facts.insert("artifacts".into(), json!([artifact_json(&view.text)]));
         }
         if let Some(record) = &view.record {
             facts.insert("metadata".into(), json!({RECORD: record}));
@@ -265,13 +267,13 @@ pub(super) fn task(view: &AgentTaskView) -> Value {
     task
 }
 
-fn artifact(text: &str) -> Value {
+fn artifact_json(text: &str) -> Value {
     json!({"artifactId": ANSWER, "name": ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}]})
 }
 
-fn status(view: &AgentTaskView) -> Value {
+fn status_json(view: &AgentTaskView) -> Value {
     let phase = &view.phase;
-    let mut status = json!({"state": phase.state.a2a(), "timestamp": phase.at.to_string()});
+    let mut status = json!({"state": phase.state.a2a_name(), "timestamp": phase.at.to_string()});
     if let (Some(reason), Some(facts)) = (&phase.reason, status.as_object_mut()) {
         facts.insert(
             "message".into(),
@@ -286,14 +288,14 @@ pub(super) fn artifact_update(task: &AgentTask, piece: &str, append: bool) -> Va
     json!({"artifactUpdate": {
         "taskId": task.id,
         "contextId": task.context,
-        "artifact": artifact(piece),
+        "artifact": artifact_json(piece),
         "append": append,
     }})
 }
 
 /// Writes a change of state.
 pub(super) fn status_update(view: &AgentTaskView) -> Value {
-    let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(view)});
+    let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status_json(view)});
     if let (Some(record), Some(update)) = (&view.record, update.as_object_mut()) {
         update.insert("metadata".into(), json!({RECORD: record}));
     }

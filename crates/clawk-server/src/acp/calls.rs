@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 const MAX_TITLE: usize = 120;
 
 /// The first update about a call.
-pub(super) fn started(
+pub(super) fn call_started(
     id: &str,
     tool: &str,
     arguments: &Map<String, Value>,
@@ -19,44 +19,44 @@ pub(super) fn started(
     json!({
         "sessionUpdate": "tool_call",
         "toolCallId": id,
-        "title": title(tool, arguments),
+        "title": call_title(tool, arguments),
         "kind": kind(tool),
         "status": status,
         "rawInput": arguments,
-        "locations": locations(arguments, workdir),
-        "content": changes(tool, arguments, workdir),
+        "locations": call_locations(arguments, workdir),
+        "content": call_changes(tool, arguments, workdir),
     })
 }
 
 /// The content of a question: its full text, and the change as a diff.
-pub(super) fn asked(question: &ApprovalQuestion, workdir: &Path) -> Value {
-    let mut content = changes(&question.tool, &question.arguments, workdir);
+pub(super) fn question_tool_call(question: &ApprovalQuestion, workdir: &Path) -> Value {
+    let mut content = call_changes(&question.tool, &question.arguments, workdir);
     let text = format!("{}\n\n{}", question.reason, question.sheet.whole());
-    content.insert(0, words(&text));
+    content.insert(0, text_content(&text));
     json!({
         "toolCallId": question.request_id,
-        "title": title(&question.tool, &question.arguments),
+        "title": call_title(&question.tool, &question.arguments),
         "kind": kind(&question.tool),
         "status": "pending",
         "rawInput": question.arguments,
-        "locations": locations(&question.arguments, workdir),
+        "locations": call_locations(&question.arguments, workdir),
         "content": content,
     })
 }
 
 /// Wraps text as the content of a call.
-pub(super) fn words(text: &str) -> Value {
+pub(super) fn text_content(text: &str) -> Value {
     json!({"type": "content", "content": {"type": "text", "text": text}})
 }
 
-fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+fn text_argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     arguments.get(name).and_then(Value::as_str)
 }
 
-fn title(tool: &str, arguments: &Map<String, Value>) -> String {
+fn call_title(tool: &str, arguments: &Map<String, Value>) -> String {
     let about = ["path", "command", "url", "query", "pattern"]
         .iter()
-        .find_map(|name| text(arguments, name));
+        .find_map(|name| text_argument(arguments, name));
     let whole = about.map_or_else(|| tool.to_owned(), |about| format!("{tool} {about}"));
     let line: String = whole
         .chars()
@@ -77,27 +77,30 @@ fn kind(tool: &str) -> &'static str {
     }
 }
 
-fn place(path: &str, workdir: &Path) -> PathBuf {
+fn resolve_path(path: &str, workdir: &Path) -> PathBuf {
     workdir.join(path)
 }
 
-fn locations(arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
-    let path = text(arguments, "path");
-    path.map(|path| json!({"path": place(path, workdir)}))
+fn call_locations(arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
+    let path = text_argument(arguments, "path");
+    path.map(|path| json!({"path": resolve_path(path, workdir)}))
         .into_iter()
         .collect()
 }
 
 /// The changes that the arguments describe. Reads nothing from the disk.
-fn changes(tool: &str, arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
+fn call_changes(tool: &str, arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
     let (old, new) = match tool {
-        "file-write" => (None, text(arguments, "content")),
-        "file-edit" => (text(arguments, "old_text"), text(arguments, "new_text")),
+        "file-write" => (None, text_argument(arguments, "content")),
+        "file-edit" => (
+            text_argument(arguments, "old_text"),
+            text_argument(arguments, "new_text"),
+        ),
         _ => return Vec::new(),
     };
-    match (text(arguments, "path"), new) {
+    match (text_argument(arguments, "path"), new) {
         (Some(path), Some(new)) => {
-            vec![json!({"type": "diff", "path": place(path, workdir), "oldText": old, "newText": new})]
+            vec![json!({"type": "diff", "path": resolve_path(path, workdir), "oldText": old, "newText": new})]
         }
         _ => Vec::new(),
     }
@@ -109,12 +112,12 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::started;
+    use super::call_started;
 
     #[test]
     fn a_change_is_shown_as_a_diff_at_its_absolute_place() {
         let arguments = json!({"path": "src/a.rs", "old_text": "1", "new_text": "2"});
-        let call = started(
+        let call = call_started(
             "id",
             "file-edit",
             arguments.as_object().unwrap(),
@@ -131,7 +134,7 @@ mod tests {
             (&json!("edit"), &json!("file-edit src/a.rs"))
         );
         let arguments = json!({"command": "ls\n-l"});
-        let call = started(
+        let call = call_started(
             "id",
             "shell",
             arguments.as_object().unwrap(),

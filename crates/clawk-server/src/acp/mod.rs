@@ -43,7 +43,7 @@ pub(crate) struct AcpError {
 }
 
 impl AcpError {
-    fn invalid(message: impl Into<String>) -> Self {
+    fn invalid_params(message: impl Into<String>) -> Self {
         Self {
             code: -32602,
             message: message.into(),
@@ -103,10 +103,12 @@ async fn read<R: AsyncRead + Unpin>(frames: &mut LineSplitter<R>, editor: &mut E
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {
-                InputLine::Whole(line) => editor.take(line).await,
-                InputLine::TooLong => editor
-                    .client
-                    .refuse(&Value::Null, -32600, "the message is too long"),
+                InputLine::Whole(line) => editor.handle_line(line).await,
+                InputLine::TooLong => {
+                    editor
+                        .client
+                        .send_error(&Value::Null, -32600, "the message is too long")
+                }
             }
             editor.client.outbox().room().await;
         }
@@ -168,32 +170,32 @@ struct AcpCancel {
 
 impl EditorConnection {
     /// Handles one message: a request, a notification, or the response to one of our requests.
-    async fn take(&mut self, line: &[u8]) {
+    async fn handle_line(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else {
             return self
                 .client
-                .refuse(&Value::Null, -32700, "a line must be one JSON object");
+                .send_error(&Value::Null, -32700, "a line must be one JSON object");
         };
         let params = message.remove("params").unwrap_or_else(|| json!({}));
         match (message.get("method").and_then(Value::as_str), message.get("id")) {
-            (Some(method), Some(id)) => self.request(method, id.clone(), params).await,
-            (Some("session/cancel"), None) => self.cancel(params),
+            (Some(method), Some(id)) => self.handle_request(method, id.clone(), params).await,
+            (Some("session/cancel"), None) => self.cancel_prompt(params),
             (Some(_), None) => {}
-            (None, Some(_)) => self.client.answered(message),
+            (None, Some(_)) => self.client.handle_response(message),
             (None, None) => self
                 .client
-                .refuse(&Value::Null, -32600, "neither a request nor an answer"),
+                .send_error(&Value::Null, -32600, "neither a request nor an answer"),
         }
     }
 
-    async fn request(&mut self, method: &str, id: Value, params: Value) {
+    async fn handle_request(&mut self, method: &str, id: Value, params: Value) {
         let outcome = match method {
             "initialize" => self.initialize(params),
             "session/new" => self.new_session(params).await,
-            "session/prompt" => match self.prompt(&id, params) {
+            "session/prompt" => match self.start_prompt(&id, params) {
                 Ok(()) => return,
                 Err(fault) => Err(fault),
             },
@@ -202,14 +204,14 @@ impl EditorConnection {
                 message: format!("`{}` is not served", method.chars().take(64).collect::<String>()),
             }),
         };
-        self.client.reply(&id, outcome);
+        self.client.send_reply(&id, outcome);
     }
 
     fn initialize(&mut self, params: Value) -> Result<Value, AcpError> {
-        let wanted: AcpInitialize = decode(params)?;
+        let wanted: AcpInitialize = decode_params(params)?;
         let kernel = self
             .host
-            .current()
+            .current_kernel()
             .get()
             .ok_or_else(|| AcpError::failed("no agent runs"))?;
         let name = wanted
@@ -230,20 +232,22 @@ impl EditorConnection {
     }
 
     async fn new_session(&mut self, params: Value) -> Result<Value, AcpError> {
-        let wanted: NewSession = decode(params)?;
+        let wanted: NewSession = decode_params(params)?;
         let name = self
             .name
             .clone()
-            .ok_or_else(|| AcpError::invalid("`initialize` comes first"))?;
+            .ok_or_else(|| AcpError::invalid_params("`initialize` comes first"))?;
         if !wanted.cwd.is_absolute() {
-            return Err(AcpError::invalid("cwd: must be an absolute path"));
+            return Err(AcpError::invalid_params("cwd: must be an absolute path"));
         }
         if self.sessions.len() >= MAX_SESSIONS {
-            return Err(AcpError::invalid(format!("{MAX_SESSIONS} sessions are open")));
+            return Err(AcpError::invalid_params(format!(
+                "{MAX_SESSIONS} sessions are open"
+            )));
         }
         let kernel = self
             .host
-            .current()
+            .current_kernel()
             .get()
             .ok_or_else(|| AcpError::failed("no agent runs"))?;
         let door = EntryPoint::Rpc {
@@ -251,7 +255,7 @@ impl EditorConnection {
             role: self.rights.role(),
         };
         let session = kernel
-            .open(door)
+            .open_session(door)
             .await
             .map_err(|error| AcpError::failed(error.to_string()))?;
         let id = session.id.to_string();
@@ -264,43 +268,43 @@ impl EditorConnection {
             );
             // This must follow the response that names the session.
             let (client, session) = (Arc::clone(&self.client), id.clone());
-            self.tasks.spawn(async move { client.say(&session, &text) });
+            self.tasks.spawn(async move { client.send_text(&session, &text) });
         }
         Ok(json!({"sessionId": id}))
     }
 
     /// Starts a turn. The turn sends its own response.
-    fn prompt(&mut self, id: &Value, params: Value) -> Result<(), AcpError> {
-        let wanted: Prompt = decode(params)?;
+    fn start_prompt(&mut self, id: &Value, params: Value) -> Result<(), AcpError> {
+        let wanted: Prompt = decode_params(params)?;
         let conversation = self.sessions.get(&wanted.session_id);
         let conversation =
-            Arc::clone(conversation.ok_or_else(|| AcpError::invalid("there is no such session"))?);
-        let text = words::text(&wanted.prompt).map_err(AcpError::invalid)?;
+            Arc::clone(conversation.ok_or_else(|| AcpError::invalid_params("there is no such session"))?);
+        let text = words::prompt_text(&wanted.prompt).map_err(AcpError::invalid_params)?;
         let turn = conversation
-            .begin()
-            .ok_or_else(|| AcpError::invalid("a prompt of this session is still running"))?;
+            .begin_turn()
+            .ok_or_else(|| AcpError::invalid_params("a prompt of this session is still running"))?;
         let (client, id) = (Arc::clone(&self.client), id.clone());
         let tasks = self.tasks.clone();
         self.tasks.spawn(async move {
-            let outcome = conversation.turn(&client, &tasks, text).await;
+            let outcome = conversation.run_turn(&client, &tasks, text).await;
             drop(turn);
-            client.reply(&id, outcome);
+            client.send_reply(&id, outcome);
         });
         Ok(())
     }
 
     /// Cancels a request. An unknown request is ignored.
-    fn cancel(&self, params: Value) {
-        let wanted: Result<AcpCancel, AcpError> = decode(params);
+    fn cancel_prompt(&self, params: Value) {
+        let wanted: Result<AcpCancel, AcpError> = decode_params(params);
         if let Ok(wanted) = wanted
             && let Some(conversation) = self.sessions.get(&wanted.session_id)
         {
-            conversation.cancel();
+            conversation.cancel_turn();
         }
     }
 }
 
-fn decode<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, AcpError> {
+fn decode_params<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, AcpError> {
     serde_json::from_value(params)
-        .map_err(|error| AcpError::invalid(format!("the params are wrong: {error}")))
+        .map_err(|error| AcpError::invalid_params(format!("the params are wrong: {error}")))
 }

@@ -90,7 +90,7 @@ impl Conversation {
     }
 
     /// Starts the session's turn; `None` while another one runs.
-    pub(super) fn begin(self: &Arc<Self>) -> Option<PromptTurnGuard> {
+    pub(super) fn begin_turn(self: &Arc<Self>) -> Option<PromptTurnGuard> {
         if self.busy.swap(true, Ordering::SeqCst) {
             return None;
         }
@@ -99,7 +99,7 @@ impl Conversation {
     }
 
     /// Cancels the turn that runs or is about to run.
-    pub(super) fn cancel(&self) {
+    pub(super) fn cancel_turn(&self) {
         if self.busy.load(Ordering::SeqCst) {
             self.cancelled.store(true, Ordering::SeqCst);
             self.session.cancel_turn();
@@ -107,7 +107,7 @@ impl Conversation {
     }
 
     /// Sends the text to the agent, forwards events to the editor, and returns how the turn ended.
-    pub(super) async fn turn(
+    pub(super) async fn run_turn(
         self: &Arc<Self>,
         client: &Arc<EditorClient>,
         tasks: &TaskTracker,
@@ -118,9 +118,9 @@ impl Conversation {
         }
         let message = self
             .session
-            .send(text)
+            .send_text(text)
             .await
-            .map_err(|error| AcpError::invalid(error.to_string()))?;
+            .map_err(|error| AcpError::invalid_params(error.to_string()))?;
         let (mut heard, mut mine) = (PromptProgress::default(), false);
         loop {
             let Some(notice) = self.session.next_notice().await else {
@@ -135,10 +135,10 @@ impl Conversation {
                 }
             }
             if mine || matches!(notice, SessionNotice::Missed(_)) {
-                self.tell(client, tasks, &mut heard, &notice);
+                self.report_notice(client, tasks, &mut heard, &notice);
                 client.outbox().room().await;
             }
-            if let Some(end) = ended(message, &notice) {
+            if let Some(end) = turn_outcome(message, &notice) {
                 return end.map(|mut end| {
                     if let (Some(record), Some(end)) = (heard.record, end.as_object_mut()) {
                         end.insert("_meta".to_owned(), json!({RECORD: record}));
@@ -149,25 +149,25 @@ impl Conversation {
         }
     }
 
-    fn tell(
+    fn report_notice(
         self: &Arc<Self>,
         client: &Arc<EditorClient>,
         tasks: &TaskTracker,
         heard: &mut PromptProgress,
         notice: &SessionNotice,
     ) {
-        heard.telling.tell(notice);
+        heard.telling.add_notice(notice);
         let text = heard.telling.text();
         if let Some(more) = text.get(heard.told..).filter(|more| !more.is_empty()) {
-            client.say(&self.id, more);
+            client.send_text(&self.id, more);
             heard.told = text.len();
         }
         match notice {
-            SessionNotice::Asking(question) => self.ask(client, tasks, heard, question),
+            SessionNotice::Asking(question) => self.ask_editor(client, tasks, heard, question),
             SessionNotice::Planned(plan) => plan
                 .steps
                 .iter()
-                .for_each(|step| self.ask(client, tasks, heard, step)),
+                .for_each(|step| self.ask_editor(client, tasks, heard, step)),
             SessionNotice::CallDecided {
                 request_id,
                 tool,
@@ -181,11 +181,11 @@ impl Conversation {
                     "in_progress"
                 };
                 let update = if heard.calls.insert(request_id.clone()) {
-                    calls::started(request_id.as_str(), tool, arguments, &self.workdir, status)
+                    calls::call_started(request_id.as_str(), tool, arguments, &self.workdir, status)
                 } else {
                     json!({"sessionUpdate": "tool_call_update", "toolCallId": request_id, "status": status})
                 };
-                client.update(&self.id, &update);
+                client.send_update(&self.id, &update);
             }
             SessionNotice::CallFinished {
                 request_id,
@@ -194,7 +194,7 @@ impl Conversation {
                 ..
             } => {
                 let status = if *is_error { "failed" } else { "completed" };
-                client.update(
+                client.send_update(
                     &self.id,
                     &json!({"sessionUpdate": "tool_call_update", "toolCallId": request_id, "status": status,
                         "rawOutput": summary}),
@@ -202,14 +202,14 @@ impl Conversation {
             }
             // This is separate from the answer. An editor that shows no thoughts still gets it in the prompt's result.
             SessionNotice::Shown(shown, line) => {
-                heard.record = shown.facts();
-                client.update(
+                heard.record = shown.to_json();
+                client.send_update(
                     &self.id,
                     &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": line},
                         "_meta": {RECORD: heard.record}}),
                 );
             }
-            SessionNotice::Warned(text) | SessionNotice::Unreachable(text) => client.update(
+            SessionNotice::Warned(text) | SessionNotice::Unreachable(text) => client.send_update(
                 &self.id,
                 &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}),
             ),
@@ -227,7 +227,7 @@ impl Conversation {
     }
 
     /// Asks the editor's user for approval while the turn goes on. The question may also be answered elsewhere.
-    fn ask(
+    fn ask_editor(
         self: &Arc<Self>,
         client: &Arc<EditorClient>,
         tasks: &TaskTracker,
@@ -236,8 +236,8 @@ impl Conversation {
     ) {
         if heard.calls.insert(question.request_id.clone()) {
             let id = question.request_id.as_str();
-            let call = calls::started(id, &question.tool, &question.arguments, &self.workdir, "pending");
-            client.update(&self.id, &call);
+            let call = calls::call_started(id, &question.tool, &question.arguments, &self.workdir, "pending");
+            client.send_update(&self.id, &call);
         }
         let options: Vec<Value> = OPTIONS
             .iter()
@@ -245,12 +245,12 @@ impl Conversation {
             .collect();
         let params = json!({
             "sessionId": self.id,
-            "toolCall": calls::asked(question, &self.workdir),
+            "toolCall": calls::question_tool_call(question, &self.workdir),
             "options": options,
         });
         let (conversation, client, id) = (Arc::clone(self), Arc::clone(client), question.request_id.clone());
         tasks.spawn(async move {
-            let answered = client.ask("session/request_permission", params).await;
+            let answered = client.send_request("session/request_permission", params).await;
             let chosen = answered
                 .as_ref()
                 .and_then(|answer| answer.pointer("/outcome/optionId"))
@@ -266,13 +266,13 @@ impl Conversation {
                 reason: None,
                 seen: PreviewReceipt::Sent,
             };
-            conversation.kernel.reply(&id, reply).await;
+            conversation.kernel.reply_to_question(&id, reply).await;
         });
     }
 }
 
 /// The turn's result, if `notice` reports its end.
-fn ended(message: MessageId, notice: &SessionNotice) -> Option<Result<Value, AcpError>> {
+fn turn_outcome(message: MessageId, notice: &SessionNotice) -> Option<Result<Value, AcpError>> {
     let SessionNotice::TurnEnded {
         message: ended, end, ..
     } = notice

@@ -10,11 +10,11 @@ const MAX_PARTS: usize = 1_024;
 ///
 /// # Errors
 /// A sentence for people: the prompt has no text, too many parts, or a part of unknown type.
-pub(super) fn text(parts: &[Value]) -> Result<String, String> {
+pub(super) fn prompt_text(parts: &[Value]) -> Result<String, String> {
     if parts.len() > MAX_PARTS {
         return Err(format!("prompt: at most {MAX_PARTS} parts"));
     }
-    let words: Result<Vec<String>, String> = parts.iter().map(part).collect();
+    let words: Result<Vec<String>, String> = parts.iter().map(part_text).collect();
     let text = words?.join("\n\n");
     if text.trim().is_empty() {
         return Err("prompt: is empty".to_owned());
@@ -22,7 +22,7 @@ pub(super) fn text(parts: &[Value]) -> Result<String, String> {
     Ok(text)
 }
 
-fn part(part: &Value) -> Result<String, String> {
+fn part_text(part: &Value) -> Result<String, String> {
     let at = |pointer: &str| part.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let kind = at("/type").unwrap_or_default();
     let media = || at("/mimeType").unwrap_or_else(|| "application/octet-stream".to_owned());
@@ -30,7 +30,7 @@ fn part(part: &Value) -> Result<String, String> {
     let said = match kind.as_str() {
         "text" => at("/text"),
         "resource_link" => at("/uri").map(|uri| format!("[the editor refers to {uri}]")),
-        "resource" => resource(part),
+        "resource" => resource_line(part),
         "image" => Some(
             MessagePart::Image {
                 mime_type: media(),
@@ -56,7 +56,7 @@ fn part(part: &Value) -> Result<String, String> {
 }
 
 /// Writes a resource as one line of JSON between two marks. Text inside can't imitate the end mark.
-fn resource(part: &Value) -> Option<String> {
+fn resource_line(part: &Value) -> Option<String> {
     let uri = part.pointer("/resource/uri")?.as_str()?;
     let text = part.pointer("/resource/text").and_then(Value::as_str);
     Some(match text {
@@ -72,7 +72,7 @@ fn resource(part: &Value) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::text;
+    use super::prompt_text;
 
     #[test]
     fn attachments_are_marked_and_cannot_end_their_mark() {
@@ -82,7 +82,7 @@ mod tests {
             json!({"type": "resource", "resource": {"uri": "file:///a.rs", "text": hostile}}),
             json!({"type": "resource_link", "uri": "file:///b.rs", "name": "b.rs"}),
         ];
-        let said = text(&parts).unwrap();
+        let said = prompt_text(&parts).unwrap();
         assert_eq!(
             said.lines()
                 .filter(|line| *line == "[The end of what the editor attached.]")
@@ -93,6 +93,6 @@ mod tests {
             said.starts_with("explain\n\n") && said.contains("file:///b.rs"),
             "{said}"
         );
-        assert!(text(&[]).is_err() && text(&[json!({"type": "smell"})]).is_err());
+        assert!(prompt_text(&[]).is_err() && prompt_text(&[json!({"type": "smell"})]).is_err());
     }
 }

@@ -106,21 +106,21 @@ impl ControlClient {
     ///
     /// # Errors
     /// The agent refused, disconnected, or did not answer within `patience`.
-    pub async fn follow(
+    pub async fn call_with_notices(
         &mut self,
         method: &str,
         params: &Value,
         patience: Duration,
         mut hear: impl FnMut(&str, &Value),
     ) -> Result<Value, ControlError> {
-        let id = self.send(method, params).await?;
-        match tokio::time::timeout(patience, self.answer(id, &mut hear)).await {
+        let id = self.send_request(method, params).await?;
+        match tokio::time::timeout(patience, self.read_answer(id, &mut hear)).await {
             Ok(answer) => answer,
             Err(_) => Err(ControlError::Silent(patience)), // silent-ok: the deadline is the whole cause
         }
     }
 
-    async fn send(&mut self, method: &str, params: &Value) -> io::Result<u64> {
+    async fn send_request(&mut self, method: &str, params: &Value) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
         let mut line = request_text(id, method, params);
@@ -133,11 +133,15 @@ impl ControlClient {
     ///
     /// # Errors
     /// The agent refused, disconnected, or did not answer in time.
-    pub async fn ask(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
-        self.follow(method, params, ANSWER, |_, _| ()).await
+    pub async fn call_method(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
+        self.call_with_notices(method, params, ANSWER, |_, _| ()).await
     }
 
-    async fn answer(&mut self, id: u64, hear: &mut impl FnMut(&str, &Value)) -> Result<Value, ControlError> {
+    async fn read_answer(
+        &mut self,
+        id: u64,
+        hear: &mut impl FnMut(&str, &Value),
+    ) -> Result<Value, ControlError> {
         loop {
             if let Some(line) = self.frames.next_buffered() {
                 let InputLine::Whole(line) = line else {

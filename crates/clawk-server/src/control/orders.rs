@@ -49,7 +49,7 @@ struct RevokeParams {
 
 #[derive(Deserialize)]
 struct HistoryParams {
-    #[serde(default = "history")]
+    #[serde(default = "default_history")]
     limit: usize,
 }
 
@@ -82,7 +82,7 @@ struct RetryParams {
     message: MessageId,
 }
 
-const fn history() -> usize {
+const fn default_history() -> usize {
     100
 }
 
@@ -99,10 +99,10 @@ pub(crate) const RESTART: &str = "clawk.restart";
 pub(crate) fn of_host(method: &str, host: &AgentHost) -> Result<Value, RpcError> {
     match method {
         RESTART => host
-            .restart()
+            .request_restart()
             .map_err(|why| RpcError::new(ErrorCode::InvalidRequest, why))?,
         "clawk.restart.status" => {}
-        _ => return Err(unknown()),
+        _ => return Err(unknown_order()),
     }
     Ok(json!({"run": host.run(), "restarting": host.is_restarting()}))
 }
@@ -115,26 +115,31 @@ pub(crate) async fn of_channels(
     by: &str,
 ) -> Result<Value, RpcError> {
     let params: Value = error::decode(method, params)?;
-    match channels.order(method, &params, by).await {
+    match channels.run_order(method, &params, by).await {
         Some(Ok(answer)) => Ok(answer),
         Some(Err(reason)) => Err(RpcError::new(ErrorCode::InvalidRequest, reason)),
-        None => Err(unknown()),
+        None => Err(unknown_order()),
     }
 }
 
 /// Runs one order; `by` is the person who gave it.
-pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+pub(crate) async fn run_order(
+    method: &str,
+    params: &str,
+    kernel: &Kernel,
+    by: &str,
+) -> Result<Value, RpcError> {
     match method {
-        "clawk.status" => Ok(status(kernel)),
+        "clawk.status" => Ok(status_json(kernel)),
         "clawk.sessions" => {
             let open: Vec<Value> = kernel
-                .sessions()
+                .list_open_sessions()
                 .iter()
-                .map(|(id, door)| session(*id, door))
+                .map(|(id, door)| session_json(*id, door))
                 .collect();
             Ok(json!({"sessions": open}))
         }
-        "clawk.budget" => Ok(json!(kernel.budget())),
+        "clawk.budget" => Ok(json!(kernel.budget_report())),
         "clawk.effects.resolve" => {
             let asked: ResolveParams = error::decode(method, params)?;
             let taken = kernel
@@ -153,39 +158,44 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
             let asked: StopParams = error::decode(method, params)?;
             let person = KnownPerson::admin("control", by);
             let stopped = kernel
-                .stop(asked.session, asked.level, &person, asked.reason)
+                .engage_stop(asked.session, asked.level, &person, asked.reason)
                 .await;
             stopped.map_err(|error| error::from_kernel(&error))?;
-            Ok(json!({"stops": kernel.stops()}))
+            Ok(json!({"stops": kernel.active_stops()}))
         }
         "clawk.stop.lift" => {
             let asked: LiftParams = error::decode(method, params)?;
             let lifted = kernel
-                .lift(asked.session, &KnownPerson::admin("control", by))
+                .lift_stop(asked.session, &KnownPerson::admin("control", by))
                 .await;
             let lifted = lifted.map_err(|error| error::from_kernel(&error))?;
-            Ok(json!({"lifted": lifted, "stops": kernel.stops()}))
+            Ok(json!({"lifted": lifted, "stops": kernel.active_stops()}))
         }
-        "clawk.stop.status" => Ok(json!({"stops": kernel.stops()})),
-        _ => approvals(method, params, kernel, by).await,
+        "clawk.stop.status" => Ok(json!({"stops": kernel.active_stops()})),
+        _ => run_approval_order(method, params, kernel, by).await,
     }
 }
 
 /// Runs an order about questions and grants.
-async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+async fn run_approval_order(
+    method: &str,
+    params: &str,
+    kernel: &Kernel,
+    by: &str,
+) -> Result<Value, RpcError> {
     match method {
-        "clawk.approvals.list" => {
-            Ok(json!({"approvals": questions::listed(kernel.pending(), QuestionDetail::Short)}))
-        }
+        "clawk.approvals.list" => Ok(
+            json!({"approvals": questions::list_questions(kernel.pending_questions(), QuestionDetail::Short)}),
+        ),
         "clawk.approvals.show" => {
             let asked: ShowParams = error::decode(method, params)?;
             let meant = |question: &ApprovalQuestion| {
                 let plan = question.step.as_ref().map(|step| &step.plan);
                 question.request_id == asked.request_id || plan == Some(&asked.request_id)
             };
-            let mut waiting = kernel.pending();
+            let mut waiting = kernel.pending_questions();
             waiting.retain(meant);
-            Ok(json!({"approvals": questions::listed(waiting, QuestionDetail::Whole)}))
+            Ok(json!({"approvals": questions::list_questions(waiting, QuestionDetail::Whole)}))
         }
         "clawk.approve" => {
             let asked: AnswerParams = error::decode(method, params)?;
@@ -194,22 +204,22 @@ async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Res
                 (false, true) => ApprovalAnswer::ApproveForSession,
                 (false, false) => ApprovalAnswer::Approve,
             };
-            Ok(settle(kernel, asked, answer, by).await)
+            Ok(settle_approval(kernel, asked, answer, by).await)
         }
         "clawk.approvals.granted" => {
-            let granted: Vec<Value> = kernel.granted().iter().map(held).collect();
+            let granted: Vec<Value> = kernel.standing_grants().iter().map(grant_json).collect();
             Ok(json!({"grants": granted}))
         }
         "clawk.approvals.revoke" => {
             let asked: RevokeParams = error::decode(method, params)?;
             let person = KnownPerson::admin("control", by);
-            let revoked = kernel.revoke(&asked.grant, &person).await;
+            let revoked = kernel.revoke_grant(&asked.grant, &person).await;
             let revoked = revoked.map_err(|error| error::from_kernel(&error))?;
             Ok(json!({"revoked": revoked}))
         }
         "clawk.approvals.answered" => {
             let asked: HistoryParams = error::decode(method, params)?;
-            let past = kernel.answered(asked.limit).await;
+            let past = kernel.past_approvals(asked.limit).await;
             let past = past.map_err(|error| error::from_kernel(&error))?;
             let past: Vec<Value> = past
                 .iter()
@@ -221,16 +231,18 @@ async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Res
                 .collect();
             Ok(json!({"answered": past}))
         }
-        "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, ApprovalAnswer::Deny, by).await),
-        _ => Err(unknown()),
+        "clawk.deny" => {
+            Ok(settle_approval(kernel, error::decode(method, params)?, ApprovalAnswer::Deny, by).await)
+        }
+        _ => Err(unknown_order()),
     }
 }
 
-fn session(id: SessionId, door: &EntryPoint) -> Value {
+fn session_json(id: SessionId, door: &EntryPoint) -> Value {
     json!({"session": id, "door": door.name(), "who": door.sender()})
 }
 
-fn status(kernel: &Kernel) -> Value {
+fn status_json(kernel: &Kernel) -> Value {
     let status = kernel.status();
     let info = kernel.agent_info();
     json!({
@@ -238,18 +250,18 @@ fn status(kernel: &Kernel) -> Value {
         "version": info.version,
         "state": status.state,
         "uptime_ms": status.uptime_ms,
-        "conformance_level": format!("level-{}", kernel.level()),
-        "approvals_pending": kernel.pending().len(),
-        "stops": kernel.stops(),
+        "conformance_level": format!("level-{}", kernel.conformance_level()),
+        "approvals_pending": kernel.pending_questions().len(),
+        "stops": kernel.active_stops(),
         "pid": std::process::id(),
     })
 }
 
-fn unknown() -> RpcError {
+fn unknown_order() -> RpcError {
     RpcError::new(ErrorCode::MethodNotFound, "the control socket has no such method")
 }
 
-async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by: &str) -> Value {
+async fn settle_approval(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by: &str) -> Value {
     let reply = ApprovalReply {
         answer,
         breadth: if asked.folder {
@@ -267,12 +279,12 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by
         if asked.steps.is_some() {
             return json!({"acknowledged": false});
         }
-        let reception = kernel.reply(&asked.request_id, reply).await;
+        let reception = kernel.reply_to_question(&asked.request_id, reply).await;
         let unseen: Vec<&RequestId> = (reception == ReplyOutcome::Unseen)
             .then_some(&asked.request_id)
             .into_iter()
             .collect();
-        return told(reception == ReplyOutcome::Taken, &unseen).into();
+        return acknowledgement(reception == ReplyOutcome::Taken, &unseen).into();
     };
     let answered = kernel.reply_plan(&plan, asked.steps.as_deref(), &reply).await;
     let taken: Vec<u32> = answered
@@ -286,7 +298,7 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by
         .filter(|(_, reception)| *reception == ReplyOutcome::Unseen);
     let unseen: Vec<u32> = unseen.map(|(number, _)| *number).collect();
     let asked_for = asked.steps.map_or(taken.len(), |steps| steps.len());
-    let mut told = told(!taken.is_empty() && taken.len() == asked_for, &unseen);
+    let mut told = acknowledgement(!taken.is_empty() && taken.len() == asked_for, &unseen);
     told.extend([
         ("plan".to_owned(), json!(plan)),
         ("steps".to_owned(), json!(taken)),
@@ -296,7 +308,7 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by
 }
 
 /// The answer's members. `unseen`: questions that stay open, because a folded part was not read.
-fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Value> {
+fn acknowledgement(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Value> {
     let mut told = Map::from_iter([("acknowledged".to_owned(), json!(acknowledged))]);
     if !unseen.is_empty() {
         told.insert("unseen".to_owned(), json!(unseen));
@@ -306,7 +318,7 @@ fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Val
 
 /// The plan that an answer is for: named by its own id, or by the id of a step.
 fn plan_of(kernel: &Kernel, asked: &AnswerParams) -> Option<RequestId> {
-    let pending = kernel.pending();
+    let pending = kernel.pending_questions();
     let mut steps = pending
         .iter()
         .filter_map(|question| Some((&question.request_id, question.step.as_ref()?)));
@@ -317,12 +329,12 @@ fn plan_of(kernel: &Kernel, asked: &AnswerParams) -> Option<RequestId> {
 }
 
 fn of_plan(kernel: &Kernel, plan: &RequestId) -> impl Iterator<Item = ApprovalPlanStep> {
-    let pending = kernel.pending().into_iter();
+    let pending = kernel.pending_questions().into_iter();
     let steps = pending.filter_map(|question| question.step);
     steps.filter(move |step| step.plan == *plan)
 }
 
-fn held(grant: &StandingGrant) -> Value {
+fn grant_json(grant: &StandingGrant) -> Value {
     json!({
         "grant": grant.id,
         "tool": grant.tool,

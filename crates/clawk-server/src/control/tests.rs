@@ -21,11 +21,14 @@ fn nobody() -> AgentHost {
     #[derive(Debug)]
     struct Nobody;
     impl AgentFactory for Nobody {
-        fn check<'a>(&'a self, _wire: &'a serde_json::Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+        fn check_manifest<'a>(
+            &'a self,
+            _wire: &'a serde_json::Value,
+        ) -> BoxFuture<'a, Result<(), InitFailure>> {
             Box::pin(std::future::ready(Ok(())))
         }
 
-        fn start<'a>(
+        fn start_agent<'a>(
             &'a self,
             _wire: Option<&'a serde_json::Value>,
         ) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
@@ -73,7 +76,7 @@ async fn a_state_directory_with_a_long_path_works() {
     let serving = tokio::spawn(control.serve(over.clone()));
     let mut client = ControlClient::connect(&deep).await.expect("connected");
     let refused = client
-        .ask("clawk.status", &serde_json::json!({}))
+        .call_method("clawk.status", &serde_json::json!({}))
         .await
         .expect_err("no agent yet");
     assert!(matches!(refused, ControlError::Refused(error) if error.code == -32600));

@@ -9,7 +9,7 @@ use clawk_proto::{ErrorCode, RequestId, RpcError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::layer;
+use super::layer_name;
 use crate::access::Scope;
 use crate::agent::InitFailure;
 
@@ -63,7 +63,7 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             retry_after_ms,
         } => {
             let data = json!({"rule_id": rule_id, "policy": policy, "tool": tool, "action": "deny",
-                "reason": reason, "denied_by": layer(*by)});
+                "reason": reason, "denied_by": layer_name(*by)});
             (Code::PolicyDenied, with_wait(data, *retry_after_ms))
         }
         E::Screened { tool, reason, detail } => screened(Some(tool), reason, detail),
@@ -83,7 +83,7 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             }
             (Code::QuotaExceeded, data)
         }
-        E::Sandbox(refusal) => (Code::SandboxDenied, refusal.data()),
+        E::Sandbox(refusal) => (Code::SandboxDenied, refusal.error_data()),
         E::ApprovalTimeout { .. }
         | E::ApprovalVoid { .. }
         | E::ApprovalDenied { .. }
@@ -269,7 +269,7 @@ pub(crate) fn from_init(error: &InitFailure) -> RpcError {
             ErrorCode::InvalidParams,
             json!({"reason": "unserved", "errors": parts}),
         ),
-        InitFailure::Start(StartError::Sandbox(refusal)) => (ErrorCode::SandboxDenied, refusal.data()),
+        InitFailure::Start(StartError::Sandbox(refusal)) => (ErrorCode::SandboxDenied, refusal.error_data()),
         InitFailure::Start(StartError::Journal(why)) => of_journal(why),
     };
     sentence(code, &error.to_string()).with(data)

@@ -9,7 +9,7 @@ mod talk;
 use clawk_kernel::DeniedBy;
 
 /// The name of the layer that denied the call, in both protocols.
-const fn layer(by: DeniedBy) -> &'static str {
+const fn layer_name(by: DeniedBy) -> &'static str {
     match by {
         DeniedBy::Autonomy => "autonomy",
         DeniedBy::Policy => "policy",

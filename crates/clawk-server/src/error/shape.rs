@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 /// A sentence with the member's path from the document's root, and what is wrong.
 pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| sentence(&error))?;
+    let read = serde_path_to_error::deserialize(&mut json).map_err(|error| error_sentence(&error))?;
     json.end().map_err(|error| error.to_string())?;
     Ok(read)
 }
 
-fn sentence(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
+fn error_sentence(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     let path = error.path().to_string();
     let whole = error.inner().to_string();
     // The path helps more than line and column, since a program wrote the text. A syntax error has no path.

@@ -15,18 +15,18 @@ impl From<&KernelError> for ApiError {
             | KernelError::UnknownSwarm { .. }
             | KernelError::UnknownSession(_) => Self::new(StatusCode::NOT_FOUND, "not_found", text),
             KernelError::BadParameter { member, reason: _ } => {
-                Self::invalid("invalid_value", text).with("param", json!(member))
+                Self::bad_request("invalid_value", text).with_detail("param", json!(member))
             }
             KernelError::RequestIdReused(_) => Self::new(StatusCode::CONFLICT, "request_id_reused", text),
-            KernelError::Refused(_) | KernelError::Full(_) => Self::invalid("message_refused", text),
+            KernelError::Refused(_) | KernelError::Full(_) => Self::bad_request("message_refused", text),
             KernelError::Screened { reason, detail: _ } => {
-                Self::invalid("message_screened", text).with("reason", json!(reason))
+                Self::bad_request("message_screened", text).with_detail("reason", json!(reason))
             }
             KernelError::Swarm { reason, .. } if reason == "busy" => {
                 Self::too_many("peers_busy", text, 1_000)
             }
             KernelError::Swarm { reason, .. } => {
-                Self::invalid("swarm_refused", text).with("reason", json!(reason))
+                Self::bad_request("swarm_refused", text).with_detail("reason", json!(reason))
             }
             KernelError::Memory(_) => Self::internal(&text),
             KernelError::Journal(cause) => {

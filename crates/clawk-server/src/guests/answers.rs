@@ -66,13 +66,13 @@ impl GuestRequest {
         Self {
             id,
             method: "claw.shutdown".to_owned(),
-            request_id: Some(hex(&digest)),
+            request_id: Some(to_hex(&digest)),
             digest,
         }
     }
 
     /// The key of the answer; `None` without a request id.
-    pub(crate) fn key(&self, client: &str) -> Option<GuestRequestKey> {
+    pub(crate) fn request_key(&self, client: &str) -> Option<GuestRequestKey> {
         let id = self.request_id.as_deref()?;
         let digest = Sha256::digest(format!("{}:{client} {} {id}", client.len(), self.method).as_bytes());
         digest.first_chunk::<16>().map(|half| GuestRequestKey(*half))
@@ -80,7 +80,7 @@ impl GuestRequest {
 }
 
 /// Encodes a line, without its newline.
-fn written(line: &AnswerLogLine, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
+fn encode_line(line: &AnswerLogLine, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_string(line)?;
     let sealed = vault.map(|vault| vault.seal_text(PLACE, &text)).transpose();
     Ok(sealed.map_err(io::Error::other)?.unwrap_or(text).into_bytes())
@@ -126,7 +126,7 @@ impl PartialEq for GuestAnswer {
 
 impl GuestAnswer {
     /// The answer line for a message with this id.
-    pub(crate) fn line(&self, id: &str) -> Vec<u8> {
+    pub(crate) fn answer_line(&self, id: &str) -> Vec<u8> {
         let member = |name: &str, raw: &Option<Box<RawValue>>| {
             raw.as_ref()
                 .map(|raw| format!(",\"{name}\":{}", raw.get()))
@@ -172,11 +172,11 @@ fn is_plain(path: &Path) -> io::Result<bool> {
     Ok(read.is_ok() && first == *b"{")
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<GuestRequestKey> {
+fn parse_hex_key(text: &str) -> Option<GuestRequestKey> {
     let number = u128::from_str_radix(text, 16).ok()?; // silent-ok: a line that is not ours
     (text.len() == 32).then(|| GuestRequestKey(number.to_be_bytes()))
 }
@@ -207,7 +207,7 @@ impl AnswerLog {
                 inner.read(&path, day, vault.as_ref())?;
             }
         }
-        inner.expire(&folder, day_of(now));
+        inner.expire_days(&folder, day_of(now));
         Ok(Self {
             folder,
             vault,
@@ -220,15 +220,15 @@ impl AnswerLog {
     }
 
     /// Looks up a request.
-    pub(super) fn find(
+    pub(super) fn find_request(
         &self,
         client: &str,
         act: &GuestRequest,
         now: Timestamp,
     ) -> Option<GuestRequestLookup> {
-        let key = act.key(client)?;
+        let key = act.request_key(client)?;
         let mut inner = self.lock();
-        inner.expire(&self.folder, day_of(now));
+        inner.expire_days(&self.folder, day_of(now));
         let place = *inner.known.get(&key)?;
         let (file, _) = inner.days.get(&place.day)?;
         let mut bytes = vec![0; usize::try_from(place.length).ok()?]; // silent-ok: a u32 is a usize
@@ -237,7 +237,7 @@ impl AnswerLog {
             .map_err(|error| error.to_string());
         let line = read.and_then(|()| read_line(&bytes, self.vault.as_ref()));
         match line {
-            Ok(line) if line.request == hex(&act.digest) => Some(GuestRequestLookup::Answer(line.answer)),
+            Ok(line) if line.request == to_hex(&act.digest) => Some(GuestRequestLookup::Answer(line.answer)),
             Ok(_) => Some(GuestRequestLookup::Reused),
             Err(error) => {
                 tracing::warn!(%error, "a kept answer can't be read");
@@ -247,8 +247,8 @@ impl AnswerLog {
     }
 
     /// Stores an answer, unless the request already has one.
-    pub(super) fn keep(&self, client: &str, act: &GuestRequest, line: &[u8], now: Timestamp) {
-        let Some(key) = act.key(client).filter(|_| line.len() <= MAX_ANSWER_BYTES) else {
+    pub(super) fn store_answer(&self, client: &str, act: &GuestRequest, line: &[u8], now: Timestamp) {
+        let Some(key) = act.request_key(client).filter(|_| line.len() <= MAX_ANSWER_BYTES) else {
             return;
         };
         let answer: GuestAnswer = match serde_json::from_slice(line) {
@@ -259,15 +259,15 @@ impl AnswerLog {
             return;
         }
         let line = AnswerLogLine {
-            key: hex(&key.0),
-            request: hex(&act.digest),
+            key: to_hex(&key.0),
+            request: to_hex(&act.digest),
             answer,
         };
         let mut inner = self.lock();
         if inner.known.contains_key(&key) {
             return;
         }
-        if let Err(error) = inner.append((&self.folder, self.vault.as_ref()), day_of(now), key, &line) {
+        if let Err(error) = inner.append_line((&self.folder, self.vault.as_ref()), day_of(now), key, &line) {
             tracing::warn!(%error, "an answer is not kept: a call that comes again later is not known");
         }
     }
@@ -303,7 +303,9 @@ impl AnswerLogInner {
             if read == 0 || line.last() != Some(&b'\n') {
                 break;
             }
-            let key = read_line(&line, vault).ok().and_then(|line| unhex(&line.key)); // silent-ok: not ours, or of an earlier key
+            let key = read_line(&line, vault)
+                .ok()
+                .and_then(|line| parse_hex_key(&line.key)); // silent-ok: not ours, or of an earlier key
             if let (Some(key), Ok(length)) = (key, u32::try_from(read)) {
                 self.known
                     .entry(key)
@@ -317,15 +319,15 @@ impl AnswerLogInner {
         Ok(())
     }
 
-    fn append(
+    fn append_line(
         &mut self,
         (folder, vault): (&Path, Option<&SealKeyring>),
         day: i64,
         key: GuestRequestKey,
         line: &AnswerLogLine,
     ) -> io::Result<()> {
-        self.expire(folder, day);
-        let mut bytes = written(line, vault)?;
+        self.expire_days(folder, day);
+        let mut bytes = encode_line(line, vault)?;
         bytes.push(b'\n');
         let (file, length) = match self.days.entry(day) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -350,7 +352,7 @@ impl AnswerLogInner {
     }
 
     /// Deletes expired days, and the oldest ones while a limit is exceeded.
-    fn expire(&mut self, folder: &Path, today: i64) {
+    fn expire_days(&mut self, folder: &Path, today: i64) {
         loop {
             let bytes: u64 = self.days.values().map(|(_, length)| length).sum();
             let Some(oldest) = self.days.keys().next().copied() else {
@@ -392,9 +394,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let answers = AnswerLog::open(folder.path().join("a"), at(0), None).unwrap();
         let asked = act("1", "r", "1");
-        assert_eq!(answers.find("ann", &asked, at(0)), None);
-        answers.keep("ann", &asked, RESULT, at(0));
-        answers.keep(
+        assert_eq!(answers.find_request("ann", &asked, at(0)), None);
+        answers.store_answer("ann", &asked, RESULT, at(0));
+        answers.store_answer(
             "ann",
             &asked,
             br#"{"jsonrpc":"2.0","id":2,"result":{"other":true}}"#,
@@ -414,20 +416,32 @@ mod tests {
 
         let answers = AnswerLog::open(folder.path().join("a"), at(6), None).unwrap();
         let again = act("\"again\"", "r", "1");
-        let Some(GuestRequestLookup::Answer(found)) = answers.find("ann", &again, at(6)) else {
+        let Some(GuestRequestLookup::Answer(found)) = answers.find_request("ann", &again, at(6)) else {
             panic!()
         };
-        let line = String::from_utf8(found.line(&again.id)).unwrap();
+        let line = String::from_utf8(found.answer_line(&again.id)).unwrap();
         assert_eq!(line, r#"{"jsonrpc":"2.0","id":"again","result":{"content":[]}}"#);
         assert_eq!(
-            answers.find("ann", &act("1", "r", "2"), at(6)),
+            answers.find_request("ann", &act("1", "r", "2"), at(6)),
             Some(GuestRequestLookup::Reused)
         );
-        assert_eq!(answers.find("bob", &again, at(6)), None, "another client's");
-        assert_eq!(answers.find("ann", &act("1", "s", "1"), at(6)), None);
-        answers.keep("ann", &act("1", "late", "1"), RESULT, at(6));
-        assert_eq!(answers.find("ann", &again, at(8)), None, "eight days later");
-        assert!(answers.find("ann", &act("1", "late", "1"), at(8)).is_some());
+        assert_eq!(
+            answers.find_request("bob", &again, at(6)),
+            None,
+            "another client's"
+        );
+        assert_eq!(answers.find_request("ann", &act("1", "s", "1"), at(6)), None);
+        answers.store_answer("ann", &act("1", "late", "1"), RESULT, at(6));
+        assert_eq!(
+            answers.find_request("ann", &again, at(8)),
+            None,
+            "eight days later"
+        );
+        assert!(
+            answers
+                .find_request("ann", &act("1", "late", "1"), at(8))
+                .is_some()
+        );
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 1);
     }
 
@@ -444,11 +458,15 @@ mod tests {
             ("d", -32603, false),
         ] {
             let asked = act("1", request, "1");
-            answers.keep("ann", &asked, error(code).as_bytes(), at(0));
-            assert_eq!(answers.find("ann", &asked, at(0)).is_some(), kept, "{code}");
+            answers.store_answer("ann", &asked, error(code).as_bytes(), at(0));
+            assert_eq!(
+                answers.find_request("ann", &asked, at(0)).is_some(),
+                kept,
+                "{code}"
+            );
         }
         let nameless = GuestRequest::new("1".to_owned(), "claw.tool.call", r#"{"name":"t"}"#);
-        answers.keep("ann", &nameless, RESULT, at(0));
-        assert_eq!(answers.find("ann", &nameless, at(0)), None);
+        answers.store_answer("ann", &nameless, RESULT, at(0));
+        assert_eq!(answers.find_request("ann", &nameless, at(0)), None);
     }
 }

@@ -21,14 +21,14 @@ pub(crate) async fn list(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
 ) -> Result<Json<ApprovalList>, ApiError> {
-    let all = principal.may(Scope::Approve);
+    let all = principal.has_scope(Scope::Approve);
     if !all {
-        principal.needs(Scope::Read)?;
+        principal.require_scope(Scope::Read)?;
     }
     let cra = app.cra()?;
     let seen = |session| {
         cra.session(session)
-            .is_some_and(|view| principal.owns(view.owner.as_deref()))
+            .is_some_and(|view| principal.may_see_session(view.owner.as_deref()))
     };
     let mut views = cra.approvals();
     views.retain(|view| all || seen(view.session));
@@ -48,26 +48,29 @@ pub(crate) async fn show(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Json<Approval>, ApiError> {
-    let all = principal.may(Scope::Approve);
+    let all = principal.has_scope(Scope::Approve);
     if !all {
-        principal.needs(Scope::Read)?;
+        principal.require_scope(Scope::Read)?;
     }
     let cra = app.cra()?;
-    let id = parsed(&id)?;
+    let id = parse_id(&id)?;
     let seen = |session| {
         cra.session(session)
-            .is_some_and(|view| principal.owns(view.owner.as_deref()))
+            .is_some_and(|view| principal.may_see_session(view.owner.as_deref()))
     };
     let mut views = cra.approvals().into_iter();
     let found = views.find(|view| view.id == id && (all || seen(view.session)));
-    found.map(Approval::whole).map(Json).ok_or_else(nothing)
+    found
+        .map(Approval::with_full_text)
+        .map(Json)
+        .ok_or_else(not_found)
 }
 
-fn parsed(id: &str) -> Result<Uuid, ApiError> {
-    Uuid::try_parse(id).map_err(|_| nothing()) // silent-ok: what is no id waits for nothing
+fn parse_id(id: &str) -> Result<Uuid, ApiError> {
+    Uuid::try_parse(id).map_err(|_| not_found()) // silent-ok: what is no id waits for nothing
 }
 
-fn nothing() -> ApiError {
+fn not_found() -> ApiError {
     ApiError::new(
         StatusCode::NOT_FOUND,
         "approval_not_found",
@@ -88,24 +91,24 @@ pub(crate) async fn answer(
     request: Request,
 ) -> Result<Json<Approval>, ApiError> {
     // The right to execute does not include the right to approve.
-    principal.needs(Scope::Approve)?;
+    principal.require_scope(Scope::Approve)?;
     let cra = app.cra()?;
-    let wanted: AnswerApproval = super::body::json(&app, request).await?;
+    let wanted: AnswerApproval = super::body::read_json(&app, request).await?;
     if wanted
         .reason
         .as_ref()
         .is_some_and(|reason| reason.chars().count() > 1_000)
     {
-        return Err(ApiError::invalid(
+        return Err(ApiError::bad_request(
             "invalid_request",
             "/reason: at most 1000 characters",
         ));
     }
-    let id = parsed(&id)?;
+    let id = parse_id(&id)?;
     let seen = PreviewReceipt::Whole(wanted.seen.into_iter().collect());
     let approve = wanted.decision == ApprovalDecision::Approve;
     Ok(Json(
-        cra.answer(id, approve, &principal.name, wanted.reason, &seen)
+        cra.answer_approval(id, approve, &principal.name, wanted.reason, &seen)
             .await?
             .into(),
     ))

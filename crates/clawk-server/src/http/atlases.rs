@@ -23,8 +23,8 @@ pub(crate) async fn list(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
 ) -> Result<Json<AtlasList>, ApiError> {
-    principal.needs(Scope::Read)?;
-    let items: Vec<_> = app.cra()?.atlases().iter().map(summary).collect();
+    principal.require_scope(Scope::Read)?;
+    let items: Vec<_> = app.cra()?.atlases().iter().map(atlas_summary).collect();
     let total = items.len();
     Ok(Json(AtlasList { items, total }))
 }
@@ -42,22 +42,30 @@ pub(crate) async fn load(
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    principal.needs(Scope::Admin)?;
+    principal.require_scope(Scope::Admin)?;
     let cra = app.cra()?;
     // The body is an Atlas, alone or together with its context files.
-    let body: Value = super::body::json(&app, request).await?;
+    let body: Value = super::body::read_json(&app, request).await?;
     let wanted = if body.get("atlas_version").is_some() || body.get("atlas_id").is_some() {
         LoadAtlas {
             manifest: body,
             files: std::collections::BTreeMap::new(),
         }
     } else {
-        serde_json::from_value(body)
-            .map_err(|error| ApiError::invalid("invalid_request", format!("the body is wrong: {error}")))?
+        serde_json::from_value(body).map_err(|error| {
+            ApiError::bad_request("invalid_request", format!("the body is wrong: {error}"))
+        })?
     };
-    let view = cra.load(wanted.manifest, wanted.files, &principal.name).await?;
+    let view = cra
+        .load_atlas(wanted.manifest, wanted.files, &principal.name)
+        .await?;
     let location = format!("/v1/atlases/{}", view.atlas.id);
-    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(summary(&view))).into_response())
+    Ok((
+        StatusCode::CREATED,
+        [(LOCATION, location)],
+        Json(atlas_summary(&view)),
+    )
+        .into_response())
 }
 
 /// One Atlas's manifest, as it was loaded; without its context files.
@@ -70,7 +78,7 @@ pub(crate) async fn show(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    principal.needs(Scope::Read)?;
+    principal.require_scope(Scope::Read)?;
     let views = app.cra()?.atlases();
     let view = views.iter().find(|view| *view.atlas.id == *id).ok_or_else(|| {
         let shown: String = id.chars().take(255).collect();
@@ -97,12 +105,12 @@ pub(crate) async fn remove(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    principal.needs(Scope::Admin)?;
+    principal.require_scope(Scope::Admin)?;
     app.cra()?.remove(&id, &principal.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn summary(view: &AtlasView) -> AtlasSummary {
+fn atlas_summary(view: &AtlasView) -> AtlasSummary {
     let atlas = &view.atlas;
     let (loaded_by, loaded_at) = match &view.origin {
         Origin::Configured => (None, None),

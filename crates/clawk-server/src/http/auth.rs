@@ -43,7 +43,7 @@ impl ActiveTokens {
     }
 
     /// Completes when these tokens have been replaced.
-    pub(crate) async fn replaced(&self) {
+    pub(crate) async fn wait_replaced(&self) {
         self.replaced.cancelled().await;
     }
 }
@@ -57,7 +57,7 @@ pub(crate) struct StreamEndSignal {
 
 impl StreamEndSignal {
     /// The signal for a stream that opens now.
-    pub(crate) fn of(app: &HttpApp) -> Self {
+    pub(crate) fn for_app(app: &HttpApp) -> Self {
         Self {
             over: app.over.clone(),
             access: app.access(),
@@ -65,10 +65,10 @@ impl StreamEndSignal {
     }
 
     /// Completes when the stream must end.
-    pub(crate) async fn comes(&self) {
+    pub(crate) async fn wait_end(&self) {
         tokio::select! {
             () = self.over.cancelled() => {}
-            () = self.access.replaced() => {}
+            () = self.access.wait_replaced() => {}
         }
     }
 }
@@ -109,27 +109,27 @@ impl HttpPrincipal {
         self.rights.is_admin()
     }
 
-    pub(crate) fn may(&self, scope: Scope) -> bool {
-        self.rights.may(scope)
+    pub(crate) fn has_scope(&self, scope: Scope) -> bool {
+        self.rights.has_scope(scope)
     }
 
     /// Checks that the client has a scope.
     ///
     /// # Errors
     /// 403, which names the missing scope.
-    pub(crate) fn needs(&self, scope: Scope) -> Result<(), ApiError> {
-        if self.may(scope) {
+    pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), ApiError> {
+        if self.has_scope(scope) {
             return Ok(());
         }
         Err(ApiError::forbidden(
             "scope_missing",
             format!("this token lacks the scope `{}`", scope.name()),
         )
-        .lacking(scope))
+        .with_missing_scope(scope))
     }
 
     /// Whether the client may see a session: its own; an admin sees all.
-    pub(crate) fn owns(&self, owner: Option<&str>) -> bool {
+    pub(crate) fn may_see_session(&self, owner: Option<&str>) -> bool {
         self.is_admin() || owner == Some(&*self.name)
     }
 }
@@ -138,37 +138,37 @@ impl HttpPrincipal {
 ///
 /// # Errors
 /// 401: no token, two different ones, or an unknown one; the answer does not say which. 503: the token issuer can't be reached.
-pub(crate) async fn principal(
+pub(crate) async fn authenticate_headers(
     app: &HttpApp,
     access: &ActiveTokens,
     headers: &HeaderMap,
 ) -> Result<HttpPrincipal, ApiError> {
     if access.tokens.len() == 0 && app.options.oauth.is_none() {
-        return Ok(HttpPrincipal::new(ClientRights::admin(LOCAL), 0));
+        return Ok(HttpPrincipal::new(ClientRights::for_admin(LOCAL), 0));
     }
-    let presented = presented(headers).ok_or_else(ApiError::unauthorized)?;
-    holder(app, access, presented).await
+    let presented = presented_token(headers).ok_or_else(ApiError::unauthorized)?;
+    authenticate_token(app, access, presented).await
 }
 
 /// Finds the client with this token, in the table or at the authorization server.
 ///
 /// # Errors
-/// As [`principal`].
-pub(crate) async fn holder(
+/// As [`authenticate_headers`].
+pub(crate) async fn authenticate_token(
     app: &HttpApp,
     access: &ActiveTokens,
     presented: &[u8],
 ) -> Result<HttpPrincipal, ApiError> {
-    if let Some((index, token)) = access.tokens.find(presented) {
+    if let Some((index, token)) = access.tokens.find_token(presented) {
         return Ok(HttpPrincipal::new(token.rights(), index));
     }
     let oauth = app.options.oauth.as_ref().ok_or_else(ApiError::unauthorized)?;
     let token = std::str::from_utf8(presented).map_err(|_| ApiError::unauthorized())?; // silent-ok: it is none
-    match oauth.bearer(token, app.clock.now()).await {
+    match oauth.identify_bearer(token, app.clock.now()).await {
         Ok(bearer) => {
             let index = access
                 .limiter
-                .shared(bearer.rights.name(), bearer.rights.is_admin());
+                .shared_bucket(bearer.rights.name(), bearer.rights.is_admin());
             let until_s = Some(bearer.until_s);
             Ok(HttpPrincipal {
                 until_s,
@@ -187,7 +187,7 @@ pub(crate) async fn holder(
 }
 
 /// The token's bytes; `None` if there is none, or if the two headers differ.
-fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+fn presented_token(headers: &HeaderMap) -> Option<&[u8]> {
     let mut bearers = headers.get_all(AUTHORIZATION).iter();
     let bearer = bearers.next().map(http::HeaderValue::as_bytes);
     let mut keys = headers.get_all(API_KEY).iter();
@@ -212,13 +212,13 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// When the client's token expires, by the runtime's clock.
-pub(crate) fn until(app: &HttpApp, principal: &HttpPrincipal) -> Option<Instant> {
+pub(crate) fn token_deadline(app: &HttpApp, principal: &HttpPrincipal) -> Option<Instant> {
     let left = principal.until_s?.saturating_mul(1000) - app.clock.now().as_millis();
     Some(Instant::now() + Duration::from_millis(u64::try_from(left).unwrap_or(0)))
 }
 
 /// Completes at that time; never for `None`.
-pub(crate) async fn over(until: Option<Instant>) {
+pub(crate) async fn wait_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until).await,
         None => std::future::pending().await,

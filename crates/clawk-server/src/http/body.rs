@@ -50,7 +50,7 @@ pub(crate) async fn json_within(request: Request, limit: usize) -> Result<Bytes,
                 let message = format!("a body has at most {limit} bytes");
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
             } else {
-                ApiError::invalid("broken_body", "the body could not be read to its end")
+                ApiError::bad_request("broken_body", "the body could not be read to its end")
             }
         })
 }
@@ -59,8 +59,8 @@ pub(crate) async fn json_within(request: Request, limit: usize) -> Result<Bytes,
 ///
 /// # Errors
 /// As [`json_bytes`]; 400 with the error and its location.
-pub(crate) async fn json<T: DeserializeOwned>(app: &HttpApp, request: Request) -> Result<T, ApiError> {
+pub(crate) async fn read_json<T: DeserializeOwned>(app: &HttpApp, request: Request) -> Result<T, ApiError> {
     let bytes = json_bytes(app, request).await?;
     shape::read(&bytes)
-        .map_err(|what| ApiError::invalid("invalid_request", format!("the body is wrong: {what}")))
+        .map_err(|what| ApiError::bad_request("invalid_request", format!("the body is wrong: {what}")))
 }

@@ -9,7 +9,7 @@ use clawk_proto::carp::{self, CarpOperation, CarpResolution, ExecuteResponse, Va
 use super::HttpApp;
 use super::auth::HttpPrincipal;
 use super::error::ApiError;
-use super::sessions::visible;
+use super::sessions::find_visible;
 use crate::access::Scope;
 
 /// Reads a CARP request of one operation, in a session that the caller may see.
@@ -24,10 +24,10 @@ async fn read(
     let request = message::parse(&bytes, RequestShape::Wire)?;
     if request.operation != operation && operation != CarpOperation::Validate {
         let message = format!("/operation: `{}` is wanted here", operation.name());
-        return Err(ApiError::invalid("wrong_operation", message).to(request.request_id));
+        return Err(ApiError::bad_request("wrong_operation", message).for_request(request.request_id));
     }
     let session = request.requester.session_id.to_string();
-    visible(&cra, principal, &session).map_err(|error| error.to(request.request_id))?;
+    find_visible(&cra, principal, &session).map_err(|error| error.for_request(request.request_id))?;
     Ok((cra, request))
 }
 
@@ -41,12 +41,12 @@ pub(crate) async fn resolve(
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Json<CarpResolution>, ApiError> {
-    principal.needs(Scope::Resolve)?;
+    principal.require_scope(Scope::Resolve)?;
     let (cra, request) = read(&app, &principal, request, CarpOperation::Resolve).await?;
     let resolution = cra
-        .resolve(&request)
+        .resolve_request(&request)
         .await
-        .map_err(|error| ApiError::from(error).to(request.request_id))?;
+        .map_err(|error| ApiError::from(error).for_request(request.request_id))?;
     Ok(Json(resolution))
 }
 
@@ -60,13 +60,13 @@ pub(crate) async fn execute(
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Json<ExecuteResponse>, ApiError> {
-    principal.needs(Scope::Execute)?;
+    principal.require_scope(Scope::Execute)?;
     let (cra, request) = read(&app, &principal, request, CarpOperation::Execute).await?;
     let id = request.request_id;
     let response = cra
-        .execute(request)
+        .execute_action(request)
         .await
-        .map_err(|error| ApiError::from(error).to(id))?;
+        .map_err(|error| ApiError::from(error).for_request(id))?;
     Ok(Json(response))
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn validate(
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Json<ValidateResponse>, ApiError> {
-    principal.needs(Scope::Resolve)?;
+    principal.require_scope(Scope::Resolve)?;
     let (cra, request) = read(&app, &principal, request, CarpOperation::Validate).await?;
-    Ok(Json(cra.validate(&request)))
+    Ok(Json(cra.validate_request(&request)))
 }

@@ -157,7 +157,7 @@ impl ConnectionSeat {
         own.holder = self
             .table
             .shares
-            .take(principal)
+            .take_place(principal)
             .ok()
             .map(|place| ConnectionHolder { name, _place: place });
     }

@@ -54,10 +54,10 @@ impl HttpDoor {
     pub(super) fn routes(self) -> Router<HttpApp> {
         match self {
             Self::Claw => claw::routes(),
-            Self::Cra => cra(),
+            Self::Cra => cra_routes(),
             Self::Health => Router::new()
-                .route("/healthz", get(health::alive))
-                .route("/readyz", get(health::ready)),
+                .route("/healthz", get(health::liveness_probe))
+                .route("/readyz", get(health::readiness_probe)),
             Self::Openai => crate::openai::routes(),
             Self::Mcp => crate::mcp::routes(),
             Self::A2a => crate::a2a::routes(),
@@ -88,7 +88,7 @@ impl HttpDoor {
 }
 
 /// The routes of the CRA API.
-fn cra() -> Router<HttpApp> {
+fn cra_routes() -> Router<HttpApp> {
     Router::new()
         .route("/v1/health", get(health::health))
         .route("/v1/sessions", get(sessions::list).post(sessions::create))
@@ -103,5 +103,5 @@ fn cra() -> Router<HttpApp> {
         .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
-        .route("/v1/openapi.json", get(openapi::serve))
+        .route("/v1/openapi.json", get(openapi::serve_document))
 }

@@ -38,7 +38,7 @@ pub(crate) enum ErrorDialect {
 }
 
 impl ErrorDialect {
-    pub(crate) fn of(path: &str) -> Self {
+    pub(crate) fn for_path(path: &str) -> Self {
         if path.starts_with(crate::openai::PREFIX) {
             Self::OpenAi
         } else {
@@ -61,7 +61,7 @@ impl ApiError {
         }
     }
 
-    pub(crate) fn invalid(code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
@@ -115,19 +115,19 @@ impl ApiError {
         self
     }
 
-    pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn with_detail(mut self, key: &str, value: Value) -> Self {
         self.details.insert(key.to_owned(), value);
         self
     }
 
     /// Marks the error as final: the request was accepted or refused for good, and a repeated one would be a new request.
-    pub(crate) const fn once(mut self) -> Self {
+    pub(crate) const fn without_retry(mut self) -> Self {
         self.final_word = true;
         self
     }
 
     /// Adds the scope that the token lacks.
-    pub(crate) const fn lacking(mut self, scope: Scope) -> Self {
+    pub(crate) const fn with_missing_scope(mut self, scope: Scope) -> Self {
         self.lacking = Some(scope);
         self
     }
@@ -138,7 +138,7 @@ impl ApiError {
     }
 
     /// The error body of `/openai/v1`.
-    pub(crate) fn openai(&self) -> Value {
+    pub(crate) fn openai_body(&self) -> Value {
         let kind = match self.status.as_u16() {
             401 => "authentication_error",
             403 => "permission_error",
@@ -152,20 +152,20 @@ impl ApiError {
     }
 
     /// Makes this the answer to a CARP request.
-    pub(crate) fn to(mut self, request_id: Uuid) -> Self {
+    pub(crate) fn for_request(mut self, request_id: Uuid) -> Self {
         self.request_id = Some(request_id);
         self
     }
 
     /// The complete response.
-    pub(crate) fn render(
+    pub(crate) fn render_response(
         self,
         request_id: Uuid,
         dialect: ErrorDialect,
         asked: &ChallengedRequest<'_>,
     ) -> Response {
         let body = match dialect {
-            ErrorDialect::OpenAi => axum::Json(self.openai()).into_response(),
+            ErrorDialect::OpenAi => axum::Json(self.openai_body()).into_response(),
             ErrorDialect::Cra => axum::Json(model::Error {
                 error: model::ErrorBody {
                     code: self.code.to_owned(),
@@ -187,7 +187,7 @@ impl ApiError {
         if self.status == StatusCode::UNAUTHORIZED || self.lacking.is_some() {
             let challenge = asked
                 .oauth
-                .map(|oauth| oauth.challenge(asked.path, asked.presented, self.lacking));
+                .map(|oauth| oauth.challenge_header(asked.path, asked.presented, self.lacking));
             let challenge = challenge.and_then(|text| HeaderValue::from_str(&text).ok()); // silent-ok: then the plain one
             headers.insert(
                 WWW_AUTHENTICATE,
@@ -220,7 +220,7 @@ pub(crate) struct ChallengedRequest<'a> {
 }
 
 /// Writes the body of an error response. Keeps the `Allow` header of the router.
-pub(crate) fn finish(
+pub(crate) fn finish_refusal(
     mut response: Response,
     request_id: Uuid,
     dialect: ErrorDialect,
@@ -230,7 +230,7 @@ pub(crate) fn finish(
         return response;
     };
     let allow = response.headers_mut().remove(ALLOW);
-    let mut rendered = error.render(request_id, dialect, asked);
+    let mut rendered = error.render_response(request_id, dialect, asked);
     if let Some(allow) = allow {
         rendered.headers_mut().insert(ALLOW, allow);
     }

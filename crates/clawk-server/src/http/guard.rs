@@ -13,23 +13,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::auth::HttpPrincipal;
 use super::connections::ConnectionSeat;
-use super::error::{ApiError, ChallengedRequest, ErrorDialect, finish};
+use super::error::{ApiError, ChallengedRequest, ErrorDialect, finish_refusal};
 use super::limit::RequestSource;
 use super::{HttpApp, HttpAppInner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Checks Host, Origin, token and rate; then runs the handler within its deadline.
-pub(crate) async fn guard(State(app): State<HttpApp>, mut request: Request, next: Next) -> Response {
-    let id = app.clock.uuid();
-    let dialect = ErrorDialect::of(request.uri().path());
+pub(crate) async fn guard_request(State(app): State<HttpApp>, mut request: Request, next: Next) -> Response {
+    let id = app.clock.new_uuid();
+    let dialect = ErrorDialect::for_path(request.uri().path());
     let path = request.uri().path().to_owned();
     let presented = request.headers().contains_key(AUTHORIZATION);
-    let admitted = admit(&app, &mut request).await;
+    let admitted = admit_request(&app, &mut request).await;
     let over = request
         .extensions()
         .get::<HttpPrincipal>()
-        .and_then(|principal| auth::until(&app, principal));
+        .and_then(|principal| auth::token_deadline(&app, principal));
     let response = match admitted {
         Err(refusal) => refusal.into_response(),
         Ok(()) if is_patient(&app, &request) => next.run(request).await,
@@ -52,7 +52,7 @@ pub(crate) async fn guard(State(app): State<HttpApp>, mut request: Request, next
         path: &path,
         presented,
     };
-    let mut response = finish(response, id, dialect, &asked);
+    let mut response = finish_refusal(response, id, dialect, &asked);
     let streamed = response.body().size_hint().exact().is_none();
     if over.is_some() && streamed {
         response = response.map(|body| ends_with_token(body, over));
@@ -73,7 +73,7 @@ fn is_patient(app: &HttpApp, request: &Request) -> bool {
     doors.any(|door| door.patient_paths().contains(&path))
 }
 
-async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
+async fn admit_request(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
     let access = app.access();
@@ -84,18 +84,18 @@ async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
     let open = path.starts_with(hooks::PREFIX)
         || path.starts_with(crate::oauth::PATH)
         || doors.any(|door| door.open_paths().contains(&path));
-    let principal = match auth::principal(app, &access, request.headers()).await {
+    let principal = match auth::authenticate_headers(app, &access, request.headers()).await {
         Ok(principal) => Some(principal),
         Err(_) if open => None,
         Err(refusal) => {
-            access.limiter.take(stranger).map_err(limited)?;
+            access.limiter.take_request(stranger).map_err(rate_limited)?;
             return Err(refusal);
         }
     };
     let source = principal
         .as_ref()
         .map_or(stranger, |principal| RequestSource::Known(principal.index));
-    access.limiter.take(source).map_err(limited)?;
+    access.limiter.take_request(source).map_err(rate_limited)?;
     if let Some(seat) = seat {
         seat.keep_for(principal.as_ref());
     }
@@ -111,14 +111,14 @@ fn ends_with_token(body: Body, over: Option<tokio::time::Instant>) -> Body {
     let pieces = futures::stream::unfold(body.into_data_stream(), move |mut pieces| async move {
         tokio::select! {
             biased;
-            () = auth::over(over) => None,
+            () = auth::wait_until(over) => None,
             piece = pieces.next() => piece.map(|piece| (piece, pieces)),
         }
     });
     Body::from_stream(pieces)
 }
 
-fn limited(wait_ms: u64) -> ApiError {
+fn rate_limited(wait_ms: u64) -> ApiError {
     ApiError::too_many("rate_limited", "too many requests", wait_ms)
 }
 

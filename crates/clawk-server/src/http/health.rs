@@ -15,7 +15,7 @@ use super::model::{CheckStatus, Health, HealthCheck, HealthStatus};
     responses((status = 200, description = "It answers.", body = Health))
 )]
 pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
-    let kernel = app.host.current().get();
+    let kernel = app.host.current_kernel().get();
     let state = kernel.as_ref().map(|kernel| kernel.status());
     let agent = match &state {
         Some(status) if status.state.name() == "READY" => check(CheckStatus::Pass, "READY".to_owned()),
@@ -28,7 +28,7 @@ pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
     };
     let stop = match kernel
         .as_ref()
-        .and_then(|kernel| kernel.stops().into_iter().next())
+        .and_then(|kernel| kernel.active_stops().into_iter().next())
     {
         Some(stop) => check(
             CheckStatus::Warn,
@@ -56,13 +56,13 @@ pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
 }
 
 /// `/healthz`: the process is alive.
-pub(crate) async fn alive() -> StatusCode {
+pub(crate) async fn liveness_probe() -> StatusCode {
     StatusCode::OK
 }
 
 /// `/readyz`: the agent is READY.
-pub(crate) async fn ready(State(app): State<HttpApp>) -> StatusCode {
-    let status = app.host.current().get().map(|kernel| kernel.status());
+pub(crate) async fn readiness_probe(State(app): State<HttpApp>) -> StatusCode {
+    let status = app.host.current_kernel().get().map(|kernel| kernel.status());
     if status.is_some_and(|status| status.state.name() == "READY") {
         StatusCode::OK
     } else {

@@ -35,7 +35,7 @@ const PROTOCOL_ERROR: u16 = 1002;
 const TOO_LONG: u16 = 1009;
 
 /// Passes the request to its channel.
-pub(super) async fn receive(
+pub(super) async fn receive_hook(
     State(app): State<HttpApp>,
     Path(name): Path<String>,
     request: Request,
@@ -55,7 +55,7 @@ pub(super) async fn receive(
         return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).into_response();
     };
     let answer = channels
-        .receive(&name, http::Request::from_parts(parts, body))
+        .receive_hook(&name, http::Request::from_parts(parts, body))
         .await;
     let (head, body) = answer.into_parts();
     let body = match body {
@@ -69,7 +69,7 @@ pub(super) async fn receive(
         }
         HookBody::Socket(ends) => {
             return match upgrade {
-                Some(Ok(upgrade)) => opened(&app, upgrade, ends),
+                Some(Ok(upgrade)) => upgrade_socket(&app, upgrade, ends),
                 Some(Err(refusal)) => {
                     let text = refusal.body_text();
                     ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", text).into_response()
@@ -84,7 +84,7 @@ pub(super) async fn receive(
     Response::from_parts(head, body)
 }
 
-fn opened(app: &HttpApp, upgrade: WebSocketUpgrade, ends: HookSocket) -> Response {
+fn upgrade_socket(app: &HttpApp, upgrade: WebSocketUpgrade, ends: HookSocket) -> Response {
     let most = ends.max_frame_bytes;
     let upgrade = upgrade
         .protocols([ends.protocol])
@@ -94,11 +94,11 @@ fn opened(app: &HttpApp, upgrade: WebSocketUpgrade, ends: HookSocket) -> Respons
         .max_message_size(most.saturating_mul(4))
         .max_frame_size(most.saturating_mul(4));
     let work = app.work.clone();
-    upgrade.on_upgrade(move |socket| work.track_future(carry(socket, ends)))
+    upgrade.on_upgrade(move |socket| work.track_future(carry_frames(socket, ends)))
 }
 
 /// Passes frames in both directions until one side ends the connection.
-async fn carry(socket: WebSocket, ends: HookSocket) {
+async fn carry_frames(socket: WebSocket, ends: HookSocket) {
     let (mut sink, mut frames) = socket.split();
     let HookSocket {
         heard,

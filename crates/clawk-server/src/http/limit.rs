@@ -63,7 +63,7 @@ impl RequestLimiter {
     }
 
     /// The bucket of a subject of the authorization server.
-    pub(crate) fn shared(&self, name: &str, is_admin: bool) -> usize {
+    pub(crate) fn shared_bucket(&self, name: &str, is_admin: bool) -> usize {
         match is_admin {
             true => self.tokens + SHARED + self.spread(name, SHARED_BY_ADMINS),
             false => self.tokens + self.spread(name, SHARED),
@@ -71,7 +71,7 @@ impl RequestLimiter {
     }
 
     /// Takes one request; else milliseconds to wait.
-    pub(crate) fn take(&self, source: RequestSource) -> Result<(), u64> {
+    pub(crate) fn take_request(&self, source: RequestSource) -> Result<(), u64> {
         if self.per_second == 0 {
             return Ok(());
         }
@@ -114,17 +114,25 @@ mod tests {
     fn a_strangers_guesses_take_from_no_token_and_an_admin_shares_with_admins() {
         let limiter = RequestLimiter::new(1, 2);
         let stranger = |last| RequestSource::Stranger(Some(IpAddr::from([192, 0, 2, last]).into()));
-        while limiter.take(stranger(1)).is_ok() {}
-        for known in [0, 1, limiter.shared("eve", false), limiter.shared("ann", true)] {
-            assert!(limiter.take(RequestSource::Known(known)).is_ok(), "{known}");
+        while limiter.take_request(stranger(1)).is_ok() {}
+        for known in [
+            0,
+            1,
+            limiter.shared_bucket("eve", false),
+            limiter.shared_bucket("ann", true),
+        ] {
+            assert!(
+                limiter.take_request(RequestSource::Known(known)).is_ok(),
+                "{known}"
+            );
         }
         // Most other addresses have another bucket.
-        let free = (2..=101).filter(|last| limiter.take(stranger(*last)).is_ok());
+        let free = (2..=101).filter(|last| limiter.take_request(stranger(*last)).is_ok());
         assert!(free.count() > 80);
         for n in 0..1_000 {
             let (user, admin) = (format!("u{n}"), format!("a{n}"));
-            assert!((2..2 + SHARED).contains(&limiter.shared(&user, false)));
-            assert!(limiter.shared(&admin, true) >= 2 + SHARED);
+            assert!((2..2 + SHARED).contains(&limiter.shared_bucket(&user, false)));
+            assert!(limiter.shared_bucket(&admin, true) >= 2 + SHARED);
         }
     }
 }

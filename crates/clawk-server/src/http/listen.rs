@@ -137,7 +137,7 @@ impl HttpListener {
 
     /// A warning if the listener has no tokens, so that every client has all rights.
     #[must_use]
-    pub fn warning(&self) -> Option<String> {
+    pub fn security_warning(&self) -> Option<String> {
         (!self.app.is_guarded()).then(|| {
             format!(
                 "no `[http] tokens`: every process on this machine that reaches {}://{} may talk, call tools, resolve, \
@@ -189,11 +189,11 @@ impl HttpListener {
                 let _fast = stream.set_nodelay(true);
                 let served = async {
                     match tls {
-                        None => connection(stream, stall, service, ending, cut).await,
+                        None => serve_connection(stream, stall, service, ending, cut).await,
                         Some(ListenerTls(config)) => {
                             let handshake = TlsAcceptor::from(config).accept(stream);
                             match tokio::time::timeout(Duration::from_millis(HEAD_MS), handshake).await {
-                                Ok(Ok(stream)) => connection(stream, stall, service, ending, cut).await,
+                                Ok(Ok(stream)) => serve_connection(stream, stall, service, ending, cut).await,
                                 Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                                 Err(_) => tracing::debug!("a TLS handshake took too long"), // silent-ok: the cause
                             }
@@ -248,7 +248,7 @@ impl Keys {
     ///
     /// # Errors
     /// There were tokens and there would be none: every client would have all rights. Nothing changes.
-    pub fn replace(&self, tokens: Vec<Token>) -> Result<(), HttpError> {
+    pub fn replace_tokens(&self, tokens: Vec<Token>) -> Result<(), HttpError> {
         let mut access = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
         if tokens.is_empty() && access.tokens.len() > 0 && self.0.options.oauth.is_none() {
             return Err(HttpError::Emptied);
@@ -259,7 +259,7 @@ impl Keys {
     }
 }
 
-async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     stall: Duration,
     service: SeatedService,

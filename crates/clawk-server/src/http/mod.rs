@@ -46,7 +46,7 @@ use tokio_util::task::TaskTracker;
 pub use crate::access::{Scope, Token};
 pub use doors::HttpDoor;
 pub use listen::{HttpError, HttpListener, Keys};
-pub use openapi::document;
+pub use openapi::openapi_document;
 pub use tls::{ListenerTls, TlsError};
 
 use crate::a2a::push::PushNotifier;
@@ -183,9 +183,9 @@ impl HttpApp {
     }
 
     pub(crate) fn cra(&self) -> Result<CraHandle, ApiError> {
-        let kernel = self.host.current().get();
+        let kernel = self.host.current_kernel().get();
         kernel
-            .map(|kernel| kernel.cra())
+            .map(|kernel| kernel.cra_handle())
             .ok_or_else(|| ApiError::unavailable("no agent runs yet"))
     }
 }
@@ -196,9 +196,12 @@ fn router(app: HttpApp) -> Router {
     let paths = doors.fold(Router::new(), |paths, door| paths.merge(door.routes()));
     paths
         .merge(crate::oauth::routes())
-        .route("/channels/{name}", axum::routing::any(hooks::receive))
+        .route("/channels/{name}", axum::routing::any(hooks::receive_hook))
         .fallback(|| async { ApiError::not_found("no such path") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(axum::middleware::from_fn_with_state(app.clone(), guard::guard))
+        .layer(axum::middleware::from_fn_with_state(
+            app.clone(),
+            guard::guard_request,
+        ))
         .with_state(app)
 }

@@ -382,7 +382,7 @@ pub(crate) struct Approval {
 
 impl Approval {
     /// With the whole text.
-    pub(crate) fn whole(view: ApprovalView) -> Self {
+    pub(crate) fn with_full_text(view: ApprovalView) -> Self {
         let (text, digest) = (view.sheet.whole(), view.sheet.digest().to_hex());
         Self {
             text: Some(text),

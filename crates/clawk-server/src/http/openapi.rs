@@ -33,14 +33,16 @@ struct OpenApiDocument;
 
 /// Generates the document.
 #[must_use]
-pub fn document() -> Document {
+pub fn openapi_document() -> Document {
     OpenApiDocument::openapi()
 }
 
 /// Handles `GET /v1/openapi.json`.
-pub(crate) async fn serve(Extension(principal): Extension<HttpPrincipal>) -> Result<Response, ApiError> {
-    principal.needs(Scope::Read)?;
-    let text = document()
+pub(crate) async fn serve_document(
+    Extension(principal): Extension<HttpPrincipal>,
+) -> Result<Response, ApiError> {
+    principal.require_scope(Scope::Read)?;
+    let text = openapi_document()
         .to_json()
         .map_err(|error| ApiError::internal(&error.to_string()))?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
@@ -57,8 +59,8 @@ impl Modify for CommonResponses {
         components.add_security_scheme("api_key", SecurityScheme::ApiKey(key));
         for (path, item) in &mut document.paths.paths {
             let named = path.contains('{') || path.ends_with("/stream") || carries_session(path);
-            for operation in operations(item) {
-                refusals(operation, path == "/v1/health", named);
+            for operation in item_operations(item) {
+                add_refusals(operation, path == "/v1/health", named);
             }
         }
     }
@@ -76,13 +78,13 @@ fn carries_session(path: &str) -> bool {
     .contains(&path)
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+fn item_operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post, &mut item.delete]
         .into_iter()
         .filter_map(Option::as_mut)
 }
 
-fn refusals(operation: &mut Operation, open: bool, named: bool) {
+fn add_refusals(operation: &mut Operation, open: bool, named: bool) {
     let body = operation.request_body.is_some();
     let everywhere = [
         ("400", "The request is wrong.", !open),

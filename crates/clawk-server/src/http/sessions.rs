@@ -20,19 +20,23 @@ use crate::access::Scope;
 ///
 /// # Errors
 /// 404: the session does not exist or belongs to another token. The answer does not say which.
-pub(crate) fn visible(cra: &CraHandle, principal: &HttpPrincipal, id: &str) -> Result<SessionView, ApiError> {
+pub(crate) fn find_visible(
+    cra: &CraHandle,
+    principal: &HttpPrincipal,
+    id: &str,
+) -> Result<SessionView, ApiError> {
     let parsed: Option<SessionId> = id.parse().ok(); // silent-ok: what is no id is no session
     parsed
         .and_then(|id| cra.session(id))
-        .filter(|view| principal.owns(view.owner.as_deref()))
+        .filter(|view| principal.may_see_session(view.owner.as_deref()))
         .ok_or_else(|| ApiError::no_session(id))
 }
 
 /// The page size: 1 to `most`, or `default`.
-pub(crate) fn limit(given: Option<u32>, default: u32, most: u32) -> Result<usize, ApiError> {
+pub(crate) fn page_limit(given: Option<u32>, default: u32, most: u32) -> Result<usize, ApiError> {
     let wanted = given.unwrap_or(default);
     if wanted == 0 || wanted > most {
-        return Err(ApiError::invalid(
+        return Err(ApiError::bad_request(
             "invalid_query",
             format!("`limit` is 1 to {most}"),
         ));
@@ -41,7 +45,7 @@ pub(crate) fn limit(given: Option<u32>, default: u32, most: u32) -> Result<usize
 }
 
 pub(crate) fn bad_query(error: &QueryRejection) -> ApiError {
-    ApiError::invalid("invalid_query", error.body_text())
+    ApiError::bad_request("invalid_query", error.body_text())
 }
 
 /// Opens a session. It belongs to the token that opens it.
@@ -54,11 +58,11 @@ pub(crate) async fn create(
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    principal.needs(Scope::Resolve)?;
+    principal.require_scope(Scope::Resolve)?;
     let cra = app.cra()?;
-    let wanted: CreateSession = super::body::json(&app, request).await?;
+    let wanted: CreateSession = super::body::read_json(&app, request).await?;
     let parent = match wanted.parent_session_id {
-        Some(parent) => Some(visible(&cra, &principal, &parent.to_string())?.id),
+        Some(parent) => Some(find_visible(&cra, &principal, &parent.to_string())?.id),
         None => None,
     };
     let new = NewSession {
@@ -70,7 +74,7 @@ pub(crate) async fn create(
         owner: principal.name.to_string(),
         id: None,
     };
-    let view = cra.open(new).await?;
+    let view = cra.open_session(new).await?;
     let location = format!("/v1/sessions/{}", view.id);
     Ok((
         StatusCode::CREATED,
@@ -90,7 +94,7 @@ pub(crate) async fn list(
     Extension(principal): Extension<HttpPrincipal>,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<ApiSessionList>, ApiError> {
-    principal.needs(Scope::Read)?;
+    principal.require_scope(Scope::Read)?;
     let Query(query) = query.map_err(|error| bad_query(&error))?;
     let owner = (!principal.is_admin()).then_some(&*principal.name);
     let live = match query.status.unwrap_or_default() {
@@ -98,9 +102,9 @@ pub(crate) async fn list(
         SessionFilter::Ended => Some(false),
         SessionFilter::All => None,
     };
-    let (limit, offset) = (limit(query.limit, 20, 100)?, query.offset.unwrap_or(0));
+    let (limit, offset) = (page_limit(query.limit, 20, 100)?, query.offset.unwrap_or(0));
     let from = usize::try_from(offset).unwrap_or(usize::MAX);
-    let (views, total) = app.cra()?.sessions(owner, live, (from, limit));
+    let (views, total) = app.cra()?.list_sessions(owner, live, (from, limit));
     Ok(Json(ApiSessionList {
         items: views.into_iter().map(ApiSession::from).collect(),
         total,
@@ -119,8 +123,8 @@ pub(crate) async fn show(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Json<ApiSession>, ApiError> {
-    principal.needs(Scope::Read)?;
-    Ok(Json(visible(&app.cra()?, &principal, &id)?.into()))
+    principal.require_scope(Scope::Read)?;
+    Ok(Json(find_visible(&app.cra()?, &principal, &id)?.into()))
 }
 
 /// Ends a session. Its trace stays.
@@ -133,15 +137,15 @@ pub(crate) async fn end(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    principal.needs(Scope::Resolve)?;
+    principal.require_scope(Scope::Resolve)?;
     let cra = app.cra()?;
-    let view = visible(&cra, &principal, &id)?;
+    let view = find_visible(&cra, &principal, &id)?;
     if view.owner.is_none() {
         return Err(ApiError::forbidden(
             "not_a_cra_session",
             "this is a conversation of the agent's own",
         ));
     }
-    cra.close(view.id, "completed").await?;
+    cra.close_session(view.id, "completed").await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -53,7 +53,7 @@ impl PlaceShares {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
+    fn lock_taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +61,7 @@ impl PlaceShares {
     ///
     /// # Errors
     /// No place is available now.
-    pub(crate) fn take(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, NoPlace> {
+    pub(crate) fn take_place(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, NoPlace> {
         let is_admin = principal.is_some_and(HttpPrincipal::is_admin);
         let name = principal.map_or_else(|| UNKNOWN.into(), |principal| Arc::clone(&principal.name));
         self.take_as((!is_admin).then_some(name))
@@ -72,7 +72,7 @@ impl PlaceShares {
             total if total < UNSHARED => (total, 0),
             total => (total / 2, total / 8),
         };
-        let mut taken = self.taken();
+        let mut taken = self.lock_taken();
         if taken.all >= self.total {
             return Err(NoPlace::Full);
         }
@@ -95,7 +95,7 @@ impl PlaceShares {
 
 impl Drop for PlaceGuard {
     fn drop(&mut self) {
-        let mut taken = self.shares.taken();
+        let mut taken = self.shares.lock_taken();
         taken.all = taken.all.saturating_sub(1);
         if let Some(name) = &self.principal {
             taken.by_others = taken.by_others.saturating_sub(1);

@@ -20,7 +20,7 @@ use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
 use super::shares::{NoPlace, PlaceGuard};
-use super::traces::{behind, readable};
+use super::traces::{readable_session, sequence_after};
 use super::{HttpApp, Page};
 
 /// How long to wait for more events before the chain is read again, so that a busy journal is not read for every commit.
@@ -50,7 +50,7 @@ pub(crate) async fn stream(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| bad_query(&error))?;
-    let session = readable(&app, &principal, &query.session_id).await?;
+    let session = readable_session(&app, &principal, &query.session_id).await?;
     let upgrade = upgrade.map_err(|error| {
         ApiError::new(
             StatusCode::UPGRADE_REQUIRED,
@@ -58,7 +58,7 @@ pub(crate) async fn stream(
             error.body_text(),
         )
     })?;
-    let place = app.streams.take(Some(&principal)).map_err(|none| {
+    let place = app.streams.take_place(Some(&principal)).map_err(|none| {
         let most = app.options.max_streams;
         let message = match none {
             NoPlace::Full => format!("{most} streams are open"),
@@ -66,17 +66,17 @@ pub(crate) async fn stream(
         };
         ApiError::too_many("too_many_streams", message, 1_000)
     })?;
-    let since = behind(query.since_sequence);
-    let until = auth::until(&app, &principal);
+    let since = sequence_after(query.since_sequence);
+    let until = auth::token_deadline(&app, &principal);
     let upgrade = upgrade
         .max_message_size(MAX_INBOUND)
         .max_frame_size(MAX_INBOUND)
         .max_write_buffer_size(MAX_BEHIND);
-    Ok(upgrade.on_upgrade(move |socket| follow(app, (access, until), socket, session, since, place)))
+    Ok(upgrade.on_upgrade(move |socket| send_trace(app, (access, until), socket, session, since, place)))
 }
 
 /// Sends events until the client disconnects, stops reading, or the server ends.
-async fn follow(
+async fn send_trace(
     app: HttpApp,
     (access, until): (Arc<ActiveTokens>, Option<tokio::time::Instant>),
     mut socket: WebSocket,
@@ -86,7 +86,7 @@ async fn follow(
 ) {
     let end = tokio::select! {
         biased;
-        () = auth::over(until) => TraceStreamEnd::Over,
+        () = auth::wait_until(until) => TraceStreamEnd::Over,
         end = send_all(&app, &access, &mut socket, session, since) => end,
     };
     let code = match end {
@@ -153,14 +153,14 @@ async fn send_all(
         if events.len() == PAGE {
             continue;
         }
-        if let Err(end) = wait(app, socket, &mut commits, access).await {
+        if let Err(end) = wait_commit(app, socket, &mut commits, access).await {
             return end;
         }
     }
 }
 
 /// Waits for the next commit. Messages from the client are read and ignored.
-async fn wait(
+async fn wait_commit(
     app: &HttpApp,
     socket: &mut WebSocket,
     commits: &mut watch::Receiver<u64>,
@@ -171,7 +171,7 @@ async fn wait(
         tokio::select! {
             () = app.over.cancelled() => return Err(TraceStreamEnd::Over),
             // The tokens were replaced: a client that still has access connects again.
-            () = access.replaced() => return Err(TraceStreamEnd::Over),
+            () = access.wait_replaced() => return Err(TraceStreamEnd::Over),
             Ok(()) = commits.changed() => {
                 tokio::time::sleep(GATHER).await;
                 return Ok(());

@@ -26,7 +26,7 @@ mod oauth;
 mod rights;
 mod shapes;
 
-use super::{HttpError, HttpListener, HttpOptions, Page, Scope, Token, TraceReader, document};
+use super::{HttpError, HttpListener, HttpOptions, Page, Scope, Token, TraceReader, openapi_document};
 use crate::agent::{AgentFactory, InitFailure};
 use crate::host::{AgentHost, Options};
 
@@ -59,7 +59,7 @@ impl TraceReader for Mem {
     }
 
     fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.0.watch()
+        self.0.watch_commits()
     }
 
     fn count(&self, session: SessionId, kinds: Vec<String>) -> BoxFuture<'_, Result<u64, String>> {
@@ -86,11 +86,11 @@ impl TraceReader for Mem {
 struct Given(Kernel);
 
 impl AgentFactory for Given {
-    fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+    fn check_manifest<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+    fn start_agent<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
 }
@@ -100,11 +100,11 @@ fn nobody() -> AgentHost {
     #[derive(Debug)]
     struct Nobody;
     impl AgentFactory for Nobody {
-        fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+        fn check_manifest<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
             Box::pin(std::future::ready(Ok(())))
         }
 
-        fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+        fn start_agent<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
             Box::pin(std::future::ready(Err(InitFailure::Manifest(Vec::new()))))
         }
     }
@@ -157,7 +157,7 @@ async fn start(options: HttpOptions) -> Server {
         ..AtlasSettings::default()
     };
     let host = AgentHost::new(Arc::new(Given(rig.start().await)), Options::default());
-    host.start(None).await.unwrap();
+    host.start_agent(None).await.unwrap();
     let traces = Arc::new(Mem(Arc::clone(&rig.journal)));
     let at = "127.0.0.1:0".parse().unwrap();
     let http = HttpListener::bind(at, options, host, traces, rig.clock.clone())
@@ -541,7 +541,7 @@ async fn a_stream_tells_events_and_one_that_is_not_read_is_cut() {
 
 #[test]
 fn the_openapi_document_is_the_committed_one() {
-    let now = document().to_pretty_json().unwrap();
+    let now = openapi_document().to_pretty_json().unwrap();
     let committed = include_str!("../../../../schema/openapi.json");
     assert!(
         committed.trim_end() == now.trim_end(),

@@ -12,20 +12,20 @@ use http::{HeaderMap, StatusCode};
 use super::auth::HttpPrincipal;
 use super::error::ApiError;
 use super::model::{ChainFault, ChainVerification, Trace, TracePage, TraceQuery};
-use super::sessions::{bad_query, limit, visible};
+use super::sessions::{bad_query, find_visible, page_limit};
 use super::{HttpApp, Page};
 use crate::access::Scope;
 
 const NDJSON: &str = "application/x-ndjson";
 
 /// Finds a session whose trace the caller may read. An admin may read every chain.
-pub(crate) async fn readable(
+pub(crate) async fn readable_session(
     app: &HttpApp,
     principal: &HttpPrincipal,
     id: &str,
 ) -> Result<SessionId, ApiError> {
-    principal.needs(Scope::Read)?;
-    let refusal = match visible(&app.cra()?, principal, id) {
+    principal.require_scope(Scope::Read)?;
+    let refusal = match find_visible(&app.cra()?, principal, id) {
         Ok(view) => return Ok(view.id),
         Err(refusal) => refusal,
     };
@@ -52,7 +52,7 @@ pub(crate) async fn readable(
 }
 
 /// The first sequence number after the given one; 0 for `None`.
-pub(crate) fn behind(since: Option<u64>) -> u64 {
+pub(crate) fn sequence_after(since: Option<u64>) -> u64 {
     since.map_or(0, |since| since.saturating_add(1))
 }
 
@@ -72,9 +72,9 @@ pub(crate) async fn show(
     query: Result<Query<TraceQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let session = readable(&app, &principal, &id).await?;
+    let session = readable_session(&app, &principal, &id).await?;
     let Query(query) = query.map_err(|error| bad_query(&error))?;
-    let limit = limit(query.limit, 100, 1000)?;
+    let limit = page_limit(query.limit, 100, 1000)?;
     let kinds = query
         .event_type
         .as_deref()
@@ -88,7 +88,7 @@ pub(crate) async fn show(
         .collect();
     let page = Page {
         session,
-        since: behind(query.since_sequence),
+        since: sequence_after(query.since_sequence),
         kinds: kinds.clone(),
         limit,
     };
@@ -99,7 +99,7 @@ pub(crate) async fn show(
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default(); // silent-ok: unreadable asks for nothing
     if accept.contains(NDJSON) {
-        return lines(&events);
+        return trace_lines(&events);
     }
     Ok(Json(Trace {
         session_id: session.0,
@@ -111,7 +111,7 @@ pub(crate) async fn show(
     .into_response())
 }
 
-fn lines(events: &[SealedEvent]) -> Result<Response, ApiError> {
+fn trace_lines(events: &[SealedEvent]) -> Result<Response, ApiError> {
     let mut out = Vec::new();
     for event in events {
         serde_json::to_writer(&mut out, event).map_err(|error| ApiError::internal(&error.to_string()))?;
@@ -131,7 +131,7 @@ pub(crate) async fn verify(
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Json<ChainVerification>, ApiError> {
-    let session = readable(&app, &principal, &id).await?;
+    let session = readable_session(&app, &principal, &id).await?;
     let report = app
         .traces
         .verify(session)

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::questions::McpElicitor;
-use super::serve::{McpRequestContext, McpServerSession, shaped};
+use super::serve::{McpRequestContext, McpServerSession, from_json};
 use crate::access::Scope;
 use crate::telling::{TurnTextBuffer, TurnTextStep};
 
@@ -31,7 +31,7 @@ struct Arguments {
 }
 
 /// The tool's entry in the list.
-pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
+pub(super) fn describe_tool(kernel: &clawk_kernel::Kernel) -> Value {
     let name = &kernel.agent_info().name;
     json!({
         "name": NAME,
@@ -65,17 +65,17 @@ pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
 }
 
 /// Runs the tool. If the client disconnects, the turn continues. If it cancels the request, the turn is cancelled.
-pub(super) async fn ask(
+pub(super) async fn ask_agent(
     served: &McpServerSession,
     asking: &McpRequestContext,
     arguments: JsonObject,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ErrorData> {
-    asking.needs(Scope::Message)?;
+    asking.require_scope(Scope::Message)?;
     let arguments: Arguments = serde_json::from_value(Value::Object(arguments)).map_err(|error| {
         ErrorData::invalid_params(format!("the arguments of `{NAME}` are wrong: {error}"), None)
     })?;
-    let request_id = RequestId::from(served.host().options().clock.uuid());
+    let request_id = RequestId::from(served.host().options().clock.new_uuid());
     let talk = TalkRequest::new(
         asking.rights.name(),
         arguments.conversation,
@@ -83,16 +83,16 @@ pub(super) async fn ask(
         request_id,
     );
     let (session, turn) = talk
-        .address()
+        .derive_address()
         .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
     let telling = Arc::<TurnTextBuffer>::default();
     let (questions, mut asked) = mpsc::channel::<ApprovalQuestion>(MAX_QUESTIONS);
-    let (heard, kernel, door) = (Arc::clone(&telling), asking.kernel.clone(), asking.door());
+    let (heard, kernel, door) = (Arc::clone(&telling), asking.kernel.clone(), asking.entry_point());
     let (cancel, runs) = (context.ct.clone(), Arc::<AtomicBool>::default());
     let begun = Arc::clone(&runs);
-    served.host().outlive(async move {
+    served.host().spawn_detached(async move {
         let tell = |_: MessageId, notice: &SessionNotice| {
-            heard.tell(notice);
+            heard.add_notice(notice);
             if matches!(notice, SessionNotice::TurnStarted { .. }) {
                 begun.store(true, Ordering::SeqCst);
             }
@@ -106,22 +106,22 @@ pub(super) async fn ask(
                 let _full = questions.try_send(question.clone());
             }
         };
-        heard.end(kernel.talk(door, talk, &tell).await);
+        heard.end_turn(kernel.send_message(door, talk, &tell).await);
     });
-    let elicitor = McpElicitor::of(asking, &context.peer);
+    let elicitor = McpElicitor::for_client(asking, &context.peer);
     let putting = async {
         while let Some(question) = asked.recv().await {
             if let Some(elicitor) = &elicitor {
-                elicitor.put(&question).await;
+                elicitor.ask_question(&question).await;
             }
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        outcome = follow(&telling, context) => {
+        outcome = follow_turn(&telling, context) => {
             let told = outcome.as_ref().as_ref().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
-            served.spoke(told.session).await;
-            result(told, telling.text())
+            served.note_conversation(told.session).await;
+            tool_result(told, telling.text())
         }
         () = putting => Err(ErrorData::internal_error("the questions ended before the turn", None)),
         // A turn that still waits behind another turn is not cancelled: it runs in its order.
@@ -135,7 +135,7 @@ pub(super) async fn ask(
 }
 
 /// Waits for the turn's end. Sends text as progress notifications if the client wants them.
-async fn follow(
+async fn follow_turn(
     telling: &TurnTextBuffer,
     context: &RequestContext<RoleServer>,
 ) -> Arc<Result<clawk_kernel::TurnResult, clawk_kernel::KernelError>> {
@@ -158,7 +158,7 @@ async fn follow(
     }
 }
 
-fn result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResult, ErrorData> {
+fn tool_result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResult, ErrorData> {
     let (stop, is_error) = match told.stop {
         TalkStop::Answered => ("answered", false),
         TalkStop::Refused => ("refused", false),
@@ -175,7 +175,7 @@ fn result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResul
     let record = told
         .shown
         .as_ref()
-        .and_then(clawk_kernel::shown::TurnCallSummary::facts);
+        .and_then(clawk_kernel::shown::TurnCallSummary::to_json);
     let mut content = vec![json!({"type": "text", "text": text})];
     // The record is a separate part, for the client's user.
     let line = record.as_ref().and_then(|record| record.get("text"));
@@ -197,5 +197,5 @@ fn result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResul
     if let (Some(record), Some(structured)) = (record, structured) {
         structured.insert("record".to_owned(), record);
     }
-    shaped(shape)
+    from_json(shape)
 }

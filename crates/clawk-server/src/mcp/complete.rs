@@ -10,7 +10,7 @@ use super::{prompts, resources};
 use crate::access::Scope;
 
 /// The values that begin with the typed text. Empty for things that this client may not see.
-pub(super) async fn complete(
+pub(super) async fn complete_argument(
     served: &McpServerSession,
     asking: &McpRequestContext,
     request: CompleteRequestParams,
@@ -18,10 +18,13 @@ pub(super) async fn complete(
     let (argument, typed) = (&*request.argument.name, &*request.argument.value);
     let mut values = match &request.r#ref {
         Reference::Prompt(prompt) => {
-            asking.needs(Scope::Message)?;
-            prompts::skill(asking, &prompt.name).map_or_else(Vec::new, |skill| allowed(skill, argument))
+            asking.require_scope(Scope::Message)?;
+            prompts::find_skill(asking, &prompt.name)
+                .map_or_else(Vec::new, |skill| allowed_values(skill, argument))
         }
-        Reference::Resource(template) => resources::values(served, asking, &template.uri, argument).await,
+        Reference::Resource(template) => {
+            resources::template_values(served, asking, &template.uri, argument).await
+        }
         _ => {
             return Err(ErrorData::invalid_params(
                 "only prompts and resources have arguments",
@@ -39,7 +42,7 @@ pub(super) async fn complete(
 }
 
 /// The values that a skill's input schema allows for one member.
-fn allowed(skill: &Skill, argument: &str) -> Vec<String> {
+fn allowed_values(skill: &Skill, argument: &str) -> Vec<String> {
     let schema = skill.input_schema.as_ref();
     let member = schema
         .and_then(|schema| schema.get("properties"))

@@ -48,7 +48,7 @@ pub(crate) fn routes() -> Router<HttpApp> {
                 let fits = kept.take().filter(|door| !door.over.is_cancelled());
                 Arc::clone(kept.insert(fits.unwrap_or_else(|| McpDoor::new(&app))))
             };
-            async move { door.handle(request).await }
+            async move { door.handle_request(request).await }
         }),
     )
 }
@@ -72,9 +72,9 @@ impl McpDoor {
         config = config.with_max_request_body_bytes(app.options.max_body_bytes);
         let over = CancellationToken::new();
         config = config.with_cancellation_token(over.clone());
-        let (ending, ended) = (StreamEndSignal::of(app), over.clone());
-        app.host.outlive(async move {
-            ending.comes().await;
+        let (ending, ended) = (StreamEndSignal::for_app(app), over.clone());
+        app.host.spawn_detached(async move {
+            ending.wait_end().await;
             ended.cancel();
         });
         let (host, traces) = (app.host.clone(), Arc::clone(&app.traces));
@@ -86,19 +86,23 @@ impl McpDoor {
         })
     }
 
-    async fn handle(&self, request: Request) -> Response {
+    async fn handle_request(&self, request: Request) -> Response {
         let principal = request.extensions().get::<HttpPrincipal>().cloned();
-        match self.owners.admit(principal.as_ref(), request.headers()).await {
+        match self
+            .owners
+            .admit_request(principal.as_ref(), request.headers())
+            .await
+        {
             Err(refusal) => refusal.into_response(),
             Ok(claim) => {
                 let ends = (request.method() == Method::DELETE).then(|| request.headers().clone());
                 let response = self.service.handle(request).await;
                 if let Some(headers) = ends.filter(|_| response.status().is_success()) {
-                    self.owners.forget(&headers);
+                    self.owners.forget_session(&headers);
                     // Clients accept 204 as the end of a session; some of them treat 202 as a failure.
                     return StatusCode::NO_CONTENT.into_response();
                 }
-                self.owners.learn(claim, response.headers());
+                self.owners.claim_session(claim, response.headers());
                 response.map(axum::body::Body::new)
             }
         }

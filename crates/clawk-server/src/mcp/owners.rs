@@ -40,7 +40,7 @@ impl McpSessionOwners {
     ///
     /// # Errors
     /// The session belongs to another token or does not exist (the answer is the same), or too many are open.
-    pub(super) async fn admit(
+    pub(super) async fn admit_request(
         &self,
         principal: Option<&HttpPrincipal>,
         headers: &HeaderMap,
@@ -56,16 +56,16 @@ impl McpSessionOwners {
                     return Err(ApiError::new(StatusCode::NOT_FOUND, "session_not_found", message));
                 }
             }
-            (None, _) => self.room().await?,
+            (None, _) => self.ensure_capacity().await?,
             (Some(_), Some(_)) => {
-                return Err(ApiError::invalid("invalid_request", "two session headers"));
+                return Err(ApiError::bad_request("invalid_request", "two session headers"));
             }
         }
         Ok(Claim(Arc::clone(name)))
     }
 
     /// Removes ended sessions; fails if too many are left.
-    async fn room(&self) -> Result<(), ApiError> {
+    async fn ensure_capacity(&self) -> Result<(), ApiError> {
         let open = self.sessions.sessions.read().await;
         self.lock().retain(|id, _| open.contains_key(id.as_str()));
         if open.len() < MAX_SESSIONS {
@@ -76,7 +76,7 @@ impl McpSessionOwners {
     }
 
     /// Removes a session that its owner has ended.
-    pub(super) fn forget(&self, headers: &HeaderMap) {
+    pub(super) fn forget_session(&self, headers: &HeaderMap) {
         let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
         if let Some(id) = id {
             self.lock().remove(id);
@@ -84,7 +84,7 @@ impl McpSessionOwners {
     }
 
     /// Records the owner of a newly opened session.
-    pub(super) fn learn(&self, claim: Claim, headers: &HeaderMap) {
+    pub(super) fn claim_session(&self, claim: Claim, headers: &HeaderMap) {
         let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
         if let Some(id) = id {
             self.lock().entry(id.to_owned()).or_insert(claim.0);

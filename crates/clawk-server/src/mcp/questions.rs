@@ -9,7 +9,7 @@ use rmcp::model::{ElicitRequestParams, ElicitationAction};
 use rmcp::service::Peer;
 use serde_json::json;
 
-use super::serve::{McpRequestContext, shaped};
+use super::serve::{McpRequestContext, from_json};
 use crate::access::Scope;
 
 /// Asks a client's user. Exists only if the client supports elicitation and its token may approve.
@@ -22,11 +22,11 @@ pub(super) struct McpElicitor {
 
 impl McpElicitor {
     /// Returns `None` if this client may not answer; its questions then wait for another client.
-    pub(super) fn of(asking: &McpRequestContext, peer: &Peer<RoleServer>) -> Option<Self> {
+    pub(super) fn for_client(asking: &McpRequestContext, peer: &Peer<RoleServer>) -> Option<Self> {
         let can = peer
             .peer_info()
             .is_some_and(|info| info.capabilities.elicitation.is_some());
-        (can && asking.rights.may(Scope::Approve)).then(|| Self {
+        (can && asking.rights.has_scope(Scope::Approve)).then(|| Self {
             kernel: asking.kernel.clone(),
             peer: peer.clone(),
             name: asking.client.clone(),
@@ -34,9 +34,9 @@ impl McpElicitor {
     }
 
     /// Shows a question with its whole text and applies the answer. Closing the dialog is not an answer.
-    pub(super) async fn put(&self, question: &ApprovalQuestion) {
+    pub(super) async fn ask_question(&self, question: &ApprovalQuestion) {
         let message = format!("{}\n\n{}", question.reason, question.sheet.whole());
-        let params = shaped::<ElicitRequestParams>(json!({
+        let params = from_json::<ElicitRequestParams>(json!({
             "mode": "form",
             "message": message,
             "requestedSchema": {
@@ -78,6 +78,6 @@ impl McpElicitor {
             reason: said("reason").map(str::to_owned),
             seen: PreviewReceipt::Sent,
         };
-        self.kernel.reply(&question.request_id, reply).await;
+        self.kernel.reply_to_question(&question.request_id, reply).await;
     }
 }

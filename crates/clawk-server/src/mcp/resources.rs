@@ -8,7 +8,7 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use super::serve::{McpRequestContext, McpServerSession, shaped};
+use super::serve::{McpRequestContext, McpServerSession, from_json};
 use crate::access::Scope;
 use crate::http::Page;
 
@@ -23,20 +23,20 @@ const MAX_ENTRIES: u32 = 100;
 const MAX_LISTED: usize = 100;
 
 /// The resources that this client may read: its own chains (an admin: all open ones) and the stores.
-pub(super) async fn list(
+pub(super) async fn list_resources(
     served: &McpServerSession,
     asking: &McpRequestContext,
 ) -> Result<ListResourcesResult, ErrorData> {
     let mut found = Vec::new();
-    if asking.rights.may(Scope::Read) {
-        let chains = readable(served, asking).await;
+    if asking.rights.has_scope(Scope::Read) {
+        let chains = readable_sessions(served, asking).await;
         let latest = chains.iter().rev().take(MAX_LISTED);
         found.extend(latest.map(|id| {
             json!({"uri": format!("{TRACES}{id}"), "name": format!("trace {id}"), "mimeType": NDJSON,
                 "description": "What happened in this session: its hash-chained events, one a line"})
         }));
     }
-    if asking.rights.may(Scope::Memory) {
+    if asking.rights.has_scope(Scope::Memory) {
         let stores = asking
             .kernel
             .manifest()
@@ -48,39 +48,39 @@ pub(super) async fn list(
                 "description": "What the agent keeps in this store"})
         }));
     }
-    shaped(json!({"resources": found}))
+    from_json(json!({"resources": found}))
 }
 
 /// The templates for resources that are not listed.
-pub(super) fn templates(asking: &McpRequestContext) -> Result<ListResourceTemplatesResult, ErrorData> {
+pub(super) fn list_templates(asking: &McpRequestContext) -> Result<ListResourceTemplatesResult, ErrorData> {
     let mut found = Vec::new();
-    if asking.rights.may(Scope::Read) {
+    if asking.rights.has_scope(Scope::Read) {
         found.push(json!({"uriTemplate": format!("{TRACES}{{session}}{{?since}}"), "name": "trace", "mimeType": NDJSON,
             "description": format!("A session's events from the sequence number `since` on, at most {MAX_EVENTS}")}));
     }
-    if asking.rights.may(Scope::Memory) && asking.kernel.manifest().memory.is_some() {
+    if asking.rights.has_scope(Scope::Memory) && asking.kernel.manifest().memory.is_some() {
         found.push(json!({"uriTemplate": format!("{MEMORY}{{store}}{{?query}}"), "name": "memory", "mimeType": JSON,
             "description": "Entries of a store that fit the words of `query`, best first; without it, all, oldest first"}));
     }
-    shaped(json!({"resourceTemplates": found}))
+    from_json(json!({"resourceTemplates": found}))
 }
 
 /// The values that this client may use for an argument of a template.
-pub(super) async fn values(
+pub(super) async fn template_values(
     served: &McpServerSession,
     asking: &McpRequestContext,
     template: &str,
     argument: &str,
 ) -> Vec<String> {
     match argument {
-        "session" if template.starts_with(TRACES) && asking.rights.may(Scope::Read) => {
-            readable(served, asking)
+        "session" if template.starts_with(TRACES) && asking.rights.has_scope(Scope::Read) => {
+            readable_sessions(served, asking)
                 .await
                 .iter()
                 .map(ToString::to_string)
                 .collect()
         }
-        "store" if template.starts_with(MEMORY) && asking.rights.may(Scope::Memory) => {
+        "store" if template.starts_with(MEMORY) && asking.rights.has_scope(Scope::Memory) => {
             let memory = asking.kernel.manifest().memory.iter();
             let stores = memory.flat_map(|memory| &memory.stores);
             stores.map(|store| store.name.clone()).collect()
@@ -90,16 +90,16 @@ pub(super) async fn values(
 }
 
 /// The chains that this client may read: its own; an admin reads all open ones.
-async fn readable(served: &McpServerSession, asking: &McpRequestContext) -> Vec<SessionId> {
-    let mut chains = served.chains().await;
+async fn readable_sessions(served: &McpServerSession, asking: &McpRequestContext) -> Vec<SessionId> {
+    let mut chains = served.client_chains().await;
     if asking.rights.is_admin() {
-        let open = asking.kernel.sessions().into_iter().map(|(id, _)| id);
+        let open = asking.kernel.list_open_sessions().into_iter().map(|(id, _)| id);
         chains.extend(open.filter(|id| !chains.contains(id)).collect::<Vec<_>>());
     }
     chains
 }
 
-pub(super) fn unknown(uri: &str) -> ErrorData {
+pub(super) fn unknown_resource(uri: &str) -> ErrorData {
     let shown: String = uri.chars().take(200).collect();
     ErrorData::resource_not_found(
         format!("there is no resource `{shown}` for this client"),
@@ -117,11 +117,11 @@ pub(super) async fn trace_of(
     uri: &str,
 ) -> Result<SessionId, ErrorData> {
     let (path, _) = uri.split_once('?').unwrap_or((uri, ""));
-    let session = path.strip_prefix(TRACES).ok_or_else(|| unknown(uri))?;
-    asking.needs(Scope::Read)?;
-    let session: SessionId = session.parse().map_err(|_| unknown(uri))?;
-    if !asking.rights.is_admin() && !served.chains().await.contains(&session) {
-        return Err(unknown(uri));
+    let session = path.strip_prefix(TRACES).ok_or_else(|| unknown_resource(uri))?;
+    asking.require_scope(Scope::Read)?;
+    let session: SessionId = session.parse().map_err(|_| unknown_resource(uri))?;
+    if !asking.rights.is_admin() && !served.client_chains().await.contains(&session) {
+        return Err(unknown_resource(uri));
     }
     Ok(session)
 }
@@ -132,34 +132,37 @@ pub(super) async fn read(
     asking: &McpRequestContext,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
-    let unknown = || unknown(uri);
+    let unknown = || unknown_resource(uri);
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
     let (kind, text) = if path.starts_with(TRACES) {
         let session = trace_of(served, asking, uri).await?;
-        let since = value(query, "since").and_then(|text| text.parse().ok()); // silent-ok: what is no number is from the start
+        let since = query_value(query, "since").and_then(|text| text.parse().ok()); // silent-ok: what is no number is from the start
         (
             NDJSON,
-            trace(served, session, since.unwrap_or(0))
+            read_trace(served, session, since.unwrap_or(0))
                 .await?
                 .ok_or_else(unknown)?,
         )
     } else if let Some(store) = path.strip_prefix(MEMORY) {
-        asking.needs(Scope::Memory)?;
+        asking.require_scope(Scope::Memory)?;
         let kept = asking.kernel.manifest().memory.as_ref();
         if kept.is_none_or(|memory| memory.store(store).is_none()) {
             return Err(unknown());
         }
-        (JSON, memory(served, asking, store, value(query, "query")).await?)
+        (
+            JSON,
+            read_memory(served, asking, store, query_value(query, "query")).await?,
+        )
     } else {
         return Err(unknown());
     };
     let result: ReadResourceResult =
-        shaped(json!({"contents": [{"uri": uri, "mimeType": kind, "text": text}]}))?;
+        from_json(json!({"contents": [{"uri": uri, "mimeType": kind, "text": text}]}))?;
     Ok(result.into())
 }
 
 /// A query parameter, percent-decoded.
-fn value(query: &str, name: &str) -> Option<String> {
+fn query_value(query: &str, name: &str) -> Option<String> {
     let mut members = query.split('&').filter_map(|member| member.split_once('='));
     let (_, raw) = members.find(|(key, _)| *key == name)?;
     let mut bytes = raw.bytes();
@@ -177,7 +180,7 @@ fn value(query: &str, name: &str) -> Option<String> {
     String::from_utf8(decoded).ok() // silent-ok: as above
 }
 
-async fn trace(
+async fn read_trace(
     served: &McpServerSession,
     session: SessionId,
     since: u64,
@@ -205,7 +208,7 @@ async fn trace(
     Ok(Some(text))
 }
 
-async fn memory(
+async fn read_memory(
     served: &McpServerSession,
     asking: &McpRequestContext,
     store: &str,
@@ -228,7 +231,7 @@ async fn memory(
         store: store.to_owned(),
         query,
     };
-    let session = served.calls(asking).await?;
+    let session = served.call_session(asking).await?;
     let found = asking.kernel.memory_query(session, params).await;
     let found = found.map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
     Ok(Value::to_string(&json!(found)))
@@ -236,15 +239,15 @@ async fn memory(
 
 #[cfg(test)]
 mod tests {
-    use super::value;
+    use super::query_value;
 
     #[test]
     fn members_of_a_query_are_decoded() {
         assert_eq!(
-            value("query=a+b%20c%C3%A9&x=1", "query").as_deref(),
+            query_value("query=a+b%20c%C3%A9&x=1", "query").as_deref(),
             Some("a b cé")
         );
-        assert_eq!(value("x=1", "query"), None);
-        assert_eq!(value("query=%zz", "query"), None);
+        assert_eq!(query_value("x=1", "query"), None);
+        assert_eq!(query_value("query=%zz", "query"), None);
     }
 }

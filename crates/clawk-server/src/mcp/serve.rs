@@ -62,8 +62,8 @@ impl McpRequestContext {
     ///
     /// # Errors
     /// The client's token lacks this scope.
-    pub(super) fn needs(&self, scope: Scope) -> Result<(), ErrorData> {
-        if self.rights.may(scope) {
+    pub(super) fn require_scope(&self, scope: Scope) -> Result<(), ErrorData> {
+        if self.rights.has_scope(scope) {
             return Ok(());
         }
         let message = format!("this needs the scope `{}`", scope.name());
@@ -74,7 +74,7 @@ impl McpRequestContext {
     }
 
     /// The entry point of the client's messages and calls.
-    pub(super) fn door(&self) -> EntryPoint {
+    pub(super) fn entry_point(&self) -> EntryPoint {
         EntryPoint::Rpc {
             client: format!("mcp:{}", self.client),
             role: self.rights.role(),
@@ -83,7 +83,7 @@ impl McpRequestContext {
 }
 
 /// Parses a protocol value from JSON.
-pub(super) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
+pub(super) fn from_json<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
     serde_json::from_value(value).map_err(|error| {
         tracing::error!(%error, "an answer does not have MCP's shape");
         ErrorData::internal_error("the answer could not be made", None)
@@ -114,7 +114,7 @@ impl McpServerSession {
     }
 
     /// Builds the context of a request: the client and the agent.
-    fn asking(&self, context: &RequestContext<RoleServer>) -> Result<McpRequestContext, ErrorData> {
+    fn request_context(&self, context: &RequestContext<RoleServer>) -> Result<McpRequestContext, ErrorData> {
         let parts = context.extensions.get::<http::request::Parts>();
         let principal = parts.and_then(|parts| parts.extensions.get::<HttpPrincipal>());
         let rights = match (&self.0.fixed, principal) {
@@ -122,7 +122,7 @@ impl McpServerSession {
             (None, Some(principal)) => principal.rights(),
             (None, None) => return Err(ErrorData::invalid_request("nobody knows who asks", None)),
         };
-        let running = self.0.host.current().get();
+        let running = self.0.host.current_kernel().get();
         let kernel = running.ok_or_else(|| ErrorData::internal_error("no agent runs yet", None))?;
         let info = context.peer.peer_info();
         let named = info.map_or_else(|| rights.name().to_owned(), |info| info.client_info.name.clone());
@@ -135,14 +135,14 @@ impl McpServerSession {
     }
 
     /// The session of this client's tool calls. The first call opens it.
-    pub(super) async fn calls(&self, asking: &McpRequestContext) -> Result<SessionId, ErrorData> {
+    pub(super) async fn call_session(&self, asking: &McpRequestContext) -> Result<SessionId, ErrorData> {
         let mut opened = self.0.opened.lock().await;
         if let Some(session) = &opened.calls {
             return Ok(session.id);
         }
         let session = asking
             .kernel
-            .open(asking.door())
+            .open_session(asking.entry_point())
             .await
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         let id = session.id;
@@ -152,7 +152,7 @@ impl McpServerSession {
     }
 
     /// Adds a conversation of this client to its chains.
-    pub(super) async fn spoke(&self, session: SessionId) {
+    pub(super) async fn note_conversation(&self, session: SessionId) {
         let mut opened = self.0.opened.lock().await;
         if !opened.chains.contains(&session) {
             opened.chains.push(session);
@@ -160,7 +160,7 @@ impl McpServerSession {
     }
 
     /// The chains of this client.
-    pub(super) async fn chains(&self) -> Vec<SessionId> {
+    pub(super) async fn client_chains(&self) -> Vec<SessionId> {
         self.0.opened.lock().await.chains.clone()
     }
 }
@@ -169,8 +169,8 @@ impl Drop for McpServerSessionInner {
     /// The client is gone, so the session of its calls ends too.
     fn drop(&mut self) {
         let opened = std::mem::take(self.opened.get_mut());
-        if let (Some(session), Some(kernel)) = (opened.calls, self.host.current().get()) {
-            self.host.outlive(async move {
+        if let (Some(session), Some(kernel)) = (opened.calls, self.host.current_kernel().get()) {
+            self.host.spawn_detached(async move {
                 kernel.end_session(session.id, "completed").await;
             });
         }
@@ -187,7 +187,7 @@ impl ServerHandler for McpServerSession {
             .enable_completions()
             .build();
         let mut info = InitializeResult::new(capabilities);
-        if let Some(kernel) = self.0.host.current().get() {
+        if let Some(kernel) = self.0.host.current_kernel().get() {
             let agent = kernel.agent_info();
             info.server_info = Implementation::new(agent.name, agent.version);
         }
@@ -204,13 +204,13 @@ impl ServerHandler for McpServerSession {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let asking = self.asking(&context)?;
+        let asking = self.request_context(&context)?;
         let mut tools = Vec::new();
-        if asking.rights.may(Scope::Message) {
-            tools.push(ask::described(&asking.kernel));
+        if asking.rights.has_scope(Scope::Message) {
+            tools.push(ask::describe_tool(&asking.kernel));
         }
-        tools.extend(call::offered(&asking).await);
-        shaped(json!({"tools": tools}))
+        tools.extend(call::visible_tools(&asking).await);
+        from_json(json!({"tools": tools}))
     }
 
     async fn call_tool(
@@ -218,10 +218,10 @@ impl ServerHandler for McpServerSession {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let asking = self.asking(&context)?;
+        let asking = self.request_context(&context)?;
         let arguments = request.arguments.unwrap_or_default();
         let result = match &*request.name {
-            ask::NAME => ask::ask(self, &asking, arguments, &context).await?,
+            ask::NAME => ask::ask_agent(self, &asking, arguments, &context).await?,
             name => call::call(self, &asking, name, arguments, &context).await?,
         };
         Ok(result.into())
@@ -232,7 +232,7 @@ impl ServerHandler for McpServerSession {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        prompts::list(&self.asking(&context)?)
+        prompts::list_prompts(&self.request_context(&context)?)
     }
 
     async fn get_prompt(
@@ -240,7 +240,7 @@ impl ServerHandler for McpServerSession {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        prompts::get(&self.asking(&context)?, request)
+        prompts::get(&self.request_context(&context)?, request)
     }
 
     async fn list_resources(
@@ -248,7 +248,7 @@ impl ServerHandler for McpServerSession {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(self, &self.asking(&context)?).await
+        resources::list_resources(self, &self.request_context(&context)?).await
     }
 
     async fn list_resource_templates(
@@ -256,7 +256,7 @@ impl ServerHandler for McpServerSession {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        resources::templates(&self.asking(&context)?)
+        resources::list_templates(&self.request_context(&context)?)
     }
 
     async fn read_resource(
@@ -264,7 +264,7 @@ impl ServerHandler for McpServerSession {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(self, &self.asking(&context)?, &request.uri).await
+        resources::read(self, &self.request_context(&context)?, &request.uri).await
     }
 
     async fn subscribe(
@@ -272,10 +272,10 @@ impl ServerHandler for McpServerSession {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let asking = self.asking(&context)?;
+        let asking = self.request_context(&context)?;
         let subscriptions = &self.0.subscriptions;
         subscriptions
-            .add(self, &asking, &request.uri, context.peer.clone())
+            .add_subscription(self, &asking, &request.uri, context.peer.clone())
             .await
     }
 
@@ -293,6 +293,6 @@ impl ServerHandler for McpServerSession {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        complete::complete(self, &self.asking(&context)?, request).await
+        complete::complete_argument(self, &self.request_context(&context)?, request).await
     }
 }

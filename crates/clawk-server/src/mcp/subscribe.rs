@@ -27,7 +27,7 @@ impl McpSubscriptions {
     ///
     /// # Errors
     /// The trace does not exist, this client may not read it, or the client has too many subscriptions.
-    pub(super) async fn add(
+    pub(super) async fn add_subscription(
         &self,
         served: &McpServerSession,
         asking: &McpRequestContext,
@@ -35,14 +35,14 @@ impl McpSubscriptions {
         peer: Peer<RoleServer>,
     ) -> Result<(), ErrorData> {
         let session = resources::trace_of(served, asking, uri).await?;
-        if !served.chains().await.contains(&session) {
+        if !served.client_chains().await.contains(&session) {
             let events = served.shared_traces().count(session, Vec::new()).await;
             let events = events.map_err(|cause| {
                 tracing::warn!(cause, "a trace that a client wants to follow can't be read");
                 ErrorData::internal_error("the traces can't be read now", None)
             })?;
             if events == 0 {
-                return Err(resources::unknown(uri));
+                return Err(resources::unknown_resource(uri));
             }
         }
         let over = CancellationToken::new();
@@ -59,12 +59,12 @@ impl McpSubscriptions {
         }
         // The task keeps no reference to the client's session, so that it notices the session's end.
         let (traces, host, uri) = (served.shared_traces(), served.host().clone(), uri.to_owned());
-        served.host().outlive(async move {
+        served.host().spawn_detached(async move {
             let telling = async {
                 let mut commits = traces.watch();
-                let mut told = count(&*traces, session).await;
+                let mut told = count_events(&*traces, session).await;
                 while commits.changed().await.is_ok() {
-                    let now = count(&*traces, session).await;
+                    let now = count_events(&*traces, session).await;
                     if now == told {
                         continue;
                     }
@@ -78,7 +78,7 @@ impl McpSubscriptions {
             };
             tokio::select! {
                 () = over.cancelled() => {}
-                () = host.stopping() => {}
+                () = host.wait_stop_request() => {}
                 () = telling => {}
             }
         });
@@ -93,7 +93,7 @@ impl McpSubscriptions {
 }
 
 /// The number of events of a trace; `None` if it can't be read.
-async fn count(traces: &dyn crate::http::TraceReader, session: SessionId) -> Option<u64> {
+async fn count_events(traces: &dyn crate::http::TraceReader, session: SessionId) -> Option<u64> {
     match traces.count(session, Vec::new()).await {
         Ok(count) => Some(count),
         Err(cause) => {

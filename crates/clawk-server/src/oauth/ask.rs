@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-use super::{IntrospectionEndpoint, TokenRefusal, client, jwt};
+use super::{IntrospectionEndpoint, TokenRefusal, client_for, jwt};
 
 /// How long an answer is cached, by a monotonic clock: a revoked token works no longer than this.
 const KEPT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub(super) struct TokenIntrospector {
 impl TokenIntrospector {
     pub(super) fn new(whom: IntrospectionEndpoint, env: &EnvironmentSource) -> Result<Self, EgressError> {
         Ok(Self {
-            client: client(&whom.url, env)?,
+            client: client_for(&whom.url, env)?,
             whom,
             kept: Mutex::default(),
             places: Semaphore::new(MAX_ASKED),
@@ -44,7 +44,7 @@ impl TokenIntrospector {
     }
 
     /// Returns the claims of an active token.
-    pub(super) async fn claims(&self, token: &str) -> Result<Value, TokenRefusal> {
+    pub(super) async fn fetch_claims(&self, token: &str) -> Result<Value, TokenRefusal> {
         let visible = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > jwt::MAX_BYTES || !token.bytes().all(visible) {
             return Err(TokenRefusal::Token("it is not a token"));
@@ -65,7 +65,7 @@ impl TokenIntrospector {
                 let Ok(_place) = self.places.acquire().await else {
                     return Err(TokenRefusal::Issuer("too many questions".to_owned()));
                 };
-                let claims = self.ask(token).await.map_err(TokenRefusal::Issuer)?;
+                let claims = self.introspect_token(token).await.map_err(TokenRefusal::Issuer)?;
                 let mut kept = self.kept.lock().await;
                 kept.retain(|_, kept| holds(kept));
                 if kept.len() < MAX_KEPT {
@@ -77,8 +77,8 @@ impl TokenIntrospector {
         claims.ok_or(TokenRefusal::Token("the issuer says that it is not active"))
     }
 
-    async fn ask(&self, token: &str) -> Result<Option<Value>, String> {
-        let percent = |text: &str| -> String { form(text) };
+    async fn introspect_token(&self, token: &str) -> Result<Option<Value>, String> {
+        let percent = |text: &str| -> String { form_encode(text) };
         let (id, secret) = (
             percent(&self.whom.client_id),
             percent(self.whom.secret.expose().trim()),
@@ -115,7 +115,7 @@ impl TokenIntrospector {
 }
 
 /// Encodes text as `application/x-www-form-urlencoded`.
-fn form(text: &str) -> String {
+fn form_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

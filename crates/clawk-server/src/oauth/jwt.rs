@@ -75,7 +75,7 @@ struct JsonWebKey {
     y: Option<String>,
 }
 
-fn decode(text: &str) -> Option<Vec<u8>> {
+fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok() // silent-ok: what can't be read is no key and no token
 }
 
@@ -86,7 +86,7 @@ impl IssuerKey {
         if jwk.r#use.as_deref().is_some_and(|r#use| r#use != "sig") {
             return None;
         }
-        let part = |text: &Option<String>| decode(text.as_deref()?);
+        let part = |text: &Option<String>| decode_base64url(text.as_deref()?);
         let material = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
             ("RSA", _) => PublicKeyMaterial::Rsa {
                 n: part(&jwk.n)?,
@@ -120,7 +120,7 @@ impl IssuerKey {
     }
 
     /// Whether the key's type matches the algorithm.
-    fn fits(&self, algorithm: JwtAlgorithm) -> bool {
+    fn fits_algorithm(&self, algorithm: JwtAlgorithm) -> bool {
         use JwtAlgorithm::{ES256, ES384, EdDsa, PS256, PS384, PS512, RS256, RS384, RS512};
         let of_type = match (&self.material, algorithm) {
             (PublicKeyMaterial::Rsa { .. }, RS256 | RS384 | RS512 | PS256 | PS384 | PS512)
@@ -135,7 +135,7 @@ impl IssuerKey {
         of_type && self.algorithm.is_none_or(|only| only == algorithm)
     }
 
-    fn verifies(&self, algorithm: JwtAlgorithm, message: &[u8], mark: &[u8]) -> bool {
+    fn verify_signature(&self, algorithm: JwtAlgorithm, message: &[u8], mark: &[u8]) -> bool {
         let by = |how: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
             UnparsedPublicKey::new(how, key).verify(message, mark).is_ok()
         };
@@ -193,7 +193,7 @@ impl UnverifiedJwt {
         if claims.contains('.') {
             return Err(FORM);
         }
-        let part = |text: &str| decode(text).ok_or(FORM);
+        let part = |text: &str| decode_base64url(text).ok_or(FORM);
         let header: Header = serde_json::from_slice(&part(head)?).map_err(|_| FORM)?; // silent-ok: nobody is told more
         if header.crit.is_some() {
             return Err(TokenRefusal::Token(
@@ -219,13 +219,14 @@ impl UnverifiedJwt {
     /// Whether this key may have signed the token.
     pub(super) fn may_be_of(&self, key: &IssuerKey) -> bool {
         let named = self.key.is_none() || self.key == key.id;
-        named && key.fits(self.algorithm)
+        named && key.fits_algorithm(self.algorithm)
     }
 
     /// Returns the claims if one of `keys` verifies the signature.
-    pub(super) fn verified(&self, keys: &[IssuerKey]) -> Result<Value, TokenRefusal> {
-        let verifies =
-            |key: &IssuerKey| self.may_be_of(key) && key.verifies(self.algorithm, &self.signed, &self.mark);
+    pub(super) fn verified_claims(&self, keys: &[IssuerKey]) -> Result<Value, TokenRefusal> {
+        let verifies = |key: &IssuerKey| {
+            self.may_be_of(key) && key.verify_signature(self.algorithm, &self.signed, &self.mark)
+        };
         if !keys.iter().any(verifies) {
             return Err(TokenRefusal::Token("no key of the issuer verifies it"));
         }

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::jwt::{IssuerKey, UnverifiedJwt};
-use super::{OAuthOptions, TokenRefusal, client};
+use super::{OAuthOptions, TokenRefusal, client_for};
 
 /// How long keys are used without a refresh. The clock is monotonic: a jump of the wall clock must not make clawk refuse new keys
 /// or keep old ones.
@@ -44,7 +44,7 @@ impl Keys {
         let issuer = Url::parse(&options.issuer)
             .map_err(|error| EgressError::Setup(format!("the issuer `{}`: {error}", options.issuer)))?;
         Ok(Self {
-            client: client(options.jwks.as_ref().unwrap_or(&issuer), env)?,
+            client: client_for(options.jwks.as_ref().unwrap_or(&issuer), env)?,
             place: options.jwks.clone(),
             issuer: options.issuer.clone(),
             kept: Mutex::default(),
@@ -52,7 +52,7 @@ impl Keys {
     }
 
     /// The keys that may have signed the token.
-    pub(super) async fn fitting(&self, parsed: &UnverifiedJwt) -> Result<Vec<IssuerKey>, TokenRefusal> {
+    pub(super) async fn fitting_keys(&self, parsed: &UnverifiedJwt) -> Result<Vec<IssuerKey>, TokenRefusal> {
         // Only one fetch runs at a time: others wait and use its result.
         let mut kept = self.kept.lock().await;
         let now = Instant::now();
@@ -61,7 +61,7 @@ impl Keys {
         let wanted = !known || age(kept.came) > FRESH;
         if wanted && age(kept.tried) > PAUSE {
             kept.tried = Some(now);
-            match self.fetch().await {
+            match self.fetch_keys().await {
                 Ok(keys) => (kept.keys, kept.came) = (keys, Some(now)),
                 Err(reason) => {
                     tracing::warn!(%reason, issuer = self.issuer, "the issuer's keys could not be fetched");
@@ -85,10 +85,10 @@ impl Keys {
             .collect())
     }
 
-    async fn fetch(&self) -> Result<Vec<IssuerKey>, String> {
+    async fn fetch_keys(&self) -> Result<Vec<IssuerKey>, String> {
         let place = match &self.place {
             Some(place) => place.clone(),
-            None => self.discovered().await?,
+            None => self.discover_url().await?,
         };
         let set = self.get(place).await?;
         let all = set
@@ -103,7 +103,7 @@ impl Keys {
     }
 
     /// Reads `jwks_uri` from the issuer's metadata (RFC 8414, OpenID Connect Discovery).
-    async fn discovered(&self) -> Result<Url, String> {
+    async fn discover_url(&self) -> Result<Url, String> {
         let issuer = Url::parse(&self.issuer).map_err(|error| error.to_string())?;
         let path = issuer.path().trim_end_matches('/').to_owned();
         let places = [

@@ -14,13 +14,14 @@ pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// The routes of the metadata.
 pub(crate) fn routes() -> Router<HttpApp> {
-    Router::new()
-        .route(PATH, get(show))
-        .route("/.well-known/oauth-protected-resource/{*door}", get(show))
+    Router::new().route(PATH, get(show_metadata)).route(
+        "/.well-known/oauth-protected-resource/{*door}",
+        get(show_metadata),
+    )
 }
 
 /// The door of a request's path; empty for the server itself.
-pub(super) fn door(path: &str) -> &'static str {
+pub(super) fn door_of_path(path: &str) -> &'static str {
     let fits = |door: &&&str| {
         path == **door
             || path
@@ -31,7 +32,7 @@ pub(super) fn door(path: &str) -> &'static str {
     longest.copied().unwrap_or_default()
 }
 
-async fn show(State(app): State<HttpApp>, uri: Uri) -> Result<Json<Value>, ApiError> {
+async fn show_metadata(State(app): State<HttpApp>, uri: Uri) -> Result<Json<Value>, ApiError> {
     let below = uri
         .path()
         .strip_prefix(PATH)

@@ -120,25 +120,34 @@ impl OAuth {
     }
 
     /// Checks a token and returns its holder.
-    pub(crate) async fn bearer(&self, token: &str, now: Timestamp) -> Result<BearerIdentity, TokenRefusal> {
+    pub(crate) async fn identify_bearer(
+        &self,
+        token: &str,
+        now: Timestamp,
+    ) -> Result<BearerIdentity, TokenRefusal> {
         let OAuthInner {
             options,
             keys,
             asking,
         } = &*self.0;
         let claims = match asking {
-            Some(asking) => asking.claims(token).await?,
+            Some(asking) => asking.fetch_claims(token).await?,
             None => {
                 let parsed = jwt::UnverifiedJwt::read(token, &options.algorithms)?;
-                let keys = keys.fitting(&parsed).await?;
-                parsed.verified(&keys)?
+                let keys = keys.fitting_keys(&parsed).await?;
+                parsed.verified_claims(&keys)?
             }
         };
-        self.judge(&claims, now, asking.is_some())
+        self.judge_claims(&claims, now, asking.is_some())
     }
 
     /// Checks the claims of a token and derives its holder. `asked`: the issuer itself sent the claims, so `iss` may be absent.
-    fn judge(&self, claims: &Value, now: Timestamp, asked: bool) -> Result<BearerIdentity, TokenRefusal> {
+    fn judge_claims(
+        &self,
+        claims: &Value,
+        now: Timestamp,
+        asked: bool,
+    ) -> Result<BearerIdentity, TokenRefusal> {
         let options = &self.0.options;
         let now_s = now.as_millis() / 1000;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
@@ -147,11 +156,11 @@ impl OAuth {
             None if asked => {}
             Some(_) | None => return Err(TokenRefusal::Token("it is of another issuer")),
         }
-        let until_s = seconds(claims, "exp").ok_or(TokenRefusal::Token("it has no end"))?;
+        let until_s = claim_seconds(claims, "exp").ok_or(TokenRefusal::Token("it has no end"))?;
         if now_s >= until_s.saturating_add(LEEWAY_S) {
             return Err(TokenRefusal::Token("it has expired"));
         }
-        if seconds(claims, "nbf").is_some_and(|from| now_s.saturating_add(LEEWAY_S) < from) {
+        if claim_seconds(claims, "nbf").is_some_and(|from| now_s.saturating_add(LEEWAY_S) < from) {
             return Err(TokenRefusal::Token("it does not hold yet"));
         }
         if !self.is_for_us(claims.get("aud")) {
@@ -195,9 +204,9 @@ impl OAuth {
     }
 
     /// The `WWW-Authenticate` header for a request without a valid token or without a required scope (RFC 6750, RFC 9728).
-    pub(crate) fn challenge(&self, path: &str, presented: bool, missing: Option<Scope>) -> String {
+    pub(crate) fn challenge_header(&self, path: &str, presented: bool, missing: Option<Scope>) -> String {
         let options = &self.0.options;
-        let metadata = format!("{}{PATH}{}", options.resource, metadata::door(path));
+        let metadata = format!("{}{PATH}{}", options.resource, metadata::door_of_path(path));
         let mut words = vec![format!("resource_metadata=\"{metadata}\"")];
         let wanted: Vec<&str> = match missing {
             None => Vec::new(),
@@ -222,7 +231,7 @@ impl OAuth {
 }
 
 /// A time in the claims, whole seconds.
-fn seconds(claims: &Value, name: &str) -> Option<i64> {
+fn claim_seconds(claims: &Value, name: &str) -> Option<i64> {
     let number = claims.get(name)?;
     let whole = number.as_i64();
     // Some issuers send fractions of a second.
@@ -234,7 +243,7 @@ fn seconds(claims: &Value, name: &str) -> Option<i64> {
 }
 
 /// An HTTP client for an address from the operator's configuration.
-fn client(url: &Url, env: &EnvironmentSource) -> Result<EgressClient, EgressError> {
+fn client_for(url: &Url, env: &EnvironmentSource) -> Result<EgressClient, EgressError> {
     let deadlines = ClientDeadlines {
         connect_ms: ANSWER_MS,
         first_byte_ms: ANSWER_MS,

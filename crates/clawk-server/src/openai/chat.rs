@@ -9,9 +9,9 @@ use clawk_kernel::{ClientCall, EarlierMessage, KernelError, TurnResult};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::asked::{self, OpenAiContent, OpenAiPrompt, fault, unsupported};
+use super::asked::{self, OpenAiContent, OpenAiPrompt, invalid_member, unsupported_member};
 use super::serve::{self, OpenAiRequestContext};
-use super::stream::{AnswerStreamFormat, respond};
+use super::stream::{AnswerStreamFormat, stream_response};
 use crate::http::auth::{HttpPrincipal, StreamEndSignal};
 use crate::http::{ApiError, HttpApp, body};
 
@@ -95,28 +95,31 @@ struct ChatFunctionDefinition {
 
 impl ChatCompletionRequest {
     /// Refuses options that would change the answer's shape and are not supported.
-    fn possible(&self) -> Result<(), ApiError> {
+    fn check_supported(&self) -> Result<(), ApiError> {
         if self.n.is_some_and(|n| n != 1) {
-            return Err(unsupported("n", "one answer per request"));
+            return Err(unsupported_member("n", "one answer per request"));
         }
         if self.functions.is_some() {
-            return Err(unsupported("functions", "use `tools`"));
+            return Err(unsupported_member("functions", "use `tools`"));
         }
         if self.logprobs == Some(true) {
-            return Err(unsupported(
+            return Err(unsupported_member(
                 "logprobs",
                 "an agent's answer has no log probabilities",
             ));
         }
         if self.stop.as_ref().is_some_and(|stop| !stop.is_null()) {
-            return Err(unsupported("stop", "an agent's answer is not cut at a word"));
+            return Err(unsupported_member(
+                "stop",
+                "an agent's answer is not cut at a word",
+            ));
         }
         let kind = self
             .response_format
             .as_ref()
             .and_then(|format| format.get("type"));
         if kind.is_some_and(|kind| kind != "text") {
-            return Err(unsupported(
+            return Err(unsupported_member(
                 "response_format",
                 "only `text`: ask the agent for the form in words",
             ));
@@ -126,27 +129,30 @@ impl ChatCompletionRequest {
             .as_ref()
             .is_some_and(|all| all.iter().any(|one| one != "text"))
         {
-            return Err(unsupported("modalities", "only `text`"));
+            return Err(unsupported_member("modalities", "only `text`"));
         }
         Ok(())
     }
 
-    fn asked(&self) -> Result<OpenAiPrompt, ApiError> {
-        let messages: Result<Vec<EarlierMessage>, ApiError> =
-            self.messages.iter().map(ChatCompletionMessage::earlier).collect();
-        let offered = asked::offered(
+    fn to_prompt(&self) -> Result<OpenAiPrompt, ApiError> {
+        let messages: Result<Vec<EarlierMessage>, ApiError> = self
+            .messages
+            .iter()
+            .map(ChatCompletionMessage::to_earlier_message)
+            .collect();
+        let offered = asked::tool_offers(
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
-            ChatToolDefinition::offered,
+            ChatToolDefinition::to_tool_offer,
         )?;
         let last = self.messages.last().filter(|last| last.role == "user");
         let said = last.and_then(|last| last.content.as_ref());
-        asked::split(messages?, offered, "messages")?.seeing(said, "messages")
+        asked::split_prompt(messages?, offered, "messages")?.with_pictures(said, "messages")
     }
 }
 
 impl ChatCompletionMessage {
-    fn earlier(&self) -> Result<EarlierMessage, ApiError> {
+    fn to_earlier_message(&self) -> Result<EarlierMessage, ApiError> {
         let role = match self.role.as_str() {
             "system" | "developer" => "system",
             "user" => "user",
@@ -154,20 +160,20 @@ impl ChatCompletionMessage {
             "tool" => "tool",
             other => {
                 let shown: String = other.chars().take(64).collect();
-                return Err(fault(
+                return Err(invalid_member(
                     "messages",
                     format!("`{shown}` is not a role that is understood here"),
                 ));
             }
         };
         if role == "tool" && self.tool_call_id.is_none() {
-            return Err(fault(
+            return Err(invalid_member(
                 "messages",
                 "a message of role `tool` needs a `tool_call_id`",
             ));
         }
         let text = match &self.content {
-            Some(content) => content.text("messages")?,
+            Some(content) => content.to_text("messages")?,
             None => self.refusal.clone().unwrap_or_default(),
         };
         let calls = self.tool_calls.iter().flatten().map(|call| ClientCall {
@@ -185,9 +191,9 @@ impl ChatCompletionMessage {
 }
 
 impl ChatToolDefinition {
-    fn offered(&self) -> Result<ToolOffer, ApiError> {
+    fn to_tool_offer(&self) -> Result<ToolOffer, ApiError> {
         let function = self.function.as_ref();
-        asked::offer(
+        asked::tool_offer(
             &self.r#type,
             function.map(|function| function.name.as_str()),
             function.and_then(|function| function.description.as_deref()),
@@ -197,22 +203,22 @@ impl ChatToolDefinition {
 }
 
 /// Handles one message to the agent.
-pub(super) async fn complete(
+pub(super) async fn complete_chat(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
-    let chat: ChatCompletionRequest = body::json(&app, request).await?;
+    let chat: ChatCompletionRequest = body::read_json(&app, request).await?;
     serve::is_agent(&app, &chat.model)?;
-    chat.possible()?;
-    let asked = chat.asked()?;
+    chat.check_supported()?;
+    let asked = chat.to_prompt()?;
     let place = OpenAiRequestContext {
         principal,
         conversation: chat.user.clone(),
         headers,
     };
-    let turn = serve::ask(&app, place, asked)?;
+    let turn = serve::ask_agent(&app, place, asked)?;
     let usage = chat
         .stream_options
         .and_then(|options| options.include_usage)
@@ -223,14 +229,14 @@ pub(super) async fn complete(
         model: chat.model,
     };
     if chat.stream == Some(true) {
-        return Ok(respond(
+        return Ok(stream_response(
             ChatCompletionChunks { head, usage },
             turn,
-            StreamEndSignal::of(&app),
+            StreamEndSignal::for_app(&app),
         ));
     }
-    let answer = turn.answer().await?;
-    Ok(Json(head.whole(&answer)).into_response())
+    let answer = turn.wait_answer().await?;
+    Ok(Json(head.full_response(&answer)).into_response())
 }
 
 /// The members that all objects of one answer share.
@@ -242,7 +248,7 @@ struct ChatCompletionHead {
 }
 
 impl ChatCompletionHead {
-    fn whole(&self, answer: &serve::OpenAiAnswer) -> Value {
+    fn full_response(&self, answer: &serve::OpenAiAnswer) -> Value {
         let calls = &answer.told.calls;
         let mut message = json!({"role": "assistant", "content": answer.text, "refusal": null});
         if let (false, Some(message)) = (calls.is_empty(), message.as_object_mut()) {
@@ -260,14 +266,14 @@ impl ChatCompletionHead {
                 "index": 0,
                 "message": message,
                 "logprobs": null,
-                "finish_reason": finish(&answer.told),
+                "finish_reason": finish_reason(&answer.told),
             }],
-            "usage": serve::usage(&answer.told, ["prompt_tokens", "completion_tokens"]),
+            "usage": serve::usage_json(&answer.told, ["prompt_tokens", "completion_tokens"]),
         });
         serve::with_record(whole, &answer.told)
     }
 
-    fn chunk(&self, delta: &Value, finish: Option<&str>) -> Value {
+    fn chunk_json(&self, delta: &Value, finish: Option<&str>) -> Value {
         json!({
             "id": self.id,
             "object": "chat.completion.chunk",
@@ -277,14 +283,14 @@ impl ChatCompletionHead {
         })
     }
 
-    fn usage(&self, told: &TurnResult) -> Value {
+    fn usage_json(&self, told: &TurnResult) -> Value {
         json!({
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.created,
             "model": self.model,
             "choices": [],
-            "usage": serve::usage(told, ["prompt_tokens", "completion_tokens"]),
+            "usage": serve::usage_json(told, ["prompt_tokens", "completion_tokens"]),
         })
     }
 }
@@ -298,21 +304,21 @@ struct ChatCompletionChunks {
 }
 
 impl AnswerStreamFormat for ChatCompletionChunks {
-    fn begin(&mut self) -> Vec<Event> {
+    fn begin_events(&mut self) -> Vec<Event> {
         let delta = json!({"role": "assistant", "content": "", "refusal": null});
-        vec![event(&self.head.chunk(&delta, None))]
+        vec![json_event(&self.head.chunk_json(&delta, None))]
     }
 
-    fn words(&mut self, more: &str) -> Vec<Event> {
-        vec![event(&self.head.chunk(&json!({"content": more}), None))]
+    fn text_events(&mut self, more: &str) -> Vec<Event> {
+        vec![json_event(&self.head.chunk_json(&json!({"content": more}), None))]
     }
 
-    fn failed(&mut self, error: &ApiError) -> Event {
-        event(&error.openai())
+    fn failure_event(&mut self, error: &ApiError) -> Event {
+        json_event(&error.openai_body())
     }
 
-    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
-        match serve::ended(outcome) {
+    fn end_events(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
+        match serve::completed_turn(outcome) {
             Ok(told) => {
                 let mut events = Vec::new();
                 for (index, handed) in told.calls.iter().enumerate() {
@@ -320,17 +326,19 @@ impl AnswerStreamFormat for ChatCompletionChunks {
                     if let Some(piece) = piece.as_object_mut() {
                         piece.insert("index".into(), index.into());
                     }
-                    events.push(event(&self.head.chunk(&json!({"tool_calls": [piece]}), None)));
+                    events.push(json_event(
+                        &self.head.chunk_json(&json!({"tool_calls": [piece]}), None),
+                    ));
                 }
-                let last = self.head.chunk(&json!({}), Some(finish(&told)));
-                events.push(event(&serve::with_record(last, &told)));
+                let last = self.head.chunk_json(&json!({}), Some(finish_reason(&told)));
+                events.push(json_event(&serve::with_record(last, &told)));
                 if self.usage {
-                    events.push(event(&self.head.usage(&told)));
+                    events.push(json_event(&self.head.usage_json(&told)));
                 }
                 events.push(Event::default().data("[DONE]"));
                 events
             }
-            Err(error) => vec![event(&error.openai())],
+            Err(error) => vec![json_event(&error.openai_body())],
         }
     }
 }
@@ -340,7 +348,7 @@ fn call(call: &ClientCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
-fn finish(told: &TurnResult) -> &'static str {
+fn finish_reason(told: &TurnResult) -> &'static str {
     if told.calls.is_empty() {
         "stop"
     } else {
@@ -348,6 +356,6 @@ fn finish(told: &TurnResult) -> &'static str {
     }
 }
 
-fn event(value: &Value) -> Event {
+fn json_event(value: &Value) -> Event {
     Event::default().data(value.to_string())
 }

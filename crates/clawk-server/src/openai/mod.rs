@@ -29,8 +29,8 @@ pub(crate) fn routes() -> Router<HttpApp> {
     Router::new()
         .route("/openai/v1/models", get(models))
         .route("/openai/v1/models/{model}", get(model))
-        .route("/openai/v1/chat/completions", post(chat::complete))
-        .route("/openai/v1/responses", post(responses::create))
+        .route("/openai/v1/chat/completions", post(chat::complete_chat))
+        .route("/openai/v1/responses", post(responses::create_response))
 }
 
 /// Lists the only model: the agent, under its Claw's name.
@@ -53,10 +53,10 @@ async fn model(
 }
 
 fn described(app: &HttpApp, principal: &HttpPrincipal) -> Result<Value, ApiError> {
-    if !principal.may(Scope::Message) {
-        principal.needs(Scope::Read)?;
+    if !principal.has_scope(Scope::Message) {
+        principal.require_scope(Scope::Read)?;
     }
-    let kernel = serve::kernel(app)?;
+    let kernel = serve::running_kernel(app)?;
     let status = kernel.status();
     let started = app.clock.now().as_millis() / 1000 - i64::try_from(status.uptime_ms / 1000).unwrap_or(0);
     let name = &kernel.manifest().metadata.name;

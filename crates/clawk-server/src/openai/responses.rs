@@ -9,9 +9,9 @@ use clawk_kernel::{ClientCall, EarlierMessage, KernelError, TurnResult};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::asked::{self, OpenAiContent, OpenAiPrompt, fault, unsupported};
+use super::asked::{self, OpenAiContent, OpenAiPrompt, invalid_member, unsupported_member};
 use super::serve::{self, OpenAiRequestContext, Turn};
-use super::stream::{AnswerStreamFormat, respond};
+use super::stream::{AnswerStreamFormat, stream_response};
 use crate::http::auth::{HttpPrincipal, StreamEndSignal};
 use crate::http::{ApiError, HttpApp, body};
 
@@ -77,21 +77,27 @@ struct ResponsesToolDefinition {
 }
 
 impl ResponsesRequest {
-    fn possible(&self) -> Result<(), ApiError> {
+    fn check_supported(&self) -> Result<(), ApiError> {
         if self.background == Some(true) {
-            return Err(unsupported("background", "an answer is waited for, or streamed"));
+            return Err(unsupported_member(
+                "background",
+                "an answer is waited for, or streamed",
+            ));
         }
         if self.previous_response_id.is_some() {
             let message =
                 "the agent keeps the conversation itself: name it with `user`, and send what is new";
-            return Err(unsupported("previous_response_id", message));
+            return Err(unsupported_member("previous_response_id", message));
         }
         if self.conversation.as_ref().is_some_and(|given| !given.is_null()) {
-            return Err(unsupported("conversation", "name the conversation with `user`"));
+            return Err(unsupported_member(
+                "conversation",
+                "name the conversation with `user`",
+            ));
         }
         let format = self.text.as_ref().and_then(|text| text.pointer("/format/type"));
         if format.is_some_and(|kind| kind != "text") {
-            return Err(unsupported(
+            return Err(unsupported_member(
                 "text",
                 "only `text`: ask the agent for the form in words",
             ));
@@ -99,7 +105,7 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    fn asked(&self) -> Result<OpenAiPrompt, ApiError> {
+    fn to_prompt(&self) -> Result<OpenAiPrompt, ApiError> {
         let said = |role: &'static str, text: &str| EarlierMessage {
             role,
             text: text.to_owned(),
@@ -115,31 +121,32 @@ impl ResponsesRequest {
             ResponsesInput::Text(text) => all.push(said("user", text)),
             ResponsesInput::Items(items) => {
                 for item in items {
-                    all.extend(item.earlier()?);
+                    all.extend(item.to_earlier_message()?);
                 }
             }
         }
-        let offered = asked::offered(
+        let offered = asked::tool_offers(
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
-            ResponsesToolDefinition::offered,
+            ResponsesToolDefinition::to_tool_offer,
         )?;
         let last = match &self.input {
             ResponsesInput::Text(_) => None,
             ResponsesInput::Items(items) => items.last(),
         };
         let said = last.filter(|last| last.role.as_deref() == Some("user"));
-        asked::split(all, offered, "input")?.seeing(said.and_then(|said| said.content.as_ref()), "input")
+        asked::split_prompt(all, offered, "input")?
+            .with_pictures(said.and_then(|said| said.content.as_ref()), "input")
     }
 }
 
 impl ResponsesInputItem {
-    fn earlier(&self) -> Result<Option<EarlierMessage>, ApiError> {
+    fn to_earlier_message(&self) -> Result<Option<EarlierMessage>, ApiError> {
         let text = |content: &Option<OpenAiContent>| match content {
-            Some(content) => content.text("input"),
+            Some(content) => content.to_text("input"),
             None => Ok(String::new()),
         };
-        let lacks = |what: &str| fault("input", format!("an item lacks its `{what}`"));
+        let lacks = |what: &str| invalid_member("input", format!("an item lacks its `{what}`"));
         let kind = self.r#type.as_deref().unwrap_or("message");
         Ok(Some(match kind {
             "message" => EarlierMessage {
@@ -148,7 +155,7 @@ impl ResponsesInputItem {
                     Some("user") => "user",
                     Some("assistant") => "assistant",
                     Some(_) | None => {
-                        return Err(fault(
+                        return Err(invalid_member(
                             "input",
                             "a message's role is `user`, `assistant`, `system` or `developer`",
                         ));
@@ -178,7 +185,7 @@ impl ResponsesInputItem {
             "reasoning" => return Ok(None),
             other => {
                 let shown: String = other.chars().take(64).collect();
-                return Err(fault(
+                return Err(invalid_member(
                     "input",
                     format!("an item of type `{shown}` is not understood here"),
                 ));
@@ -188,29 +195,29 @@ impl ResponsesInputItem {
 }
 
 impl ResponsesToolDefinition {
-    fn offered(&self) -> Result<ToolOffer, ApiError> {
+    fn to_tool_offer(&self) -> Result<ToolOffer, ApiError> {
         let (name, description) = (self.name.as_deref(), self.description.as_deref());
-        asked::offer(&self.r#type, name, description, self.parameters.as_ref())
+        asked::tool_offer(&self.r#type, name, description, self.parameters.as_ref())
     }
 }
 
 /// Handles one message to the agent.
-pub(super) async fn create(
+pub(super) async fn create_response(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
-    let wanted: ResponsesRequest = body::json(&app, request).await?;
+    let wanted: ResponsesRequest = body::read_json(&app, request).await?;
     serve::is_agent(&app, &wanted.model)?;
-    wanted.possible()?;
-    let asked = wanted.asked()?;
+    wanted.check_supported()?;
+    let asked = wanted.to_prompt()?;
     let place = OpenAiRequestContext {
         principal,
         conversation: wanted.user.clone(),
         headers,
     };
-    let turn = serve::ask(&app, place, asked)?;
+    let turn = serve::ask_agent(&app, place, asked)?;
     let head = ResponsesHead {
         turn,
         model: wanted.model,
@@ -223,10 +230,10 @@ pub(super) async fn create(
             sent: 0,
             opened: false,
         };
-        return Ok(respond(events, turn, StreamEndSignal::of(&app)));
+        return Ok(stream_response(events, turn, StreamEndSignal::for_app(&app)));
     }
-    let answer = head.turn.answer().await?;
-    Ok(Json(head.whole("completed", &answer.text, Some(&answer.told), None)).into_response())
+    let answer = head.turn.wait_answer().await?;
+    Ok(Json(head.full_response("completed", &answer.text, Some(&answer.told), None)).into_response())
 }
 
 #[derive(Debug)]
@@ -237,10 +244,10 @@ struct ResponsesHead {
 }
 
 impl ResponsesHead {
-    fn item(&self, status: &str, text: &str) -> Value {
+    fn output_item(&self, status: &str, text: &str) -> Value {
         let content = match status {
             "in_progress" => json!([]),
-            _ => json!([part(text)]),
+            _ => json!([text_part(text)]),
         };
         json!({"id": self.item_id(), "type": "message", "status": status, "role": "assistant", "content": content})
     }
@@ -249,11 +256,17 @@ impl ResponsesHead {
         format!("msg_{}", self.turn.id.simple())
     }
 
-    fn whole(&self, status: &str, text: &str, told: Option<&TurnResult>, error: Option<&ApiError>) -> Value {
+    fn full_response(
+        &self,
+        status: &str,
+        text: &str,
+        told: Option<&TurnResult>,
+        error: Option<&ApiError>,
+    ) -> Value {
         let mut output = Vec::new();
         if let Some(told) = told {
             if !text.is_empty() {
-                output.push(self.item("completed", text));
+                output.push(self.output_item("completed", text));
             }
             output.extend(told.calls.iter().map(|call| function_call(call, "completed")));
         }
@@ -274,7 +287,7 @@ impl ResponsesHead {
             "tools": [],
             "top_p": null,
             "user": self.user,
-            "usage": told.map(usage),
+            "usage": told.map(usage_json),
         });
         match told {
             Some(told) => serve::with_record(whole, told),
@@ -298,12 +311,12 @@ fn item_id(call: &ClientCall) -> String {
     format!("fc_{}", call.id)
 }
 
-fn part(text: &str) -> Value {
+fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn usage(told: &TurnResult) -> Value {
-    let mut usage = serve::usage(told, ["input_tokens", "output_tokens"]);
+fn usage_json(told: &TurnResult) -> Value {
+    let mut usage = serve::usage_json(told, ["input_tokens", "output_tokens"]);
     if let Some(facts) = usage.as_object_mut() {
         facts.insert(
             "input_tokens_details".into(),
@@ -325,7 +338,7 @@ struct Events {
 }
 
 impl Events {
-    fn event(&mut self, kind: &str, mut facts: Value) -> Event {
+    fn next_event(&mut self, kind: &str, mut facts: Value) -> Event {
         if let Some(facts) = facts.as_object_mut() {
             facts.insert("type".into(), kind.into());
             facts.insert("sequence_number".into(), self.sent.into());
@@ -335,32 +348,32 @@ impl Events {
     }
 
     /// An event about the only content part.
-    fn about(&mut self, kind: &str, mut facts: Value) -> Event {
+    fn content_event(&mut self, kind: &str, mut facts: Value) -> Event {
         if let Some(facts) = facts.as_object_mut() {
             facts.insert("item_id".into(), self.head.item_id().into());
             facts.insert("output_index".into(), 0.into());
             facts.insert("content_index".into(), 0.into());
         }
-        self.event(kind, facts)
+        self.next_event(kind, facts)
     }
 
     /// Announces the message that holds the text. A response with calls only has none.
-    fn open(&mut self) -> Vec<Event> {
+    fn open_message(&mut self) -> Vec<Event> {
         if std::mem::replace(&mut self.opened, true) {
             return Vec::new();
         }
-        let item = self.head.item("in_progress", "");
+        let item = self.head.output_item("in_progress", "");
         vec![
-            self.event(
+            self.next_event(
                 "response.output_item.added",
                 json!({"output_index": 0, "item": item}),
             ),
-            self.about("response.content_part.added", json!({"part": part("")})),
+            self.content_event("response.content_part.added", json!({"part": text_part("")})),
         ]
     }
 
     /// The events of a call that the client must run, sent at once.
-    fn called(&mut self, at: usize, call: &ClientCall) -> [Event; 4] {
+    fn call_events(&mut self, at: usize, call: &ClientCall) -> [Event; 4] {
         let (begun, whole) = (
             function_call(call, "in_progress"),
             function_call(call, "completed"),
@@ -368,19 +381,19 @@ impl Events {
         let about =
             |more: (&str, &str)| json!({"item_id": item_id(call), "output_index": at, more.0: more.1});
         [
-            self.event(
+            self.next_event(
                 "response.output_item.added",
                 json!({"output_index": at, "item": begun}),
             ),
-            self.event(
+            self.next_event(
                 "response.function_call_arguments.delta",
                 about(("delta", &call.arguments)),
             ),
-            self.event(
+            self.next_event(
                 "response.function_call_arguments.done",
                 about(("arguments", &call.arguments)),
             ),
-            self.event(
+            self.next_event(
                 "response.output_item.done",
                 json!({"output_index": at, "item": whole}),
             ),
@@ -389,47 +402,48 @@ impl Events {
 }
 
 impl AnswerStreamFormat for Events {
-    fn begin(&mut self) -> Vec<Event> {
-        let response = self.head.whole("in_progress", "", None, None);
+    fn begin_events(&mut self) -> Vec<Event> {
+        let response = self.head.full_response("in_progress", "", None, None);
         vec![
-            self.event("response.created", json!({"response": response})),
-            self.event("response.in_progress", json!({"response": response})),
+            self.next_event("response.created", json!({"response": response})),
+            self.next_event("response.in_progress", json!({"response": response})),
         ]
     }
 
-    fn words(&mut self, more: &str) -> Vec<Event> {
-        let mut events = self.open();
+    fn text_events(&mut self, more: &str) -> Vec<Event> {
+        let mut events = self.open_message();
         let delta = json!({"delta": more, "logprobs": []});
-        events.push(self.about("response.output_text.delta", delta));
+        events.push(self.content_event("response.output_text.delta", delta));
         events
     }
 
-    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
-        let told = match serve::ended(outcome) {
+    fn end_events(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
+        let told = match serve::completed_turn(outcome) {
             Ok(told) => told,
-            Err(error) => return vec![self.failed(&error)],
+            Err(error) => return vec![self.failure_event(&error)],
         };
         let text = self.head.turn.telling.text();
-        let response = self.head.whole("completed", &text, Some(&told), None);
+        let response = self.head.full_response("completed", &text, Some(&told), None);
         let mut events = Vec::new();
         if self.opened {
-            let item = self.head.item("completed", &text);
-            events.push(self.about("response.output_text.done", json!({"text": text, "logprobs": []})));
-            events.push(self.about("response.content_part.done", json!({"part": part(&text)})));
-            events.push(self.event(
+            let item = self.head.output_item("completed", &text);
+            events
+                .push(self.content_event("response.output_text.done", json!({"text": text, "logprobs": []})));
+            events.push(self.content_event("response.content_part.done", json!({"part": text_part(&text)})));
+            events.push(self.next_event(
                 "response.output_item.done",
                 json!({"output_index": 0, "item": item}),
             ));
         }
         for (at, call) in (usize::from(self.opened)..).zip(&told.calls) {
-            events.extend(self.called(at, call));
+            events.extend(self.call_events(at, call));
         }
-        events.push(self.event("response.completed", json!({"response": response})));
+        events.push(self.next_event("response.completed", json!({"response": response})));
         events
     }
 
-    fn failed(&mut self, error: &ApiError) -> Event {
-        let response = self.head.whole("failed", "", None, Some(error));
-        self.event("response.failed", json!({"response": response}))
+    fn failure_event(&mut self, error: &ApiError) -> Event {
+        let response = self.head.full_response("failed", "", None, Some(error));
+        self.next_event("response.failed", json!({"response": response}))
     }
 }

@@ -8,7 +8,7 @@ use clawk_proto::{MessageId, RequestId};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use super::asked::{OpenAiPrompt, fault};
+use super::asked::{OpenAiPrompt, invalid_member};
 use crate::access::Scope;
 use crate::http::auth::HttpPrincipal;
 use crate::http::{ApiError, HttpApp};
@@ -20,21 +20,21 @@ const TURN_LIMIT: Duration = Duration::from_secs(600);
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// The running agent.
-pub(super) fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
-    let running = app.host.current().get();
+pub(super) fn running_kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
+    let running = app.host.current_kernel().get();
     running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
 }
 
 /// Checks that the requested model is the agent.
 pub(super) fn is_agent(app: &HttpApp, model: &str) -> Result<(), ApiError> {
-    let kernel = kernel(app)?;
+    let kernel = running_kernel(app)?;
     let name = &kernel.manifest().metadata.name;
     if model == name {
         return Ok(());
     }
     let shown: String = model.chars().take(100).collect();
     let message = format!("there is no model `{shown}` here; the agent's name is `{name}`");
-    Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message).with("param", "model".into()))
+    Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message).with_detail("param", "model".into()))
 }
 
 /// The caller and the conversation of a request.
@@ -57,22 +57,26 @@ pub(super) struct Turn {
 }
 
 /// Sends the message to the agent. The turn continues if the client disconnects.
-pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPrompt) -> Result<Turn, ApiError> {
-    place.principal.needs(Scope::Message)?;
-    let kernel = kernel(app)?;
+pub(super) fn ask_agent(
+    app: &HttpApp,
+    place: OpenAiRequestContext,
+    asked: OpenAiPrompt,
+) -> Result<Turn, ApiError> {
+    place.principal.require_scope(Scope::Message)?;
+    let kernel = running_kernel(app)?;
     for tool in &asked.tools {
         if kernel.manifest().tools.iter().any(|own| own.name == tool.name) {
             let message = format!(
                 "`{}` is a tool of the agent's own: give yours another name",
                 tool.name
             );
-            return Err(fault("tools", message));
+            return Err(invalid_member("tools", message));
         }
     }
-    let id = app.clock.uuid();
+    let id = app.clock.new_uuid();
     let request_id = match place.headers.get(IDEMPOTENCY_KEY) {
         None => RequestId::from(id),
-        Some(value) => keyed(value)?,
+        Some(value) => request_id_from_key(value)?,
     };
     let rights = place.principal.rights();
     let conversation = match place.conversation {
@@ -91,10 +95,10 @@ pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPromp
     };
     let telling = Arc::<TurnTextBuffer>::default();
     let heard = Arc::clone(&telling);
-    app.host.outlive(async move {
-        let tell = |_: MessageId, notice: &SessionNotice| heard.tell(notice);
-        let outcome = kernel.talk(door, talk, &tell).await;
-        heard.end(outcome);
+    app.host.spawn_detached(async move {
+        let tell = |_: MessageId, notice: &SessionNotice| heard.add_notice(notice);
+        let outcome = kernel.send_message(door, talk, &tell).await;
+        heard.end_turn(outcome);
     });
     Ok(Turn {
         id,
@@ -104,10 +108,10 @@ pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPromp
 }
 
 /// The request id for an idempotency key: a UUID stays as it is, any other key becomes a name-based UUID.
-fn keyed(value: &HeaderValue) -> Result<RequestId, ApiError> {
+fn request_id_from_key(value: &HeaderValue) -> Result<RequestId, ApiError> {
     let text = value.to_str().unwrap_or_default().trim(); // silent-ok: an unreadable key is refused as an empty one
     if text.is_empty() || text.len() > 256 {
-        return Err(ApiError::invalid(
+        return Err(ApiError::bad_request(
             "invalid_value",
             "an `Idempotency-Key` has 1 to 256 printable characters",
         ));
@@ -132,7 +136,7 @@ pub(super) struct OpenAiAnswer {
 
 impl Turn {
     /// Waits for the turn's end, within the time limit.
-    pub(super) async fn answer(&self) -> Result<OpenAiAnswer, ApiError> {
+    pub(super) async fn wait_answer(&self) -> Result<OpenAiAnswer, ApiError> {
         let mut told = 0;
         let waiting = async {
             loop {
@@ -147,9 +151,9 @@ impl Turn {
                 "not answered within {} s; the turn goes on, and what it says stands in the conversation",
                 TURN_LIMIT.as_secs()
             );
-            return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline", message).once());
+            return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline", message).without_retry());
         };
-        let told = ended(&outcome)?;
+        let told = completed_turn(&outcome)?;
         Ok(OpenAiAnswer {
             text: self.telling.text(),
             told,
@@ -158,17 +162,21 @@ impl Turn {
 }
 
 /// The facts of a finished turn, or the error of a failed one.
-pub(super) fn ended(outcome: &Result<TurnResult, KernelError>) -> Result<TurnResult, ApiError> {
-    let told = outcome.as_ref().map_err(|error| ApiError::from(error).once())?;
+pub(super) fn completed_turn(outcome: &Result<TurnResult, KernelError>) -> Result<TurnResult, ApiError> {
+    let told = outcome
+        .as_ref()
+        .map_err(|error| ApiError::from(error).without_retry())?;
     match told.stop {
         TalkStop::Answered | TalkStop::Refused => Ok(told.clone()),
-        TalkStop::Cancelled => Err(ApiError::invalid("turn_cancelled", "the turn was cancelled").once()),
+        TalkStop::Cancelled => {
+            Err(ApiError::bad_request("turn_cancelled", "the turn was cancelled").without_retry())
+        }
         TalkStop::Budget | TalkStop::Stopped | TalkStop::Failed => {
             let reason = told
                 .reason
                 .clone()
                 .unwrap_or_else(|| "the turn failed".to_owned());
-            Err(ApiError::new(StatusCode::BAD_GATEWAY, "turn_failed", reason).once())
+            Err(ApiError::new(StatusCode::BAD_GATEWAY, "turn_failed", reason).without_retry())
         }
     }
 }
@@ -179,7 +187,7 @@ pub(super) fn with_record(mut answer: Value, told: &TurnResult) -> Value {
     let record = told
         .shown
         .as_ref()
-        .and_then(clawk_kernel::shown::TurnCallSummary::facts);
+        .and_then(clawk_kernel::shown::TurnCallSummary::to_json);
     if let (Some(record), Some(answer)) = (record, answer.as_object_mut()) {
         answer.insert("clawk".to_owned(), json!({"record": record}));
     }
@@ -187,7 +195,7 @@ pub(super) fn with_record(mut answer: Value, told: &TurnResult) -> Value {
 }
 
 /// The token counts, under the member names of the API in use.
-pub(super) fn usage(told: &TurnResult, names: [&str; 2]) -> Value {
+pub(super) fn usage_json(told: &TurnResult, names: [&str; 2]) -> Value {
     let [input, output] = names;
     let usage = &told.usage;
     json!({

@@ -15,13 +15,13 @@ use crate::telling::TurnTextStep;
 /// How an API writes a streamed answer.
 pub(super) trait AnswerStreamFormat: Send + Sized + 'static {
     /// The events before the first text.
-    fn begin(&mut self) -> Vec<Event>;
+    fn begin_events(&mut self) -> Vec<Event>;
     /// The events for more text.
-    fn words(&mut self, more: &str) -> Vec<Event>;
+    fn text_events(&mut self, more: &str) -> Vec<Event>;
     /// The events for the turn's end.
-    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event>;
+    fn end_events(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event>;
     /// The event for a stream that ends before the turn does.
-    fn failed(&mut self, error: &ApiError) -> Event;
+    fn failure_event(&mut self, error: &ApiError) -> Event;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,11 @@ struct AnswerStream<P> {
 }
 
 /// The answer as a stream of events.
-pub(super) fn respond(pieces: impl AnswerStreamFormat, turn: Turn, ending: StreamEndSignal) -> Response {
+pub(super) fn stream_response(
+    pieces: impl AnswerStreamFormat,
+    turn: Turn,
+    ending: StreamEndSignal,
+) -> Response {
     let stream = AnswerStream {
         pieces,
         turn,
@@ -66,31 +70,31 @@ impl<P: AnswerStreamFormat> AnswerStream<P> {
         match self.stage {
             AnswerStreamStage::Begin => {
                 self.stage = AnswerStreamStage::Words;
-                Some(self.pieces.begin())
+                Some(self.pieces.begin_events())
             }
-            AnswerStreamStage::Words => Some(self.heard().await),
+            AnswerStreamStage::Words => Some(self.next_events().await),
             AnswerStreamStage::Done => None,
         }
     }
 
-    async fn heard(&mut self) -> Vec<Event> {
+    async fn next_events(&mut self) -> Vec<Event> {
         let telling = Arc::clone(&self.turn.telling);
         let next = tokio::select! {
             next = telling.next(self.at) => next,
-            () = self.ending.comes() => {
+            () = self.ending.wait_end() => {
                 self.stage = AnswerStreamStage::Done;
                 let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
-                return vec![self.pieces.failed(&gone)];
+                return vec![self.pieces.failure_event(&gone)];
             }
         };
         match next {
             TurnTextStep::Text(more) => {
                 self.at += more.len();
-                self.pieces.words(&more)
+                self.pieces.text_events(&more)
             }
             TurnTextStep::End(outcome) => {
                 self.stage = AnswerStreamStage::Done;
-                self.pieces.end(&outcome)
+                self.pieces.end_events(&outcome)
             }
         }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use clawk_kernel::EarlierMessage;
 use clawk_kernel::ports::ToolOffer;
 
-use super::asked::{self, OpenAiContent, split};
+use super::asked::{self, OpenAiContent, split_prompt};
 
 fn said(role: &'static str, text: &str) -> EarlierMessage {
     EarlierMessage {
@@ -24,20 +24,20 @@ fn the_last_message_is_said_and_the_others_were_said_before() {
         said("assistant", ""),
         said("user", "two"),
     ];
-    let asked = split(all, Vec::new(), "messages").unwrap();
+    let asked = split_prompt(all, Vec::new(), "messages").unwrap();
     assert_eq!(asked.text, "two");
     assert_eq!(
         asked.earlier,
         vec![said("system", "be kind"), said("user", "one")]
     );
     for wrong in [vec![], vec![said("assistant", "mine")], vec![said("user", " ")]] {
-        assert!(split(wrong, Vec::new(), "messages").is_err());
+        assert!(split_prompt(wrong, Vec::new(), "messages").is_err());
     }
     let answered = EarlierMessage {
         answers: Some("call_1".into()),
         ..said("tool", "4")
     };
-    let asked = split(
+    let asked = split_prompt(
         vec![said("user", "2+2"), answered.clone()],
         Vec::new(),
         "messages",
@@ -57,7 +57,7 @@ fn parts_that_are_no_text_become_notes() {
         {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}},
     ]);
     let content: OpenAiContent = serde_json::from_value(parts).unwrap();
-    let text = content.text("messages").unwrap();
+    let text = content.to_text("messages").unwrap();
     for expected in [
         "look",
         "image/png, 3 bytes",
@@ -68,15 +68,15 @@ fn parts_that_are_no_text_become_notes() {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let unknown: OpenAiContent = serde_json::from_value(json!([{"type": "hologram"}])).unwrap();
-    assert!(unknown.text("messages").is_err());
+    assert!(unknown.to_text("messages").is_err());
 }
 
 #[test]
 fn pictures_of_the_last_message_are_shown_and_not_described() {
     let said_now = |parts: Value| {
         let content: OpenAiContent = serde_json::from_value(parts).unwrap();
-        let asked = split(vec![said("user", "x")], Vec::new(), "messages").unwrap();
-        asked.seeing(Some(&content), "messages")
+        let asked = split_prompt(vec![said("user", "x")], Vec::new(), "messages").unwrap();
+        asked.with_pictures(Some(&content), "messages")
     };
     let png = "data:image/png;base64,iVBORw0KGgo=";
     let asked = said_now(json!([
@@ -115,7 +115,7 @@ fn tools_have_names_of_their_own_and_no_call_can_be_forced() {
     ] {
         assert!(asked::tools_of(wrong).is_err());
     }
-    assert!(asked::chosen(None).unwrap() && asked::chosen(Some(&json!("auto"))).unwrap());
-    assert!(!asked::chosen(Some(&json!("none"))).unwrap());
-    assert!(asked::chosen(Some(&json!("required"))).is_err());
+    assert!(asked::allows_tool_use(None).unwrap() && asked::allows_tool_use(Some(&json!("auto"))).unwrap());
+    assert!(!asked::allows_tool_use(Some(&json!("none"))).unwrap());
+    assert!(asked::allows_tool_use(Some(&json!("required"))).is_err());
 }

@@ -70,17 +70,17 @@ pub struct BusOptions {
 
 /// A swarm's bus, with any back end.
 pub(super) trait SwarmBus: Send + Sync {
-    fn carries(&self, identity: &str) -> bool;
+    fn carries_identity(&self, identity: &str) -> bool;
 
     fn is_gone(&self) -> bool;
 
-    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
+    fn run_task<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
 
     /// See [`clawk_kernel::ports::RemoteWorkers::may_begin`].
     fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>>;
 
     /// Works on tasks of the bus and reads its reports, until `over`.
-    fn attach<'a>(
+    fn attach_kernel<'a>(
         self: Arc<Self>,
         kernel: Kernel,
         tasks: &'a TaskTracker,
@@ -92,11 +92,11 @@ pub(super) trait SwarmBus: Send + Sync {
 ///
 /// # Errors
 /// The bus was not reachable for [`START`].
-pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
-    absent(&options.kind)?;
+pub(super) async fn open_bus(options: BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
+    unsupported_bus(&options.kind)?;
     let until = tokio::time::Instant::now() + START;
     loop {
-        match connect(&options).await {
+        match connect_bus(&options).await {
             Err(error) if tokio::time::Instant::now() < until => {
                 tracing::warn!(%error, "the swarm's bus is not ready");
                 tokio::time::sleep(BREATH).await;
@@ -107,7 +107,7 @@ pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn SwarmBus>, Queue
 }
 
 /// The error if this build lacks the back end.
-fn absent(kind: &BusKind) -> Result<(), QueueError> {
+fn unsupported_bus(kind: &BusKind) -> Result<(), QueueError> {
     let lacks = |name: &str| {
         Err(QueueError::Broker(format!(
             "this build has no `{name}`; build with `--features {name}`"
@@ -120,7 +120,7 @@ fn absent(kind: &BusKind) -> Result<(), QueueError> {
     }
 }
 
-async fn connect(options: &BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
+async fn connect_bus(options: &BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
     match &options.kind {
         BusKind::File(path) => {
             let clock = &options.clock;
@@ -138,15 +138,15 @@ async fn connect(options: &BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> 
         BusKind::Redis(server) => {
             let open = |lane: BrokerSubscription| async move {
                 let streams = crate::queue::redis::CkpRedisStreamsBroker::new(server, lane)?;
-                streams.reader().await?;
+                streams.connect_reader().await?;
                 Ok(streams)
             };
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(not(feature = "nats"))]
-        BusKind::Nats(_) => absent(&options.kind).and(Err(QueueError::Broker("nats".to_owned()))),
+        BusKind::Nats(_) => unsupported_bus(&options.kind).and(Err(QueueError::Broker("nats".to_owned()))),
         #[cfg(not(feature = "redis"))]
-        BusKind::Redis(_) => absent(&options.kind).and(Err(QueueError::Broker("redis".to_owned()))),
+        BusKind::Redis(_) => unsupported_bus(&options.kind).and(Err(QueueError::Broker("redis".to_owned()))),
     }
 }
 
@@ -226,25 +226,25 @@ impl<B: Broker> Bus<B> {
         })
     }
 
-    fn failed(&self, error: &dyn std::fmt::Display) {
+    fn note_failure(&self, error: &dyn std::fmt::Display) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "the swarm's bus is gone; tasks wait");
         }
     }
 
     /// Puts a task into the inbox. The caller then waits for the report.
-    async fn put(&self, errand: &RemoteTask) -> RemoteResult {
+    async fn publish_task(&self, errand: &RemoteTask) -> RemoteResult {
         let Some(ends) = self.ends.get(&errand.identity) else {
             return std::future::pending().await;
         };
         let request = json!({
-            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": errand.params(),
+            "jsonrpc": "2.0", "id": errand.request_id, "method": Method::SwarmDelegate.name(), "params": errand.delegate_params(),
         });
         let line = request.to_string().into_bytes();
         loop {
-            let put = ends
-                .outbox
-                .publish(&ends.names.inbox, &self.host, &line, errand.request_id.as_str());
+            let put =
+                ends.outbox
+                    .publish_line(&ends.names.inbox, &self.host, &line, errand.request_id.as_str());
             match tokio::time::timeout(PUT, put).await {
                 Ok(Ok(())) => break,
                 Ok(Err(error @ QueueError::TooLong(_))) => {
@@ -254,8 +254,8 @@ impl<B: Broker> Bus<B> {
                         tokens: Some(0),
                     };
                 }
-                Ok(Err(error)) => self.failed(&error),
-                Err(_) => self.failed(&"no answer"), // silent-ok: the deadline is the whole cause
+                Ok(Err(error)) => self.note_failure(&error),
+                Err(_) => self.note_failure(&"no answer"), // silent-ok: the deadline is the whole cause
             }
             tokio::time::sleep(BREATH).await;
         }
@@ -265,7 +265,7 @@ impl<B: Broker> Bus<B> {
 }
 
 impl<B: Broker> SwarmBus for Bus<B> {
-    fn carries(&self, identity: &str) -> bool {
+    fn carries_identity(&self, identity: &str) -> bool {
         self.ends.contains_key(identity)
     }
 
@@ -273,43 +273,43 @@ impl<B: Broker> SwarmBus for Bus<B> {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
-        Box::pin(self.put(errand))
+    fn run_task<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
+        Box::pin(self.publish_task(errand))
     }
 
     fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let held = self.claims.fresh(run).await?;
+            let held = self.claims.wait_fresh_claim(run).await?;
             if held.is_owner() {
                 return Ok(());
             }
             let inbox = self.ends.get(&held.identity).and_then(|ends| ends.inbox.as_ref());
             let inbox = inbox.ok_or("this host does not work for it any more")?;
-            let owned = tokio::time::timeout(PUT, inbox.own(run.as_str(), &self.host)).await;
+            let owned = tokio::time::timeout(PUT, inbox.claim_task(run.as_str(), &self.host)).await;
             match owned {
                 Ok(Ok(owner)) if owner == self.host => {
-                    held.own();
+                    held.mark_owned();
                     Ok(())
                 }
                 Ok(Ok(owner)) => {
-                    held.lose();
+                    held.mark_lost();
                     Err(format!("the host `{owner}` has begun effects of this task"))
                 }
                 Ok(Err(error)) => {
-                    self.failed(&error);
-                    held.lose();
+                    self.note_failure(&error);
+                    held.mark_lost();
                     Err("the bus did not confirm that this host holds the task".to_owned())
                 }
                 // silent-ok: the deadline is the only cause
                 Err(_) => {
-                    held.lose();
+                    held.mark_lost();
                     Err("the bus did not confirm in time that this host holds the task".to_owned())
                 }
             }
         })
     }
 
-    fn attach<'a>(
+    fn attach_kernel<'a>(
         self: Arc<Self>,
         kernel: Kernel,
         tasks: &'a TaskTracker,
@@ -321,17 +321,18 @@ impl<B: Broker> SwarmBus for Bus<B> {
                 task_id: self.swarm.clone(),
                 role: self.role,
             };
-            let session = match kernel.open(door).await {
+            let session = match kernel.open_session(door).await {
                 Ok(session) => session.id,
                 Err(error) => return tracing::error!(%error, "this host can't work for its swarm"),
             };
-            let desk = kernel.reports();
+            let desk = kernel.report_receiver();
             for (identity, ends) in &self.ends {
-                let hear = Arc::clone(&self).hear(identity.clone(), Arc::clone(&desk), over.clone());
+                let hear = Arc::clone(&self).read_reports(identity.clone(), Arc::clone(&desk), over.clone());
                 tasks.spawn(hear);
                 if ends.inbox.is_some() {
                     let on = (kernel.clone(), session);
-                    let take = Arc::clone(&self).take(identity.clone(), on, (tasks.clone(), over.clone()));
+                    let take =
+                        Arc::clone(&self).take_tasks(identity.clone(), on, (tasks.clone(), over.clone()));
                     tasks.spawn(take);
                 }
             }

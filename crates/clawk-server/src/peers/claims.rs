@@ -45,7 +45,7 @@ impl ClaimedTask {
 
     /// Records that the bus has confirmed a sign sent at this time. A sign that was sent too late proves nothing: another host may
     /// have the task.
-    pub(super) fn heard(&self, sent: Instant) {
+    pub(super) fn note_heard(&self, sent: Instant) {
         let mut state = lock(&self.state);
         if sent.duration_since(state.heard) < VISIBLE_AGAIN {
             state.heard = sent;
@@ -57,12 +57,12 @@ impl ClaimedTask {
     }
 
     /// Records that the bus reserves the task's effects for this host.
-    pub(super) fn own(&self) {
+    pub(super) fn mark_owned(&self) {
         lock(&self.state).owner = true;
     }
 
     /// Records that another host owns the effects.
-    pub(super) fn lose(&self) {
+    pub(super) fn mark_lost(&self) {
         lock(&self.state).lost = true;
     }
 
@@ -86,7 +86,7 @@ pub(super) struct Claims {
 
 impl Claims {
     /// Records that the bus has just given a task to this host, maybe again.
-    pub(super) fn hold(&self, task: &RequestId, identity: &str) -> Arc<ClaimedTask> {
+    pub(super) fn hold_task(&self, task: &RequestId, identity: &str) -> Arc<ClaimedTask> {
         let mut all = lock(&self.held);
         let owner = all.get(task).is_some_and(|held| held.is_owner());
         let held = Arc::new(ClaimedTask {
@@ -104,7 +104,7 @@ impl Claims {
     }
 
     /// Removes a task that has ended here.
-    pub(super) fn forget(&self, task: &RequestId) {
+    pub(super) fn forget_task(&self, task: &RequestId) {
         lock(&self.held).remove(task);
     }
 
@@ -112,7 +112,7 @@ impl Claims {
     ///
     /// # Errors
     /// That did not happen within [`PATIENCE`].
-    pub(super) async fn fresh(&self, task: &RequestId) -> Result<Arc<ClaimedTask>, String> {
+    pub(super) async fn wait_fresh_claim(&self, task: &RequestId) -> Result<Arc<ClaimedTask>, String> {
         let until = Instant::now() + PATIENCE;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

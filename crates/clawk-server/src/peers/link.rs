@@ -104,7 +104,10 @@ impl PeerLink {
     }
 
     /// The open connection, or a new one.
-    async fn connected(&self, reports: &Arc<dyn ReportReceiver>) -> Result<PeerConnection, ClientError> {
+    async fn ensure_connected(
+        &self,
+        reports: &Arc<dyn ReportReceiver>,
+    ) -> Result<PeerConnection, ClientError> {
         let mut open = self.open.lock().await;
         if let Some(open) = open.as_ref().filter(|open| !open.flooded.is_cancelled()) {
             return Ok(open.clone());
@@ -113,7 +116,7 @@ impl PeerLink {
             token: self.options.token.clone(),
             capabilities: json!({"swarm": {}, "messages": {}}),
             reconnect: RECONNECT,
-            ..Options::named(&self.options.name)
+            ..Options::for_client(&self.options.name)
         };
         let client = AgentClient::connect(self.options.target.clone(), options).await?;
         let fresh = PeerConnection {
@@ -129,41 +132,41 @@ impl PeerLink {
             useless: 0,
             since: Instant::now(),
         };
-        let notices = fresh.client.notices();
+        let notices = fresh.client.subscribe_notices();
         #[expect(
             clippy::disallowed_methods,
             reason = "ends with the connection, whose notices it reads"
         )]
-        tokio::spawn(desk.sit(notices));
+        tokio::spawn(desk.serve_notices(notices));
         *open = Some(fresh.clone());
         Ok(fresh)
     }
 
     /// Drops a connection that can't be used any more.
-    async fn broken(&self) {
+    async fn drop_connection(&self) {
         self.gone.store(true, Ordering::Relaxed);
         self.open.lock().await.take();
     }
 
     /// Gives the peer one try and waits for the result. Dropping the future gives up. With a bound `key`, only a signed report
     /// counts as success.
-    pub(super) async fn work(
+    pub(super) async fn run_task(
         &self,
         errand: &RemoteTask,
         reports: &Arc<dyn ReportReceiver>,
         key: Option<&PublicKey>,
     ) -> RemoteResult {
-        let open = match self.connected(reports).await {
+        let open = match self.ensure_connected(reports).await {
             Ok(open) => open,
             Err(error) => {
-                self.broken().await;
-                return lost(RetryReason::Unreached, &error, Some(0));
+                self.drop_connection().await;
+                return lost_result(RetryReason::Unreached, &error, Some(0));
             }
         };
         self.gone.store(false, Ordering::Relaxed);
         let _bound = MemberTryGuard::new(&self.members, errand);
         let serves = |group: &str| {
-            let agent = open.client.agent();
+            let agent = open.client.agent_info();
             agent.pointer(&format!("/capabilities/{group}")).is_some()
         };
         let mut unproven = open.unproven.subscribe();
@@ -179,7 +182,7 @@ impl PeerLink {
             },
             worked = async {
                 if serves("swarm") {
-                    given(&open.client, errand).await
+                    delegate_task(&open.client, errand).await
                 } else if let Some(key) = key {
                     RemoteResult::Refused {
                         reason: UNPROVEN.to_owned(),
@@ -191,7 +194,7 @@ impl PeerLink {
                         tokens: Some(0),
                     }
                 } else if serves("messages") {
-                    asked(&open.client, errand).await
+                    send_as_message(&open.client, errand).await
                 } else {
                     RemoteResult::Refused {
                         reason: "no_swarm".to_owned(),
@@ -203,13 +206,13 @@ impl PeerLink {
         };
         let is_unproven = open.unproven.borrow().is_some();
         if is_unproven || matches!(worked, RemoteResult::Lost { .. }) {
-            self.broken().await;
+            self.drop_connection().await;
         }
         worked
     }
 }
 
-fn lost(why: RetryReason, error: &ClientError, tokens: Option<u64>) -> RemoteResult {
+fn lost_result(why: RetryReason, error: &ClientError, tokens: Option<u64>) -> RemoteResult {
     RemoteResult::Lost {
         why,
         message: error.to_string(),
@@ -218,13 +221,13 @@ fn lost(why: RetryReason, error: &ClientError, tokens: Option<u64>) -> RemoteRes
 }
 
 /// Delegates the task, repeatedly with the same id, until the report arrives and the caller drops this future.
-async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
-    let mut greeted = client.greeted();
+async fn delegate_task(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
+    let mut greeted = client.watch_greetings();
     // A peer that refuses a task before it acknowledges it has not begun it.
     let mut unbegun = Some(0);
     loop {
         greeted.mark_unchanged();
-        let call = client.call(Method::SwarmDelegate.name(), json!(errand.params()));
+        let call = client.call(Method::SwarmDelegate.name(), json!(errand.delegate_params()));
         match timeout(ACKNOWLEDGE, call).await {
             Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => unbegun = None,
             Ok(Ok(_)) => {
@@ -234,9 +237,9 @@ async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
                     tokens: unbegun,
                 };
             }
-            Ok(Err(ClientError::Rpc(error))) => return refused(&error, unbegun),
-            Ok(Err(error)) => return lost(RetryReason::Crashed, &error, None),
-            Err(_) => return lost(RetryReason::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
+            Ok(Err(ClientError::Rpc(error))) => return result_from_error(&error, unbegun),
+            Ok(Err(error)) => return lost_result(RetryReason::Crashed, &error, None),
+            Err(_) => return lost_result(RetryReason::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
         }
         // After a reconnect the peer may have forgotten the task, or may still owe the report.
         tokio::select! {
@@ -252,7 +255,7 @@ pub(super) fn is_narrow(errand: &RemoteTask) -> bool {
 }
 
 /// Sends the task as a message and returns the answer.
-async fn asked(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
+async fn send_as_message(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     if is_narrow(errand) {
         return RemoteResult::Refused {
             reason: "rights_not_conveyed".to_owned(),
@@ -262,14 +265,14 @@ async fn asked(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     }
     let params = json!({"request_id": errand.request_id, "conversation": errand.id, "text": errand.text});
     match client.call(SEND, params).await {
-        Ok(answer) => told(&answer),
-        Err(ClientError::Rpc(error)) => refused(&error, None),
-        Err(error) => lost(RetryReason::Crashed, &error, None),
+        Ok(answer) => result_from_answer(&answer),
+        Err(ClientError::Rpc(error)) => result_from_error(&error, None),
+        Err(error) => lost_result(RetryReason::Crashed, &error, None),
     }
 }
 
 /// The result in the answer to `claw.message.send`.
-fn told(answer: &Value) -> RemoteResult {
+fn result_from_answer(answer: &Value) -> RemoteResult {
     let parts = answer.get("parts").and_then(Value::as_array);
     let texts = parts
         .into_iter()
@@ -298,7 +301,7 @@ fn told(answer: &Value) -> RemoteResult {
 }
 
 /// The result for an error of the peer. The error's code says whether another try makes sense.
-fn refused(error: &RpcError, tokens: Option<u64>) -> RemoteResult {
+fn result_from_error(error: &RpcError, tokens: Option<u64>) -> RemoteResult {
     let again = [ErrorCode::PeerUnreachable, ErrorCode::ProviderUnavailable];
     let message: String = error.message.chars().take(300).collect();
     if let Some(code) = again.iter().find(|code| code.code() == error.code) {
@@ -353,7 +356,7 @@ struct PeerMessageHandler {
 }
 
 impl PeerMessageHandler {
-    async fn sit(mut self, mut notices: broadcast::Receiver<UnsolicitedMessage>) {
+    async fn serve_notices(mut self, mut notices: broadcast::Receiver<UnsolicitedMessage>) {
         loop {
             let notice = match notices.recv().await {
                 Ok(notice) => notice,
@@ -370,11 +373,11 @@ impl PeerMessageHandler {
             if notice.id.is_null() {
                 continue;
             }
-            let (outcome, useful) = self.answer(&notice).await;
+            let (outcome, useful) = self.answer_notice(&notice).await;
             if !useful {
                 self.useless = self.useless.saturating_add(1);
             }
-            if self.is_flooded() || self.open.client.answer(notice.id, outcome).await.is_err() {
+            if self.is_flooded() || self.open.client.send_answer(notice.id, outcome).await.is_err() {
                 return;
             }
         }
@@ -394,7 +397,7 @@ impl PeerMessageHandler {
     }
 
     /// The answer to a request, and whether the request had an effect.
-    async fn answer(&self, notice: &UnsolicitedMessage) -> (Result<Value, RpcError>, bool) {
+    async fn answer_notice(&self, notice: &UnsolicitedMessage) -> (Result<Value, RpcError>, bool) {
         if notice.method != Method::SwarmReport.name() {
             let message = format!(
                 "`{}` is not for a peer to ask",
@@ -412,7 +415,7 @@ impl PeerMessageHandler {
             members.get(&params.task_id).cloned()
         };
         let bound = member.as_deref();
-        match self.reports.report(bound, params).await {
+        match self.reports.accept_report(bound, params).await {
             Ok(answer) => (Ok(json!(answer)), bound.is_some() && answer.acknowledged),
             Err(fault) => {
                 if let KernelError::Swarm { reason, message, .. } = &fault

@@ -34,7 +34,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// A member that uses another protocol. It gets a task as text and answers; it sends no reports.
 pub trait ForeignMember: fmt::Debug + Send + Sync {
     /// Gives the member one try and waits for the result. Dropping the future gives up.
-    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
+    fn run_task<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
 }
 
 /// The settings of a [`ForeignMember`].
@@ -54,7 +54,7 @@ struct ForeignPeer {
 }
 
 impl ForeignPeer {
-    async fn work(&self, errand: &RemoteTask) -> RemoteResult {
+    async fn run_task(&self, errand: &RemoteTask) -> RemoteResult {
         if link::is_narrow(errand) {
             return RemoteResult::Refused {
                 reason: "rights_not_conveyed".to_owned(),
@@ -63,7 +63,7 @@ impl ForeignPeer {
                 tokens: Some(0),
             };
         }
-        let worked = self.options.member.work(errand).await;
+        let worked = self.options.member.run_task(errand).await;
         let gone = matches!(worked, RemoteResult::Lost { .. });
         self.gone.store(gone, Ordering::Relaxed);
         worked
@@ -101,7 +101,7 @@ impl RemoteMembers {
         keys: BTreeMap<String, PublicKey>,
     ) -> Result<Arc<Self>, QueueError> {
         let bus = match bus {
-            Some(options) => Some(bus::open(options).await?),
+            Some(options) => Some(bus::open_bus(options).await?),
             None => None,
         };
         let links = links
@@ -132,7 +132,7 @@ impl RemoteMembers {
 
     /// Called when an agent has started. As soon as this host coordinates the swarm, it reads reports from the bus and works on
     /// tasks of the bus.
-    pub async fn attach(&self, kernel: &Kernel) {
+    pub async fn attach_kernel(&self, kernel: &Kernel) {
         if let Some(bus) = &self.bus {
             // The work for an earlier run of the agent ends.
             let fresh = self.over.child_token();
@@ -142,16 +142,16 @@ impl RemoteMembers {
             };
             earlier.cancel();
             let (bus, kernel) = (Arc::clone(bus), kernel.clone());
-            if tokio::time::timeout(Duration::ZERO, kernel.coordinates())
+            if tokio::time::timeout(Duration::ZERO, kernel.wait_until_coordinating())
                 .await
                 .is_ok()
             {
-                return bus.attach(kernel, &self.tasks, &fresh).await;
+                return bus.attach_kernel(kernel, &self.tasks, &fresh).await;
             }
             let tasks = self.tasks.clone();
             self.tasks.spawn(async move {
                 tokio::select! {
-                    () = kernel.coordinates() => bus.attach(kernel, &tasks, &fresh).await,
+                    () = kernel.wait_until_coordinating() => bus.attach_kernel(kernel, &tasks, &fresh).await,
                     () = fresh.cancelled() => {}
                 }
             });
@@ -175,11 +175,14 @@ impl RemoteMembers {
 }
 
 impl RemoteWorkers for RemoteMembers {
-    fn place(&self, identity: &str) -> Option<MemberRoute> {
+    fn member_route(&self, identity: &str) -> Option<MemberRoute> {
         if self.links.contains_key(identity) || self.strangers.contains_key(identity) {
             return Some(MemberRoute::Peer);
         }
-        let carried = self.bus.as_ref().is_some_and(|bus| bus.carries(identity));
+        let carried = self
+            .bus
+            .as_ref()
+            .is_some_and(|bus| bus.carries_identity(identity));
         carried.then_some(MemberRoute::Bus)
     }
 
@@ -205,29 +208,29 @@ impl RemoteWorkers for RemoteMembers {
         }
     }
 
-    fn tools(&self, identity: &str) -> Option<Vec<String>> {
+    fn allowed_tools(&self, identity: &str) -> Option<Vec<String>> {
         self.links.get(identity)?.options().tools.clone()
     }
 
-    fn key(&self, identity: &str) -> Option<PublicKey> {
+    fn report_key(&self, identity: &str) -> Option<PublicKey> {
         self.keys.get(identity).cloned()
     }
 
-    fn work<'a>(
+    fn perform_task<'a>(
         &'a self,
         errand: RemoteTask,
         reports: Arc<dyn ReportReceiver>,
     ) -> BoxFuture<'a, RemoteResult> {
         Box::pin(async move {
             if let Some(stranger) = self.strangers.get(&errand.identity) {
-                return stranger.work(&errand).await;
+                return stranger.run_task(&errand).await;
             }
             match (self.links.get(&errand.identity), &self.bus) {
                 (Some(link), _) => {
                     let key = self.keys.get(&errand.identity);
-                    link.work(&errand, &reports, key).await
+                    link.run_task(&errand, &reports, key).await
                 }
-                (None, Some(bus)) => bus.work(&errand).await,
+                (None, Some(bus)) => bus.run_task(&errand).await,
                 (None, None) => RemoteResult::Lost {
                     why: RetryReason::Unreached,
                     message: format!("`{}` is bound nowhere", errand.identity),

@@ -84,12 +84,12 @@ pub enum QueueError {
     Io(#[from] std::io::Error),
 }
 
-pub(crate) fn broker(error: impl std::fmt::Display) -> QueueError {
+pub(crate) fn broker_error(error: impl std::fmt::Display) -> QueueError {
     QueueError::Broker(error.to_string())
 }
 
 /// Tries a few times: a broker and an agent are often started together.
-async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
+async fn retry_start<T, F: Future<Output = Result<T, QueueError>>>(
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, QueueError> {
     let mut left = START_TRIES;
@@ -168,7 +168,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     fn next(&self) -> impl Future<Output = Result<Vec<InboxMessage<Self::Receipt>>, QueueError>> + Send;
 
     /// Puts a line into a queue. The same line has the same `id`, so a second attempt adds nothing.
-    fn publish(
+    fn publish_line(
         &self,
         to: &str,
         client: &str,
@@ -177,19 +177,24 @@ pub(crate) trait Broker: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// Acknowledges a message after its answer.
-    fn done(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
+    fn acknowledge_message(
+        &self,
+        receipt: &Self::Receipt,
+    ) -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// Records that `reader` began the effects of a task, unless another reader did so first. Returns the recorded reader.
-    fn own(&self, task: &str, reader: &str) -> impl Future<Output = Result<String, QueueError>> + Send;
+    fn claim_task(&self, task: &str, reader: &str)
+    -> impl Future<Output = Result<String, QueueError>> + Send;
 
     /// The reader that began the effects of a task, if any.
-    fn owner(&self, task: &str) -> impl Future<Output = Result<Option<String>, QueueError>> + Send;
+    fn task_owner(&self, task: &str) -> impl Future<Output = Result<Option<String>, QueueError>> + Send;
 
     /// Sends a progress sign for a message. `Ok`: the broker has confirmed it.
-    fn progress(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
+    fn report_progress(&self, receipt: &Self::Receipt)
+    -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// Moves a message to the dead letters.
-    fn bury(
+    fn move_to_dead_letters(
         &self,
         parcel: &InboxMessage<Self::Receipt>,
         reason: &str,
@@ -245,7 +250,7 @@ impl<B: Broker> BrokerDoor<B> {
             match parcels {
                 Ok(parcels) => {
                     for parcel in parcels {
-                        self.take(parcel).await;
+                        self.handle_message(parcel).await;
                     }
                 }
                 Err(error) => {
@@ -260,15 +265,15 @@ impl<B: Broker> BrokerDoor<B> {
         self.guests.close(FAREWELL).await;
     }
 
-    async fn take(self: &Arc<Self>, parcel: InboxMessage<B::Receipt>) {
+    async fn handle_message(self: &Arc<Self>, parcel: InboxMessage<B::Receipt>) {
         if parcel.tries > self.tries {
             let reason = format!("not answered in {} attempts", self.tries);
-            return self.bury(&parcel, &reason).await;
+            return self.move_to_dead_letters(&parcel, &reason).await;
         }
         let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
             return;
         };
-        let kind = Kind::of(&parcel.message);
+        let kind = Kind::from_message(&parcel.message);
         let most = self.guests.host().options().max_message_bytes;
         let refusal = match &kind {
             Kind::Bad(refusal) => Some(refusal.clone()),
@@ -281,15 +286,15 @@ impl<B: Broker> BrokerDoor<B> {
             ),
             Kind::Hello | Kind::Bye(_) | Kind::Acts(_) | Kind::Asks | Kind::Tells => None,
         };
-        let to = self.home(&parcel);
+        let to = self.reply_queue(&parcel);
         if let Some(refusal) = refusal {
-            self.publish(&to, &parcel.client, &no_id(&refusal)).await;
-            return self.bury(&parcel, &refusal.message).await;
+            self.publish_line(&to, &parcel.client, &no_id(&refusal)).await;
+            return self.move_to_dead_letters(&parcel, &refusal.message).await;
         }
-        let again = (parcel.tries > 1).then(|| self.guests.age(parcel.put));
-        if let Some(answer) = self.guests.answered(&parcel.client, &kind, again) {
-            if self.publish(&to, &parcel.client, &answer).await {
-                self.acknowledge(&parcel).await;
+        let again = (parcel.tries > 1).then(|| self.guests.message_age(parcel.put));
+        if let Some(answer) = self.guests.earlier_answer(&parcel.client, &kind, again) {
+            if self.publish_line(&to, &parcel.client, &answer).await {
+                self.acknowledge_message(&parcel).await;
             }
             return;
         }
@@ -298,16 +303,16 @@ impl<B: Broker> BrokerDoor<B> {
             homes.insert(parcel.client.clone(), to.clone());
         }
         let message = parcel.message.clone().into();
-        match self.guests.deliver(&parcel.client, &kind, message).await {
+        match self.guests.deliver_message(&parcel.client, &kind, message).await {
             Ok(delivered) => {
                 if let Some(notices) = delivered.notices {
                     let (door, client) = (Arc::clone(self), parcel.client.clone());
                     self.guests
-                        .spawn(async move { door.tell(&client, &notices).await });
+                        .spawn_task(async move { door.publish_notices(&client, &notices).await });
                 }
                 let door = Arc::clone(self);
-                self.guests.spawn(async move {
-                    door.answer(&parcel, &kind, &to, (delivered.order, &delivered.outlet))
+                self.guests.spawn_task(async move {
+                    door.publish_answers(&parcel, &kind, &to, (delivered.order, &delivered.outlet))
                         .await;
                     drop(place);
                 });
@@ -318,7 +323,7 @@ impl<B: Broker> BrokerDoor<B> {
     }
 
     /// The queue for a message's answer.
-    fn home(&self, parcel: &InboxMessage<B::Receipt>) -> String {
+    fn reply_queue(&self, parcel: &InboxMessage<B::Receipt>) -> String {
         let wanted = parcel.reply_to.as_deref();
         match wanted.filter(|to| self.names.may_answer_to(to)) {
             Some(to) => to.to_owned(),
@@ -326,16 +331,16 @@ impl<B: Broker> BrokerDoor<B> {
         }
     }
 
-    async fn bury(&self, parcel: &InboxMessage<B::Receipt>, reason: &str) {
+    async fn move_to_dead_letters(&self, parcel: &InboxMessage<B::Receipt>, reason: &str) {
         tracing::warn!(reason, "a message is a dead letter");
-        if let Err(error) = self.broker.bury(parcel, reason).await {
+        if let Err(error) = self.broker.move_to_dead_letters(parcel, reason).await {
             // The message is delivered again.
             tracing::warn!(%error, "a dead letter can't be put away");
         }
     }
 
     /// Publishes the answer to a message. Acknowledges the message when its answer is in a queue.
-    async fn answer(
+    async fn publish_answers(
         &self,
         parcel: &InboxMessage<B::Receipt>,
         kind: &Kind,
@@ -351,41 +356,41 @@ impl<B: Broker> BrokerDoor<B> {
                         if is_answer(line) {
                             self.guests.keep_answer(&parcel.client, kind, line);
                             let said = (order, parcel.message.as_slice());
-                            self.guests.settled(&parcel.client, kind, said, line);
+                            self.guests.note_answer(&parcel.client, kind, said, line);
                         }
-                        let published = self.publish(to, &parcel.client, line).await;
+                        let published = self.publish_line(to, &parcel.client, line).await;
                         done |= is_answer(line) && published;
                     }
                 }
                 Err(_) => {
                     // silent-ok: the deadline only says that a progress sign is due
-                    if let Err(error) = self.broker.progress(&parcel.receipt).await {
+                    if let Err(error) = self.broker.report_progress(&parcel.receipt).await {
                         tracing::debug!(%error, "a message may be delivered again");
                     }
                 }
             }
         }
         if done {
-            self.acknowledge(parcel).await;
+            self.acknowledge_message(parcel).await;
         }
     }
 
-    async fn acknowledge(&self, parcel: &InboxMessage<B::Receipt>) {
-        if let Err(error) = self.broker.done(&parcel.receipt).await {
+    async fn acknowledge_message(&self, parcel: &InboxMessage<B::Receipt>) {
+        if let Err(error) = self.broker.acknowledge_message(&parcel.receipt).await {
             tracing::warn!(%error, "an answered message will be delivered again");
         }
     }
 
     /// Publishes a line. Returns whether it is in a queue. An answer that is too long for the broker is replaced by an error with
     /// the same id.
-    async fn publish(&self, to: &str, client: &str, line: &[u8]) -> bool {
-        let id = self.guests.host().options().clock.uuid().to_string();
+    async fn publish_line(&self, to: &str, client: &str, line: &[u8]) -> bool {
+        let id = self.guests.host().options().clock.new_uuid().to_string();
         for attempt in 1..=PUBLISH_TRIES {
-            match self.broker.publish(to, client, line, &id).await {
+            match self.broker.publish_line(to, client, line, &id).await {
                 Ok(()) => return true,
                 Err(QueueError::TooLong(most)) => {
                     let instead = too_long(line, most);
-                    return self.broker.publish(to, client, &instead, &id).await.is_ok();
+                    return self.broker.publish_line(to, client, &instead, &id).await.is_ok();
                 }
                 Err(error) => {
                     tracing::warn!(%error, attempt, "an answer can't be put into a queue");
@@ -397,7 +402,7 @@ impl<B: Broker> BrokerDoor<B> {
     }
 
     /// Publishes messages that answer no request, to the queue where the client's last `claw.initialize` wanted its answer.
-    async fn tell(&self, client: &str, notices: &OutgoingMessages) {
+    async fn publish_notices(&self, client: &str, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
             let to = {
@@ -406,7 +411,7 @@ impl<B: Broker> BrokerDoor<B> {
             };
             let to = to.unwrap_or_else(|| self.names.outbox.clone());
             for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                self.publish(&to, client, line).await;
+                self.publish_line(&to, client, line).await;
             }
         }
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Broker, BrokerDoor, BrokerSubscription, IN_FLIGHT, InboxMessage, KEPT, QUEUE_BYTES, QueueError,
-    QueueOptions, broker, no_owners, patiently,
+    QueueOptions, broker_error, no_owners, retry_start,
 };
 use crate::host::AgentHost;
 
@@ -48,7 +48,7 @@ impl NatsDoor {
     /// The server can't be reached, has no JetStream, or refuses the login.
     pub async fn connect(host: AgentHost, options: &QueueOptions) -> Result<Self, QueueError> {
         let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
-        let jet = patiently(|| CkpJetStreamBroker::open(&options.server, &lane)).await?;
+        let jet = retry_start(|| CkpJetStreamBroker::open(&options.server, &lane)).await?;
         Ok(Self(BrokerDoor::new(jet, host, "nats", options)?))
     }
 
@@ -60,12 +60,12 @@ impl NatsDoor {
 
 impl CkpJetStreamBroker {
     pub(crate) async fn open(server: &Url, lane: &BrokerSubscription) -> Result<Self, QueueError> {
-        let tls = clawk_egress::tls_config(&EnvironmentSource::Process).map_err(broker)?;
+        let tls = clawk_egress::tls_config(&EnvironmentSource::Process).map_err(broker_error)?;
         let connect = async_nats::ConnectOptions::new()
             .name("clawk")
             .require_tls(server.scheme() == "tls")
             .tls_client_config(tls);
-        let client = connect.connect(server.as_str()).await.map_err(broker)?;
+        let client = connect.connect(server.as_str()).await.map_err(broker_error)?;
         let context = async_nats::jetstream::new(client.clone());
         let work = Config {
             retention: RetentionPolicy::WorkQueue,
@@ -84,15 +84,15 @@ impl CkpJetStreamBroker {
             ..Config::default()
         };
         let taken = if lane.shared { kept.clone() } else { work.clone() };
-        let inbox = stream(&context, &lane.take, taken).await?;
+        let inbox = ensure_stream(&context, &lane.take, taken).await?;
         for (queue, removed) in &lane.puts {
             let config = if *removed { work.clone() } else { kept.clone() };
-            stream(&context, queue, config).await?;
+            ensure_stream(&context, queue, config).await?;
         }
-        stream(&context, &lane.dead, dead).await?;
+        ensure_stream(&context, &lane.dead, dead).await?;
         let owners = match &lane.owners {
             None => None,
-            Some(subject) => Some((subject.clone(), owners(&context, subject).await?)),
+            Some(subject) => Some((subject.clone(), owner_stream(&context, subject).await?)),
         };
         let consumer = pull::Config {
             durable_name: Some(lane.group.clone()),
@@ -111,7 +111,7 @@ impl CkpJetStreamBroker {
         let consumer = context
             .create_consumer_on_stream(consumer, inbox)
             .await
-            .map_err(broker)?;
+            .map_err(broker_error)?;
         Ok(Self {
             client,
             context,
@@ -126,7 +126,7 @@ impl CkpJetStreamBroker {
 }
 
 /// The name of the stream for a subject. Creates the stream if none exists.
-async fn stream(context: &Context, subject: &str, config: Config) -> Result<String, QueueError> {
+async fn ensure_stream(context: &Context, subject: &str, config: Config) -> Result<String, QueueError> {
     if let Ok(name) = context.stream_by_subject(subject).await {
         return Ok(name);
     }
@@ -137,12 +137,12 @@ async fn stream(context: &Context, subject: &str, config: Config) -> Result<Stri
         max_bytes: QUEUE_BYTES,
         ..config
     };
-    context.get_or_create_stream(config).await.map_err(broker)?;
+    context.get_or_create_stream(config).await.map_err(broker_error)?;
     Ok(name)
 }
 
 /// The stream that records which reader began the effects of a task. The first record of a task stays.
-async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> {
+async fn owner_stream(context: &Context, subject: &str) -> Result<Stream, QueueError> {
     let config = Config {
         name: subject.replace('.', "-"),
         subjects: vec![format!("{subject}.*")],
@@ -153,7 +153,7 @@ async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> 
         max_bytes: QUEUE_BYTES,
         ..Config::default()
     };
-    context.get_or_create_stream(config).await.map_err(broker)
+    context.get_or_create_stream(config).await.map_err(broker_error)
 }
 
 pub(crate) struct CkpJetStreamBroker {
@@ -168,7 +168,7 @@ pub(crate) struct CkpJetStreamBroker {
 }
 
 impl CkpJetStreamBroker {
-    fn headers(client: &str, id: &str) -> HeaderMap {
+    fn message_headers(client: &str, id: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", id);
         if !client.is_empty() {
@@ -178,11 +178,21 @@ impl CkpJetStreamBroker {
     }
 
     /// Publishes to a stream and waits for its acknowledgement.
-    async fn store(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<(), QueueError> {
+    async fn store_message(
+        &self,
+        subject: &str,
+        headers: HeaderMap,
+        payload: Vec<u8>,
+    ) -> Result<(), QueueError> {
         let published = self
             .context
             .publish_with_headers(subject.to_owned(), headers, payload.into());
-        published.await.map_err(broker)?.await.map_err(broker).map(drop)
+        published
+            .await
+            .map_err(broker_error)?
+            .await
+            .map_err(broker_error)
+            .map(drop)
     }
 }
 
@@ -193,7 +203,7 @@ impl Broker for CkpJetStreamBroker {
         let mut messages = self.messages.lock().await;
         if messages.is_none() {
             let open = self.consumer.stream().max_messages_per_batch(self.at_once);
-            *messages = Some(open.messages().await.map_err(broker)?);
+            *messages = Some(open.messages().await.map_err(broker_error)?);
         }
         let Some(open) = messages.as_mut() else {
             return Ok(Vec::new());
@@ -204,7 +214,7 @@ impl Broker for CkpJetStreamBroker {
             Err(_) => {
                 return match self.client.connection_state() {
                     State::Connected => Ok(Vec::new()),
-                    State::Pending | State::Disconnected => Err(broker("the connection is lost")),
+                    State::Pending | State::Disconnected => Err(broker_error("the connection is lost")),
                 };
             }
             Ok(other) => {
@@ -235,44 +245,44 @@ impl Broker for CkpJetStreamBroker {
         }])
     }
 
-    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+    async fn publish_line(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         let most = self.client.server_info().max_payload.saturating_sub(HEADERS);
         if line.len() > most {
             return Err(QueueError::TooLong(most));
         }
-        let headers = Self::headers(client, id);
+        let headers = Self::message_headers(client, id);
         if self.stored.iter().any(|stored| stored == to) {
-            return self.store(to, headers, line.to_vec()).await;
+            return self.store_message(to, headers, line.to_vec()).await;
         }
         // A private subject without a stream: only current listeners get the message.
         let published = self
             .client
             .publish_with_headers(to.to_owned(), headers, line.to_vec().into());
-        published.await.map_err(broker)?;
-        self.client.flush().await.map_err(broker)
+        published.await.map_err(broker_error)?;
+        self.client.flush().await.map_err(broker_error)
     }
 
-    async fn done(&self, receipt: &Acker) -> Result<(), QueueError> {
-        receipt.double_ack().await.map_err(broker)
+    async fn acknowledge_message(&self, receipt: &Acker) -> Result<(), QueueError> {
+        receipt.double_ack().await.map_err(broker_error)
     }
 
-    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+    async fn claim_task(&self, task: &str, reader: &str) -> Result<String, QueueError> {
         let Some((subject, _)) = &self.owners else {
             return Err(no_owners());
         };
         let word = reader.as_bytes().to_vec();
         let kept = self
-            .store(&format!("{subject}.{task}"), HeaderMap::new(), word)
+            .store_message(&format!("{subject}.{task}"), HeaderMap::new(), word)
             .await;
-        match self.owner(task).await? {
+        match self.task_owner(task).await? {
             Some(owner) => Ok(owner),
             None => Err(kept
                 .err()
-                .unwrap_or_else(|| broker("the owner of a task is not kept"))),
+                .unwrap_or_else(|| broker_error("the owner of a task is not kept"))),
         }
     }
 
-    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+    async fn task_owner(&self, task: &str) -> Result<Option<String>, QueueError> {
         let Some((subject, stream)) = &self.owners else {
             return Err(no_owners());
         };
@@ -280,24 +290,32 @@ impl Broker for CkpJetStreamBroker {
         match stream.get_last_raw_message_by_subject(&subject).await {
             Ok(word) => Ok(Some(String::from_utf8_lossy(&word.payload).into_owned())),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(broker(error)),
+            Err(error) => Err(broker_error(error)),
         }
     }
 
     /// Waits for a reply: a sign in the send buffer of a disconnected client proves nothing.
-    async fn progress(&self, receipt: &Acker) -> Result<(), QueueError> {
-        receipt.double_ack_with(AckKind::Progress).await.map_err(broker)
+    async fn report_progress(&self, receipt: &Acker) -> Result<(), QueueError> {
+        receipt
+            .double_ack_with(AckKind::Progress)
+            .await
+            .map_err(broker_error)
     }
 
-    async fn bury(&self, parcel: &InboxMessage<Acker>, reason: &str) -> Result<(), QueueError> {
+    async fn move_to_dead_letters(
+        &self,
+        parcel: &InboxMessage<Acker>,
+        reason: &str,
+    ) -> Result<(), QueueError> {
         let mut headers = HeaderMap::new();
         if !parcel.client.is_empty() {
             headers.insert(CLIENT, parcel.client.as_str());
         }
         let reason: String = reason.chars().filter(|c| !c.is_control()).take(256).collect();
         headers.insert(REASON, reason.as_str());
-        self.store(&self.dead, headers, parcel.message.clone()).await?;
+        self.store_message(&self.dead, headers, parcel.message.clone())
+            .await?;
         let ended = parcel.receipt.double_ack_with(AckKind::Term).await;
-        ended.map_err(broker)
+        ended.map_err(broker_error)
     }
 }

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, BrokerDoor, BrokerSubscription, InboxMessage, KEPT, QueueError, QueueOptions, broker, no_owners,
-    patiently,
+    Broker, BrokerDoor, BrokerSubscription, InboxMessage, KEPT, QueueError, QueueOptions, broker_error,
+    no_owners, retry_start,
 };
 use crate::host::AgentHost;
 
@@ -55,7 +55,7 @@ impl RedisDoor {
         let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
         let streams = CkpRedisStreamsBroker::new(&options.server, lane)?;
         // Connecting now makes an unreachable server an error of the start.
-        patiently(|| streams.reader()).await?;
+        retry_start(|| streams.connect_reader()).await?;
         Ok(Self(BrokerDoor::new(streams, host, "redis", options)?))
     }
 
@@ -101,11 +101,11 @@ impl CkpRedisStreamsBroker {
             .set_connection_timeout(Some(Duration::from_secs(5)))
             .set_response_timeout(Some(Duration::from_secs(30)));
         let connection = self.client.get_multiplexed_async_connection_with_config(&config);
-        connection.await.map_err(broker)
+        connection.await.map_err(broker_error)
     }
 
     /// Connects the reader and creates the consumer group.
-    pub(crate) async fn reader(&self) -> Result<(), QueueError> {
+    pub(crate) async fn connect_reader(&self) -> Result<(), QueueError> {
         let mut connection = self.connect().await?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
             .arg("CREATE")
@@ -118,7 +118,7 @@ impl CkpRedisStreamsBroker {
         if let Err(error) = made
             && error.code() != Some("BUSYGROUP")
         {
-            return Err(broker(error));
+            return Err(broker_error(error));
         }
         *self.read.lock().await = Some(RedisReadState {
             connection,
@@ -147,13 +147,13 @@ impl CkpRedisStreamsBroker {
         {
             *self.write.lock().await = None;
         }
-        outcome.map_err(broker)
+        outcome.map_err(broker_error)
     }
 
     async fn read(&self, reading: &mut RedisReadState) -> RedisResult<Vec<StreamId>> {
         let connection = &mut reading.connection;
         if let Some(after) = reading.left_after.clone() {
-            let left = entries(connection, &self.lane, &after, None).await?;
+            let left = read_entries(connection, &self.lane, &after, None).await?;
             reading.left_after = left.last().map(|entry| entry.id.clone());
             if !left.is_empty() {
                 return Ok(left);
@@ -179,7 +179,7 @@ impl CkpRedisStreamsBroker {
                 return Ok(found.claimed);
             }
         }
-        entries(connection, &self.lane, ">", Some(BLOCK_MS)).await
+        read_entries(connection, &self.lane, ">", Some(BLOCK_MS)).await
     }
 
     /// Adds an entry once, however often it is tried. The stream is not trimmed, so no waiting entry is lost.
@@ -201,7 +201,7 @@ impl CkpRedisStreamsBroker {
     }
 
     /// The number of deliveries of an entry.
-    async fn tries(&self, id: &str) -> Result<u64, QueueError> {
+    async fn delivery_count(&self, id: &str) -> Result<u64, QueueError> {
         let mut command = redis::cmd("XPENDING");
         command
             .arg(&self.lane.take)
@@ -215,7 +215,7 @@ impl CkpRedisStreamsBroker {
     }
 }
 
-async fn entries(
+async fn read_entries(
     connection: &mut MultiplexedConnection,
     lane: &BrokerSubscription,
     after: &str,
@@ -234,13 +234,13 @@ async fn entries(
 }
 
 /// When an entry was added: its id begins with the milliseconds.
-fn added(id: &str) -> Timestamp {
+fn added_at(id: &str) -> Timestamp {
     let added_ms = id.split('-').next().and_then(|ms| ms.parse::<i64>().ok()); // silent-ok: ids of one's own making are old
     Timestamp(added_ms.unwrap_or(0).saturating_mul(1000))
 }
 
 /// A field of an entry.
-fn field(map: &HashMap<String, Value>, name: &str) -> Option<Vec<u8>> {
+fn entry_field(map: &HashMap<String, Value>, name: &str) -> Option<Vec<u8>> {
     match map.get(name)? {
         Value::BulkString(bytes) => Some(bytes.clone()),
         Value::SimpleString(text) => Some(text.clone().into_bytes()),
@@ -255,27 +255,28 @@ impl Broker for CkpRedisStreamsBroker {
     async fn next(&self) -> Result<Vec<InboxMessage<String>>, QueueError> {
         let open = self.read.lock().await.clone();
         let Some(mut reading) = open else {
-            return self.reader().await.map(|()| Vec::new());
+            return self.connect_reader().await.map(|()| Vec::new());
         };
         let found = self.read(&mut reading).await;
         let mut parcels = Vec::new();
         match found {
             Err(error) => {
                 *self.read.lock().await = None;
-                return Err(broker(error));
+                return Err(broker_error(error));
             }
             Ok(found) => {
                 *self.read.lock().await = Some(reading);
                 for entry in found {
                     let text = |name: &str| {
-                        field(&entry.map, name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                        entry_field(&entry.map, name)
+                            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
                     };
                     parcels.push(InboxMessage {
                         client: text(CLIENT).unwrap_or_default(),
                         reply_to: text(REPLY_TO).or_else(|| text("reply_to")),
-                        message: field(&entry.map, MESSAGE).unwrap_or_default(),
-                        tries: self.tries(&entry.id).await?,
-                        put: added(&entry.id),
+                        message: entry_field(&entry.map, MESSAGE).unwrap_or_default(),
+                        tries: self.delivery_count(&entry.id).await?,
+                        put: added_at(&entry.id),
                         receipt: entry.id,
                     });
                 }
@@ -284,7 +285,7 @@ impl Broker for CkpRedisStreamsBroker {
         Ok(parcels)
     }
 
-    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+    async fn publish_line(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         if line.len() > MOST {
             return Err(QueueError::TooLong(MOST));
         }
@@ -311,7 +312,7 @@ impl Broker for CkpRedisStreamsBroker {
         Ok(())
     }
 
-    async fn done(&self, receipt: &String) -> Result<(), QueueError> {
+    async fn acknowledge_message(&self, receipt: &String) -> Result<(), QueueError> {
         let mut command = redis::cmd("XACK");
         command.arg(&self.lane.take).arg(&self.lane.group).arg(receipt);
         let _acknowledged: i64 = self.run(&command).await?;
@@ -324,24 +325,24 @@ impl Broker for CkpRedisStreamsBroker {
         Ok(())
     }
 
-    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+    async fn claim_task(&self, task: &str, reader: &str) -> Result<String, QueueError> {
         let owners = self.lane.owners.as_ref().ok_or_else(no_owners)?;
         let mut command = redis::cmd("SET");
         command.arg(format!("{owners}.{task}")).arg(reader);
         command.arg("NX").arg("EX").arg(KEPT.as_secs());
         let _set: Option<String> = self.run(&command).await?;
-        let kept = self.owner(task).await?;
-        kept.ok_or_else(|| broker("the owner of a task is not kept"))
+        let kept = self.task_owner(task).await?;
+        kept.ok_or_else(|| broker_error("the owner of a task is not kept"))
     }
 
-    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+    async fn task_owner(&self, task: &str) -> Result<Option<String>, QueueError> {
         let owners = self.lane.owners.as_ref().ok_or_else(no_owners)?;
         let mut command = redis::cmd("GET");
         command.arg(format!("{owners}.{task}"));
         self.run(&command).await
     }
 
-    async fn progress(&self, receipt: &String) -> Result<(), QueueError> {
+    async fn report_progress(&self, receipt: &String) -> Result<(), QueueError> {
         let mut command = redis::cmd("XCLAIM");
         command
             .arg(&self.lane.take)
@@ -353,7 +354,11 @@ impl Broker for CkpRedisStreamsBroker {
         Ok(())
     }
 
-    async fn bury(&self, parcel: &InboxMessage<String>, reason: &str) -> Result<(), QueueError> {
+    async fn move_to_dead_letters(
+        &self,
+        parcel: &InboxMessage<String>,
+        reason: &str,
+    ) -> Result<(), QueueError> {
         let mut command = redis::cmd("XADD");
         command
             .arg(&self.lane.dead)
@@ -363,6 +368,6 @@ impl Broker for CkpRedisStreamsBroker {
         command.arg("*").arg(MESSAGE).arg(parcel.message.as_slice());
         command.arg(CLIENT).arg(&parcel.client).arg(REASON).arg(reason);
         let _entry: String = self.run(&command).await?;
-        self.done(&parcel.receipt).await
+        self.acknowledge_message(&parcel.receipt).await
     }
 }

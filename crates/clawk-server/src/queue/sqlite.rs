@@ -7,7 +7,7 @@ use std::time::Duration;
 use clawk_kernel::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
-use super::{Broker, BrokerSubscription, InboxMessage, KEPT, QueueError, broker, no_owners};
+use super::{Broker, BrokerSubscription, InboxMessage, KEPT, QueueError, broker_error, no_owners};
 
 /// How often a reader of an empty queue checks whether the file has changed. The check takes no lock.
 const LOOK: Duration = Duration::from_millis(5);
@@ -56,23 +56,23 @@ impl CkpSqliteBroker {
         path: &Path,
         lane: BrokerSubscription,
     ) -> Result<Self, QueueError> {
-        let connection = Connection::open(path).map_err(broker)?;
-        connection.busy_timeout(BUSY).map_err(broker)?;
+        let connection = Connection::open(path).map_err(broker_error)?;
+        connection.busy_timeout(BUSY).map_err(broker_error)?;
         connection
             .pragma_update(None, "journal_mode", "wal")
-            .map_err(broker)?;
+            .map_err(broker_error)?;
         connection
             .pragma_update(None, "synchronous", "full")
-            .map_err(broker)?;
-        connection.execute_batch(SCHEMA).map_err(broker)?;
-        let watch = Connection::open(path).map_err(broker)?;
-        watch.busy_timeout(Duration::ZERO).map_err(broker)?;
+            .map_err(broker_error)?;
+        connection.execute_batch(SCHEMA).map_err(broker_error)?;
+        let watch = Connection::open(path).map_err(broker_error)?;
+        watch.busy_timeout(Duration::ZERO).map_err(broker_error)?;
         // A new reader skips the messages that are already there.
         if lane.shared {
             let join = "INSERT OR IGNORE INTO readers SELECT ?1, ?2, coalesce(max(id), 0) FROM messages WHERE queue = ?1";
             connection
                 .execute(join, params![lane.take, lane.group])
-                .map_err(broker)?;
+                .map_err(broker_error)?;
         }
         Ok(Self {
             clock: Arc::clone(clock),
@@ -87,7 +87,7 @@ impl CkpSqliteBroker {
     }
 
     /// Runs `act` in one transaction, on a thread that may block on the disk.
-    async fn with<T: Send + 'static>(
+    async fn with_transaction<T: Send + 'static>(
         &self,
         act: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, QueueError> {
@@ -99,11 +99,11 @@ impl CkpSqliteBroker {
             transaction.commit()?;
             Ok::<T, rusqlite::Error>(done)
         });
-        acted.await.map_err(broker)?.map_err(broker)
+        acted.await.map_err(broker_error)?.map_err(broker_error)
     }
 
     /// A number that changes when the file changes. Reads shared memory and never blocks.
-    fn version(&self) -> Option<i64> {
+    fn data_version(&self) -> Option<i64> {
         let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         // silent-ok: while the file is being recovered, the queue is read
         watch
@@ -111,13 +111,13 @@ impl CkpSqliteBroker {
             .ok()
     }
 
-    async fn take(&self) -> Result<Option<InboxMessage<i64>>, QueueError> {
+    async fn take_message(&self) -> Result<Option<InboxMessage<i64>>, QueueError> {
         let (lane, now) = (self.lane.clone(), self.now_ms());
-        let found = self.with(move |on| {
+        let found = self.with_transaction(move |on| {
             if lane.shared {
                 read(on, &lane, now)
             } else {
-                claim(on, &lane, now)
+                claim_message(on, &lane, now)
             }
         });
         Ok(found.await?.map(|found| InboxMessage {
@@ -145,11 +145,11 @@ fn wait_ms(lane: &BrokerSubscription) -> i64 {
 
 /// The latest possible end of a lease that was taken by the present wall clock. A later end means that the clock was set back
 /// since, and the lease counts as expired. Otherwise its message would be delayed by the whole jump.
-fn latest(lane: &BrokerSubscription, now: i64) -> i64 {
+fn latest_lease_end(lane: &BrokerSubscription, now: i64) -> i64 {
     now.saturating_add(wait_ms(lane).saturating_mul(2))
 }
 
-fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqliteQueueRow> {
+fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqliteQueueRow> {
     let tries: i64 = row.get(4)?;
     Ok(SqliteQueueRow {
         id: row.get(0)?,
@@ -161,7 +161,7 @@ fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqliteQueueRow> {
 }
 
 /// Takes the next message that no reader holds.
-fn claim(
+fn claim_message(
     on: &rusqlite::Transaction<'_>,
     lane: &BrokerSubscription,
     now: i64,
@@ -169,7 +169,11 @@ fn claim(
     let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND (visible_ms <= ?2 OR visible_ms > ?3)
         ORDER BY id LIMIT 1";
     let next = on
-        .query_row(next, params![lane.take, now, latest(lane, now)], found)
+        .query_row(
+            next,
+            params![lane.take, now, latest_lease_end(lane, now)],
+            read_row,
+        )
         .optional()?;
     if let Some(next) = &next {
         on.execute(
@@ -192,8 +196,8 @@ fn read(
     let again = on
         .query_row(
             again,
-            params![lane.take, lane.group, now, latest(lane, now)],
-            found,
+            params![lane.take, lane.group, now, latest_lease_end(lane, now)],
+            read_row,
         )
         .optional()?;
     let next = match again {
@@ -201,7 +205,7 @@ fn read(
         None => {
             let next = "SELECT id, client, message, added_ms, 0 FROM messages WHERE queue = ?1
                 AND id > (SELECT after FROM readers WHERE queue = ?1 AND reader = ?2) ORDER BY id LIMIT 1";
-            on.query_row(next, params![lane.take, lane.group], found)
+            on.query_row(next, params![lane.take, lane.group], read_row)
                 .optional()?
         }
     };
@@ -228,9 +232,9 @@ impl Broker for CkpSqliteBroker {
         let mut known = None;
         for look in 0..LOOKS {
             // The version is read before the queue, so a message that arrives in between is noticed by one of the two.
-            let version = self.version();
+            let version = self.data_version();
             if (version.is_none() || known != version || look % WHOLE == 0)
-                && let Some(parcel) = self.take().await?
+                && let Some(parcel) = self.take_message().await?
             {
                 return Ok(vec![parcel]);
             }
@@ -240,7 +244,7 @@ impl Broker for CkpSqliteBroker {
         Ok(Vec::new())
     }
 
-    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+    async fn publish_line(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         if line.len() > MOST {
             return Err(QueueError::TooLong(MOST));
         }
@@ -252,7 +256,7 @@ impl Broker for CkpSqliteBroker {
             .puts
             .iter()
             .any(|(queue, removed)| *removed && *queue == to);
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             if removed {
                 // A repeated message is stored once, even if the first copy was already consumed.
                 on.execute("DELETE FROM sent WHERE at_ms < ?1", params![old])?;
@@ -278,9 +282,9 @@ impl Broker for CkpSqliteBroker {
         .await
     }
 
-    async fn done(&self, receipt: &i64) -> Result<(), QueueError> {
+    async fn acknowledge_message(&self, receipt: &i64) -> Result<(), QueueError> {
         let (id, lane) = (*receipt, self.lane.clone());
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             if lane.shared {
                 let held = "DELETE FROM held WHERE queue = ?1 AND reader = ?2 AND id = ?3";
                 on.execute(held, params![lane.take, lane.group, id])
@@ -292,11 +296,11 @@ impl Broker for CkpSqliteBroker {
         .map(drop)
     }
 
-    async fn own(&self, task: &str, reader: &str) -> Result<String, QueueError> {
+    async fn claim_task(&self, task: &str, reader: &str) -> Result<String, QueueError> {
         let list = self.lane.owners.clone().ok_or_else(no_owners)?;
         let (task, reader, now) = (task.to_owned(), reader.to_owned(), self.now_ms());
         let old = now.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX));
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             on.execute("DELETE FROM owners WHERE at_ms < ?1", params![old])?;
             on.execute(
                 "INSERT OR IGNORE INTO owners VALUES (?1, ?2, ?3, ?4)",
@@ -308,10 +312,10 @@ impl Broker for CkpSqliteBroker {
         .await
     }
 
-    async fn owner(&self, task: &str) -> Result<Option<String>, QueueError> {
+    async fn task_owner(&self, task: &str) -> Result<Option<String>, QueueError> {
         let list = self.lane.owners.clone().ok_or_else(no_owners)?;
         let task = task.to_owned();
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             let owner = "SELECT reader FROM owners WHERE list = ?1 AND task = ?2";
             on.query_row(owner, params![list, task], |row| row.get(0))
                 .optional()
@@ -319,9 +323,9 @@ impl Broker for CkpSqliteBroker {
         .await
     }
 
-    async fn progress(&self, receipt: &i64) -> Result<(), QueueError> {
+    async fn report_progress(&self, receipt: &i64) -> Result<(), QueueError> {
         let (id, until) = (*receipt, self.now_ms().saturating_add(wait_ms(&self.lane)));
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             on.execute(
                 "UPDATE messages SET visible_ms = ?1 WHERE id = ?2",
                 params![until, id],
@@ -331,9 +335,9 @@ impl Broker for CkpSqliteBroker {
         .map(drop)
     }
 
-    async fn bury(&self, parcel: &InboxMessage<i64>, reason: &str) -> Result<(), QueueError> {
+    async fn move_to_dead_letters(&self, parcel: &InboxMessage<i64>, reason: &str) -> Result<(), QueueError> {
         let (id, dead, reason) = (parcel.receipt, self.lane.dead.clone(), reason.to_owned());
-        self.with(move |on| {
+        self.with_transaction(move |on| {
             // The row's number distinguishes it from another dead letter with the same id.
             on.execute(
                 "UPDATE messages SET queue = ?1, reason = ?2, visible_ms = 9223372036854775807, own_id = own_id || '.' || id
@@ -382,17 +386,20 @@ mod tests {
         let (reader, other) = (open(&clock, &path, false), open(&clock, &path, false));
         assert!(reader.next().await.unwrap().is_empty());
         for (writer, text) in [(&other, "one"), (&reader, "two")] {
-            let before = reader.version();
-            assert_eq!(reader.version(), before, "nobody has changed the file");
+            let before = reader.data_version();
+            assert_eq!(reader.data_version(), before, "nobody has changed the file");
             let late = async {
                 tokio::time::sleep(Duration::from_millis(30)).await;
-                writer.publish("in", "", text.as_bytes(), text).await.unwrap();
+                writer
+                    .publish_line("in", "", text.as_bytes(), text)
+                    .await
+                    .unwrap();
             };
             let (found, ()) = tokio::join!(reader.next(), late);
             let found = found.unwrap();
-            assert_ne!(reader.version(), before, "it was changed");
+            assert_ne!(reader.data_version(), before, "it was changed");
             assert_eq!(found[0].message, text.as_bytes());
-            reader.done(&found[0].receipt).await.unwrap();
+            reader.acknowledge_message(&found[0].receipt).await.unwrap();
         }
     }
 
@@ -404,20 +411,24 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let clock = Arc::new(TestClock::default());
             let file = open(&clock, &folder.path().join("q.db"), shared);
-            file.publish("in", "", b"one", "id-1").await.unwrap();
-            assert!(file.take().await.unwrap().is_some());
-            assert!(file.take().await.unwrap().is_none(), "it is held");
+            file.publish_line("in", "", b"one", "id-1").await.unwrap();
+            assert!(file.take_message().await.unwrap().is_some());
+            assert!(file.take_message().await.unwrap().is_none(), "it is held");
             clock.set_off_ms(-3_600_000);
-            let again = file.take().await.unwrap().expect("its lease is of another time");
+            let again = file
+                .take_message()
+                .await
+                .unwrap()
+                .expect("its lease is of another time");
             assert_eq!(again.tries, 2);
-            assert!(file.take().await.unwrap().is_none(), "it is held again");
-            file.done(&again.receipt).await.unwrap();
+            assert!(file.take_message().await.unwrap().is_none(), "it is held again");
+            file.acknowledge_message(&again.receipt).await.unwrap();
             // The clock goes a day forward and back: handled messages are not delivered again, and a repeated message is stored
             // once.
             clock.set_off_ms(86_400_000);
-            file.publish("in", "", b"one", "id-1").await.unwrap();
+            file.publish_line("in", "", b"one", "id-1").await.unwrap();
             clock.set_off_ms(0);
-            assert!(file.take().await.unwrap().is_none(), "shared: {shared}");
+            assert!(file.take_message().await.unwrap().is_none(), "shared: {shared}");
         }
     }
 }

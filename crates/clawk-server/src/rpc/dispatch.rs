@@ -34,13 +34,13 @@ pub(super) struct AdmittedRequest<'a> {
 
 impl RpcConnection {
     /// Handles one message: answers at once, or starts the work that will answer. Returns when the next message may be read (R25).
-    pub(crate) async fn take(&mut self, line: &[u8]) {
+    pub(crate) async fn handle_line(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         match parse(line) {
-            InboundRpc::One(RpcMessage::Ignored) => self.answered(line),
-            InboundRpc::One(message) => self.message(message, AnswerDestination::Alone).await,
+            InboundRpc::One(RpcMessage::Ignored) => self.handle_answer(line),
+            InboundRpc::One(message) => self.handle_message(message, AnswerDestination::Alone).await,
             InboundRpc::Batch(messages) => {
                 let is_answered = |message: &&RpcMessage<'_>| match message {
                     RpcMessage::Request(request) => request.id.is_some(),
@@ -50,19 +50,19 @@ impl RpcConnection {
                 let outstanding = messages.iter().filter(is_answered).count();
                 let place = AnswerDestination::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
                 for message in messages {
-                    self.message(message, place.clone()).await;
+                    self.handle_message(message, place.clone()).await;
                 }
             }
         }
     }
 
     /// Handles a response of the client: to a report, or to nothing.
-    fn answered(&self, line: &[u8]) {
+    fn handle_answer(&self, line: &[u8]) {
         let owed = match &self.phase {
             ConnectionPhase::Running(run) => run.owed.as_ref(),
             ConnectionPhase::Fresh | ConnectionPhase::Stopped(_) => None,
         };
-        if !owed.is_some_and(|owed| owed.answered(line)) {
+        if !owed.is_some_and(|owed| owed.settle_answered(line)) {
             tracing::debug!("a stray response or a malformed notification was dropped");
         }
     }
@@ -72,25 +72,26 @@ impl RpcConnection {
         let message = format!("a message may have at most {max_message_bytes} bytes");
         let error = RpcError::new(ErrorCode::InvalidRequest, message)
             .with(serde_json::json!({"reason": "too_long", "max_message_bytes": max_message_bytes}));
-        AnswerDestination::Alone.put(&mut self.out, |out| write_error(out, &RpcId::NULL, &error));
+        AnswerDestination::Alone.put_answer(&mut self.out, |out| write_error(out, &RpcId::NULL, &error));
     }
 
-    async fn message(&mut self, message: RpcMessage<'_>, place: AnswerDestination) {
+    async fn handle_message(&mut self, message: RpcMessage<'_>, place: AnswerDestination) {
         match message {
             RpcMessage::Request(Request {
                 id: Some(id),
                 method,
                 params,
             }) => {
-                self.request(&method, AdmittedRequest { id, params, place }).await;
+                self.handle_request(&method, AdmittedRequest { id, params, place })
+                    .await;
             }
             RpcMessage::Request(Request {
                 id: None,
                 method,
                 params,
-            }) => self.notification(&method, params).await,
+            }) => self.handle_notification(&method, params).await,
             RpcMessage::Refused(refused) => {
-                place.put(&mut self.out, |out| write_error(out, &refused.id, &refused.error))
+                place.put_answer(&mut self.out, |out| write_error(out, &refused.id, &refused.error))
             }
             RpcMessage::Ignored => {
                 tracing::debug!("a stray response or a malformed notification was dropped")
@@ -99,30 +100,30 @@ impl RpcConnection {
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each method, read side by side")]
-    async fn request(&mut self, name: &str, ask: AdmittedRequest<'_>) {
+    async fn handle_request(&mut self, name: &str, ask: AdmittedRequest<'_>) {
         if let ConnectionPhase::Running(run) = &self.phase
             && run.kernel.goes_on()
         {
             Box::pin(self.go_on()).await;
         }
-        if self.rights.orders() && name.starts_with(orders::PREFIX) {
-            return self.order(name, ask).await;
+        if self.rights.may_give_orders() && name.starts_with(orders::PREFIX) {
+            return self.handle_order(name, ask).await;
         }
         if name == message::SEND {
             return self.message_send(ask).await;
         }
         if name.starts_with(tasks::PREFIX) {
-            return self.task(name, ask).await;
+            return self.handle_task(name, ask).await;
         }
-        let method = match gate::admit(&self.phase, &self.rights, name) {
+        let method = match gate::admit_method(&self.phase, &self.rights, name) {
             Ok(method) => method,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         match method {
-            Method::Status => return self.status(&ask),
+            Method::Status => return self.answer_status(&ask),
             // Boxed because they are rare and large: otherwise the future of every line would contain them.
-            Method::Initialize => return Box::pin(self.initialize(ask)).await,
-            Method::Shutdown => return Box::pin(self.shutdown(ask)).await,
+            Method::Initialize => return Box::pin(self.handle_initialize(ask)).await,
+            Method::Shutdown => return Box::pin(self.handle_shutdown(ask)).await,
             _ => {}
         }
         let ConnectionPhase::Running(run) = &self.phase else {
@@ -131,45 +132,48 @@ impl RpcConnection {
         let run = Arc::clone(run);
         match method {
             Method::ToolCall => self.tool_call(run, ask).await,
-            Method::ToolApprove => self.answer(run, ask, method, ApprovalAnswer::Approve).await,
-            Method::ToolDeny => self.answer(run, ask, method, ApprovalAnswer::Deny).await,
+            Method::ToolApprove => {
+                self.answer_approval(run, ask, method, ApprovalAnswer::Approve)
+                    .await
+            }
+            Method::ToolDeny => self.answer_approval(run, ask, method, ApprovalAnswer::Deny).await,
             Method::SwarmDelegate => {
-                self.work(run, ask, method, |run, p: DelegateParams| async move {
+                self.run_method(run, ask, method, |run, p: DelegateParams| async move {
                     let (task, token) = (p.task_id.clone(), p.context.report_token.clone());
-                    let taken = run.kernel.delegate(run.session.id, p).await?;
+                    let taken = run.kernel.delegate_task(run.session.id, p).await?;
                     if let Some(owed) = &run.owed {
-                        owed.owe(task, token);
+                        owed.add_owed(task, token);
                     }
                     Ok::<_, KernelError>(taken)
                 })
                 .await;
             }
             Method::SwarmReport => {
-                self.work(run, ask, method, |run, p: ReportParams| async move {
-                    run.kernel.report(run.session.id, p).await
+                self.run_method(run, ask, method, |run, p: ReportParams| async move {
+                    run.kernel.report_task(run.session.id, p).await
                 })
                 .await;
             }
             Method::SwarmDiscover => {
-                self.work(run, ask, method, |run, p: DiscoverParams| async move {
-                    run.kernel.discover(&p).await
+                self.run_method(run, ask, method, |run, p: DiscoverParams| async move {
+                    run.kernel.discover_peers(&p).await
                 })
                 .await;
             }
             Method::MemoryQuery => {
-                self.work(run, ask, method, |run, p: MemoryQueryParams| async move {
+                self.run_method(run, ask, method, |run, p: MemoryQueryParams| async move {
                     run.kernel.memory_query(run.session.id, p).await
                 })
                 .await;
             }
             Method::MemoryStore => {
-                self.work(run, ask, method, |run, p: MemoryStoreParams| async move {
+                self.run_method(run, ask, method, |run, p: MemoryStoreParams| async move {
                     run.kernel.memory_store(run.session.id, p).await
                 })
                 .await;
             }
             Method::MemoryCompact => {
-                self.work(run, ask, method, |run, p: MemoryCompactParams| async move {
+                self.run_method(run, ask, method, |run, p: MemoryCompactParams| async move {
                     run.kernel.memory_compact(run.session.id, p).await
                 })
                 .await;
@@ -184,7 +188,7 @@ impl RpcConnection {
     }
 
     /// `claw.status` (CKP §9.3.1): answered immediately, whatever else is in flight.
-    fn status(&mut self, ask: &AdmittedRequest<'_>) {
+    fn answer_status(&mut self, ask: &AdmittedRequest<'_>) {
         let (kernel, ended) = match &self.phase {
             ConnectionPhase::Fresh => return,
             ConnectionPhase::Running(run) => (&run.kernel, false),
@@ -195,7 +199,7 @@ impl RpcConnection {
                 ErrorCode::InvalidParams,
                 "the params of `claw.status` must be an object",
             );
-            return self.refuse(ask, &error);
+            return self.refuse_request(ask, &error);
         }
         let mut status = kernel.status();
         if ended {
@@ -203,31 +207,31 @@ impl RpcConnection {
             status.state = LifecycleState::Stopped;
         }
         ask.place
-            .put(&mut self.out, |out| write_result(out, &ask.id, &status));
+            .put_answer(&mut self.out, |out| write_result(out, &ask.id, &status));
     }
 
     /// `claw.tool.call` (CKP §9.3.2).
     async fn tool_call(&mut self, run: Arc<ClientRun>, ask: AdmittedRequest<'_>) {
         let params: ToolCallParams = match error::decode(Method::ToolCall.name(), ask.params) {
             Ok(params) => params,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         self.flush();
         let slot = self.lanes.enter(ask.params.len()).await;
         let request_id = params.context.request_id.clone();
-        let flight = self.lanes.begin(&request_id, slot);
-        let reply = self.reply(ask);
-        self.start(async move {
+        let flight = self.lanes.begin_call(&request_id, slot);
+        let reply = self.reply_guard(ask);
+        self.start_task(async move {
             let outcome = run.kernel.call(run.session.id, params).await;
             drop(flight);
-            reply.finish(outcome.map_err(|e| error::from_call(&e, &request_id)));
+            reply.send_outcome(outcome.map_err(|e| error::from_call(&e, &request_id)));
         })
         .await;
     }
 
     /// `claw.tool.approve` and `claw.tool.deny` (R18). They have their own limit, because the calls they wait for may fill the
     /// other one.
-    async fn answer(
+    async fn answer_approval(
         &mut self,
         run: Arc<ClientRun>,
         ask: AdmittedRequest<'_>,
@@ -236,12 +240,12 @@ impl RpcConnection {
     ) {
         let params: AnswerParams = match error::decode(method.name(), ask.params) {
             Ok(params) => params,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         self.flush();
         let permit = self.lanes.enter_answer().await;
-        let reply = self.reply(ask);
-        self.start(async move {
+        let reply = self.reply_guard(ask);
+        self.start_task(async move {
             let answer = Answered {
                 answer,
                 breadth: GrantScope::Exact,
@@ -251,40 +255,41 @@ impl RpcConnection {
                 // A client that knows the id has made the call, or has received the whole text.
                 seen: PreviewReceipt::Sent,
             };
-            let acknowledged = run.kernel.reply(&params.request_id, answer).await == ReplyOutcome::Taken;
+            let acknowledged =
+                run.kernel.reply_to_question(&params.request_id, answer).await == ReplyOutcome::Taken;
             drop(permit);
-            reply.finish(Ok(AcknowledgedResult { acknowledged }));
+            reply.send_outcome(Ok(AcknowledgedResult { acknowledged }));
         })
         .await;
     }
 
     /// An order of the state directory's owner (`clawk approve`, `clawk stop`, …). It needs no `claw.initialize`.
-    async fn order(&mut self, name: &str, ask: AdmittedRequest<'_>) {
-        let Some(kernel) = self.host.current().get() else {
+    async fn handle_order(&mut self, name: &str, ask: AdmittedRequest<'_>) {
+        let Some(kernel) = self.host.current_kernel().get() else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
                 .with(serde_json::json!({"reason": "not_initialized"}));
-            return self.refuse(&ask, &error);
+            return self.refuse_request(&ask, &error);
         };
         self.flush();
         let permit = self.lanes.enter_answer().await;
         let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
-        let reply = self.reply(ask);
+        let reply = self.reply_guard(ask);
         let (channels, host) = (self.host.channels(), self.host.clone());
-        self.start(async move {
+        self.start_task(async move {
             let of_host = name.starts_with(orders::RESTART);
             let outcome = match channels.filter(|_| name.starts_with(orders::CHANNELS)) {
                 Some(channels) => orders::of_channels(&name, &params, &*channels, &by).await,
                 None if of_host => orders::of_host(&name, &host),
-                None => orders::act(&name, &params, &kernel, &by).await,
+                None => orders::run_order(&name, &params, &kernel, &by).await,
             };
             drop(permit);
-            reply.finish(outcome);
+            reply.send_outcome(outcome);
         })
         .await;
     }
 
     /// All other methods: decode, take a place, ask the kernel, answer.
-    async fn work<P, T, F>(
+    async fn run_method<P, T, F>(
         &mut self,
         run: Arc<ClientRun>,
         ask: AdmittedRequest<'_>,
@@ -297,29 +302,30 @@ impl RpcConnection {
     {
         let params = match error::decode(method.name(), ask.params) {
             Ok(params) => params,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         self.flush();
         let slot = self.lanes.enter(ask.params.len()).await;
-        let reply = self.reply(ask);
+        let reply = self.reply_guard(ask);
         let asking = ask_kernel(run, params);
-        self.start(async move {
+        self.start_task(async move {
             let outcome = asking.await;
             drop(slot);
-            reply.finish(outcome.map_err(|e| error::from_kernel(&e)));
+            reply.send_outcome(outcome.map_err(|e| error::from_kernel(&e)));
         })
         .await;
     }
 
     /// Handles a notification, which is never answered (R24). An unknown, invalid or early one is dropped. A request without an
     /// `id` is dropped too: its effect could not be reported to anyone.
-    async fn notification(&mut self, name: &str, params: &str) {
+    async fn handle_notification(&mut self, name: &str, params: &str) {
         let ConnectionPhase::Running(run) = &self.phase else {
             return;
         };
         match Method::from_name(name) {
             Some(Method::SwarmBroadcast)
-                if run.kernel.serves(Method::SwarmBroadcast.group()) && self.rights.may(Scope::Swarm) =>
+                if run.kernel.serves_group(Method::SwarmBroadcast.group())
+                    && self.rights.has_scope(Scope::Swarm) =>
             {
                 let Ok(params) = error::decode::<BroadcastParams>(name, params) else {
                     return tracing::debug!("a malformed claw.swarm.broadcast was dropped");
@@ -327,8 +333,8 @@ impl RpcConnection {
                 let run = Arc::clone(run);
                 self.flush();
                 let slot = self.lanes.enter(name.len()).await;
-                self.start(async move {
-                    if let Err(e) = run.kernel.broadcast(run.session.id, params).await {
+                self.start_task(async move {
+                    if let Err(e) = run.kernel.broadcast_message(run.session.id, params).await {
                         tracing::warn!(error = %e, "a broadcast was not delivered");
                     }
                     drop(slot);
@@ -339,18 +345,18 @@ impl RpcConnection {
         }
     }
 
-    pub(super) fn refuse(&mut self, ask: &AdmittedRequest<'_>, error: &RpcError) {
+    pub(super) fn refuse_request(&mut self, ask: &AdmittedRequest<'_>, error: &RpcError) {
         ask.place
-            .put(&mut self.out, |out| write_error(out, &ask.id, error));
+            .put_answer(&mut self.out, |out| write_error(out, &ask.id, error));
     }
 
-    pub(super) fn reply(&self, ask: AdmittedRequest<'_>) -> ReplyGuard {
+    pub(super) fn reply_guard(&self, ask: AdmittedRequest<'_>) -> ReplyGuard {
         ReplyGuard::new(ask.id, ask.place, Arc::clone(&self.outbox))
     }
 
     /// Starts work. Its first step runs here, in the order of the lines, so the kernel knows a call before an answer to the call's
     /// question is read (R18).
-    pub(super) async fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) async fn start_task(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let first = poll_fn(|cx| {
             // `unconstrained`: an exhausted tokio budget must not delay that first step.

@@ -11,7 +11,11 @@ use crate::access::{ClientRights, Scope};
 use crate::error::ckp as error;
 
 /// Admits a request, or returns the error.
-pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) -> Result<Method, RpcError> {
+pub(super) fn admit_method(
+    phase: &ConnectionPhase,
+    rights: &ClientRights,
+    name: &str,
+) -> Result<Method, RpcError> {
     let method = Method::from_name(name);
     match phase {
         ConnectionPhase::Fresh => match method {
@@ -21,27 +25,31 @@ pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) 
                 "not_initialized",
             )),
         },
-        ConnectionPhase::Stopped(_) => stopped(method, name),
+        ConnectionPhase::Stopped(_) => admit_after_shutdown(method, name),
         ConnectionPhase::Running(run) if run.kernel.goes_on() && method != Some(Method::Status) => {
             Err(error::state_unavailable())
         }
         // An authorized client has ended the agent under this connection.
         ConnectionPhase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => {
-            stopped(method, name)
+            admit_after_shutdown(method, name)
         }
         ConnectionPhase::Running(run) => {
             let Some(method) = method else {
-                return Err(unknown(name));
+                return Err(unknown_method(name));
             };
             if method.is_notification() {
                 let message = format!("`{name}` is a notification: send it without an `id`");
                 return Err(not_now(&message, "notification_only"));
             }
-            if let Some(scope) = scope(method).filter(|scope| !rights.may(*scope)) {
+            if let Some(scope) = required_scope(method).filter(|scope| !rights.has_scope(*scope)) {
                 return Err(error::scope_missing(scope));
             }
-            if method.group() != MethodGroup::Core && !run.kernel.serves(method.group()) {
-                return Err(unserved(name, run.kernel.level(), method.group()));
+            if method.group() != MethodGroup::Core && !run.kernel.serves_group(method.group()) {
+                return Err(unserved_method(
+                    name,
+                    run.kernel.conformance_level(),
+                    method.group(),
+                ));
             }
             Ok(method)
         }
@@ -49,28 +57,30 @@ pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) 
 }
 
 /// Admits a method that the specification does not define, at every level (R40), or returns the error.
-pub(super) fn extension<'a>(
+pub(super) fn admit_extension<'a>(
     phase: &'a ConnectionPhase,
     rights: &ClientRights,
     scope: Scope,
 ) -> Result<&'a Arc<ClientRun>, RpcError> {
     // The same order as for other methods: the phase first, then the rights.
-    admit(phase, rights, Method::Status.name())?;
+    admit_method(phase, rights, Method::Status.name())?;
     match phase {
         // The agent restarts in a moment; nobody has shut it down.
         ConnectionPhase::Running(run) if run.kernel.goes_on() => Err(error::state_unavailable()),
         ConnectionPhase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
-            if rights.may(scope) {
+            if rights.has_scope(scope) {
                 Ok(run)
             } else {
                 Err(error::scope_missing(scope))
             }
         }
-        ConnectionPhase::Fresh | ConnectionPhase::Running(_) | ConnectionPhase::Stopped(_) => Err(over()),
+        ConnectionPhase::Fresh | ConnectionPhase::Running(_) | ConnectionPhase::Stopped(_) => {
+            Err(shut_down_error())
+        }
     }
 }
 
-fn over() -> RpcError {
+fn shut_down_error() -> RpcError {
     not_now(
         "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
         "stopped",
@@ -78,17 +88,17 @@ fn over() -> RpcError {
 }
 
 /// The check after `claw.shutdown`.
-fn stopped(method: Option<Method>, name: &str) -> Result<Method, RpcError> {
+fn admit_after_shutdown(method: Option<Method>, name: &str) -> Result<Method, RpcError> {
     match method {
         Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
         // Even now an unknown method gets its own error: test harnesses ask for one right after a shutdown.
-        None => Err(unknown(name)),
-        Some(_) => Err(over()),
+        None => Err(unknown_method(name)),
+        Some(_) => Err(shut_down_error()),
     }
 }
 
 /// The scope that a method needs; `None`: every client may call it.
-const fn scope(method: Method) -> Option<Scope> {
+const fn required_scope(method: Method) -> Option<Scope> {
     match method {
         Method::Initialize | Method::Initialized | Method::Status | Method::Shutdown | Method::Heartbeat => {
             None
@@ -106,14 +116,14 @@ fn not_now(message: &str, reason: &str) -> RpcError {
     RpcError::new(ErrorCode::InvalidRequest, message).with(json!({"reason": reason}))
 }
 
-fn unknown(name: &str) -> RpcError {
+fn unknown_method(name: &str) -> RpcError {
     const SHOWN: usize = 128;
     let shown: String = name.chars().take(SHOWN).collect();
     RpcError::new(ErrorCode::MethodNotFound, format!("unknown method `{shown}`"))
         .with(json!({"reason": "unknown_method", "method": shown}))
 }
 
-fn unserved(name: &str, level: u8, group: MethodGroup) -> RpcError {
+fn unserved_method(name: &str, level: u8, group: MethodGroup) -> RpcError {
     let missing = match group {
         MethodGroup::Core => "",
         MethodGroup::Tools => "tools need the primitives of Level 2: Channel, Tool, Sandbox and Policy",

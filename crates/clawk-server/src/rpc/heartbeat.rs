@@ -12,7 +12,11 @@ use super::ServedRun;
 use crate::transport::outbox::Outbox;
 
 /// Sends heartbeats for the current run in `pulse`, until the connection ends.
-pub(crate) async fn beat(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox, clock: &dyn Clock) {
+pub(crate) async fn send_heartbeats(
+    mut pulse: watch::Receiver<Option<ServedRun>>,
+    outbox: &Outbox,
+    clock: &dyn Clock,
+) {
     loop {
         let run = pulse.borrow_and_update().clone();
         let Some(run) = run else {
@@ -32,13 +36,13 @@ pub(crate) async fn beat(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: 
                     Ok(()) => break,
                     Err(_) => return, // silent-ok: the connection is over
                 },
-                _ = ticks.tick() => once(&run, outbox, clock),
+                _ = ticks.tick() => send_heartbeat(&run, outbox, clock),
             }
         }
     }
 }
 
-fn once(run: &ServedRun, outbox: &Outbox, clock: &dyn Clock) {
+fn send_heartbeat(run: &ServedRun, outbox: &Outbox, clock: &dyn Clock) {
     let status = run.kernel.status();
     let lives = matches!(status.state, LifecycleState::Ready | LifecycleState::Error);
     if !lives || outbox.is_saturated() || !outbox.is_heard() {

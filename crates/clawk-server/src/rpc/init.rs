@@ -97,10 +97,10 @@ pub(super) fn judge(params: &str) -> Result<InitializeRequest, RpcError> {
 
 /// The capabilities for the answer (R2): those that the agent has; if the client asked for some, only those.
 pub(super) fn capabilities(asked: &InitializeRequest, kernel: &Kernel) -> Map<String, Value> {
-    let mut served = negotiate(asked, |group| kernel.serves(group));
+    let mut served = negotiate(asked, |group| kernel.serves_group(group));
     // R40: Level 1 has this extension without announcing it (R2).
     let wanted = &asked.params.capabilities;
-    if kernel.level() >= 2 && (wanted.is_empty() || wanted.contains_key(MESSAGES)) {
+    if kernel.conformance_level() >= 2 && (wanted.is_empty() || wanted.contains_key(MESSAGES)) {
         served.insert(MESSAGES.to_owned(), json!({}));
     }
     served

@@ -38,8 +38,8 @@ struct InFlightPermits {
 impl InFlightLimit {
     fn new(count: u32, kib: u32) -> Self {
         Self {
-            count: semaphore(count),
-            kib: semaphore(kib),
+            count: new_semaphore(count),
+            kib: new_semaphore(kib),
             most_kib: kib,
         }
     }
@@ -59,7 +59,7 @@ impl InFlightLimit {
     }
 }
 
-fn semaphore(permits: u32) -> Arc<Semaphore> {
+fn new_semaphore(permits: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(
         usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS),
     ))
@@ -95,8 +95,8 @@ impl ConnectionLimits {
         Arc::new(Self {
             work: InFlightLimit::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_KIB),
             parked: InFlightLimit::new(MAX_PARKED, MAX_PARKED_KIB),
-            answers: semaphore(MAX_ANSWERS),
-            messages: semaphore(MAX_MESSAGES),
+            answers: new_semaphore(MAX_ANSWERS),
+            messages: new_semaphore(MAX_MESSAGES),
             calls: Mutex::default(),
         })
     }
@@ -120,17 +120,17 @@ impl ConnectionLimits {
         Arc::clone(&self.messages).acquire_owned().await.ok() // silent-ok: our semaphores are never closed
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<InFlightRequest>>>> {
+    fn lock_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<InFlightRequest>>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a call in flight. Several requests may wait for the outcome of one id (R19).
-    pub(crate) fn begin(self: &Arc<Self>, call: &RequestId, slot: Arc<InFlightRequest>) -> InFlightCall {
-        let mut calls = self.calls();
+    pub(crate) fn begin_call(self: &Arc<Self>, call: &RequestId, slot: Arc<InFlightRequest>) -> InFlightCall {
+        let mut calls = self.lock_calls();
         let same = calls.entry(call.clone()).or_default();
         // A parked call has the same id: the new request waits for the same person.
         if same.iter().any(|other| other.is_parked(&self.parked)) {
-            slot.park(&self.parked);
+            slot.park_request(&self.parked);
         }
         same.push(Arc::clone(&slot));
         drop(calls);
@@ -142,16 +142,16 @@ impl ConnectionLimits {
     }
 
     /// Frees the place of a call that waits for a person.
-    pub(crate) fn park(&self, call: &RequestId) {
-        for slot in self.calls().get(call).into_iter().flatten() {
-            slot.park(&self.parked);
+    pub(crate) fn park_call(&self, call: &RequestId) {
+        for slot in self.lock_calls().get(call).into_iter().flatten() {
+            slot.park_request(&self.parked);
         }
     }
 }
 
 impl Drop for InFlightCall {
     fn drop(&mut self) {
-        let mut calls = self.lanes.calls();
+        let mut calls = self.lanes.lock_calls();
         if let Some(same) = calls.get_mut(&self.call) {
             same.retain(|other| !Arc::ptr_eq(other, &self.slot));
             if same.is_empty() {
@@ -162,9 +162,9 @@ impl Drop for InFlightCall {
 }
 
 impl InFlightRequest {
-    fn park(&self, parked: &InFlightLimit) {
+    fn park_request(&self, parked: &InFlightLimit) {
         let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
-        if !holds(permits.as_ref(), parked)
+        if !holds_permits(permits.as_ref(), parked)
             && let Some(place) = parked.try_enter(self.kib)
         {
             *permits = Some(place);
@@ -172,7 +172,7 @@ impl InFlightRequest {
     }
 
     fn is_parked(&self, parked: &InFlightLimit) -> bool {
-        holds(
+        holds_permits(
             self.permits
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -182,6 +182,6 @@ impl InFlightRequest {
     }
 }
 
-fn holds(permits: Option<&InFlightPermits>, lane: &InFlightLimit) -> bool {
+fn holds_permits(permits: Option<&InFlightPermits>, lane: &InFlightLimit) -> bool {
     permits.is_some_and(|held| Arc::ptr_eq(held.count.semaphore(), &lane.count))
 }

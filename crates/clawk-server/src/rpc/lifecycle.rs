@@ -30,33 +30,33 @@ const CLIENT_CHARS: usize = 128;
 
 impl RpcConnection {
     /// `claw.initialize` (CKP §9.3.1, R1–R4). A refused one changes nothing.
-    pub(super) async fn initialize(&mut self, ask: AdmittedRequest<'_>) {
+    pub(super) async fn handle_initialize(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let asked = match judge(ask.params) {
             Ok(asked) => asked,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
-        if let Err(e) = self.host.factory().check(&asked.params.manifest).await {
-            return self.refuse(&ask, &error::from_init(&e));
+        if let Err(e) = self.host.factory().check_manifest(&asked.params.manifest).await {
+            return self.refuse_request(&ask, &error::from_init(&e));
         }
         let drain_ms = self.host.options().drain_timeout_ms;
-        if self.rights.owns() {
-            self.retire("initialized again", drain_ms).await;
+        if self.rights.owns_host() {
+            self.end_run("initialized again", drain_ms).await;
         } else {
-            self.leave(drain_ms).await;
+            self.end_session(drain_ms).await;
         }
-        let run = match self.begin(&asked).await {
+        let run = match self.begin_run(&asked).await {
             Ok(run) => Arc::new(run),
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         let result = InitializeResult {
             protocol_version: asked.version.clone(),
             agent_info: run.kernel.agent_info(),
-            conformance_level: format!("level-{}", run.kernel.level()),
+            conformance_level: format!("level-{}", run.kernel.conformance_level()),
             capabilities: capabilities(&asked, &run.kernel),
         };
         ask.place
-            .put(&mut self.out, |out| write_result(out, &ask.id, &result));
+            .put_answer(&mut self.out, |out| write_result(out, &ask.id, &result));
         self.flush();
         // This comes after the answer: no heartbeat or question may overtake the answer.
         self.pulse.send_replace(Some(ServedRun {
@@ -67,22 +67,26 @@ impl RpcConnection {
         self.phase = ConnectionPhase::Running(run);
     }
 
-    async fn begin(&mut self, asked: &InitializeRequest) -> Result<ClientRun, RpcError> {
+    async fn begin_run(&mut self, asked: &InitializeRequest) -> Result<ClientRun, RpcError> {
         // The manifest of other clients only names the agent that they expect (R3).
-        let wire = self.rights.owns().then_some(&asked.params.manifest);
-        let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;
+        let wire = self.rights.owns_host().then_some(&asked.params.manifest);
+        let kernel = self
+            .host
+            .start_agent(wire)
+            .await
+            .map_err(|e| error::from_init(&e))?;
         let named: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
         let client = self.rights.client_name(&named);
         let door = EntryPoint::Rpc {
             client: client.clone(),
             role: self.rights.role(),
         };
-        let session = match kernel.open(door).await {
+        let session = match kernel.open_session(door).await {
             Ok(session) => session,
             Err(e) => {
-                if self.rights.owns() {
+                if self.rights.owns_host() {
                     self.host
-                        .end("no session can be opened", self.host.options().drain_timeout_ms)
+                        .end_agent("no session can be opened", self.host.options().drain_timeout_ms)
                         .await;
                 }
                 return Err(error::from_kernel(&e));
@@ -105,7 +109,7 @@ impl RpcConnection {
         let before = Arc::clone(run);
         let until = tokio::time::Instant::now() + NEXT_RUN;
         let kernel = loop {
-            match self.host.current().get() {
+            match self.host.current_kernel().get() {
                 Some(kernel) if kernel.status().state == LifecycleState::Ready => break kernel,
                 Some(_) | None if tokio::time::Instant::now() >= until => return,
                 Some(_) | None => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -115,7 +119,7 @@ impl RpcConnection {
             client: before.client.clone(),
             role: self.rights.role(),
         };
-        let session = match kernel.open(door).await {
+        let session = match kernel.open_session(door).await {
             Ok(session) => session,
             Err(error) => {
                 tracing::warn!(%error, "a client can't go on in the next run yet");
@@ -142,19 +146,19 @@ impl RpcConnection {
     }
 
     /// `claw.shutdown` (CKP §9.3.1): drains, then answers. The connection stays open for `claw.status` and a new `claw.initialize`.
-    pub(super) async fn shutdown(&mut self, ask: AdmittedRequest<'_>) {
+    pub(super) async fn handle_shutdown(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let params: ShutdownParams = match error::decode("claw.shutdown", ask.params) {
             Ok(params) => params,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         let ends_agent = match params.scope {
-            Some(ShutdownScope::Host) if !self.rights.may(Scope::Admin) => {
-                return self.refuse(&ask, &error::scope_missing(Scope::Admin));
+            Some(ShutdownScope::Host) if !self.rights.has_scope(Scope::Admin) => {
+                return self.refuse_request(&ask, &error::scope_missing(Scope::Admin));
             }
             Some(ShutdownScope::Host) => true,
             Some(ShutdownScope::Connection) => false,
-            None => self.rights.owns(),
+            None => self.rights.owns_host(),
         };
         let reason = params.reason.as_deref().unwrap_or("claw.shutdown");
         let timeout_ms = params
@@ -162,40 +166,40 @@ impl RpcConnection {
             .unwrap_or(self.host.options().drain_timeout_ms)
             .min(MAX_DRAIN_MS);
         let ended = if ends_agent {
-            self.retire(reason, timeout_ms).await
+            self.end_run(reason, timeout_ms).await
         } else {
-            self.leave(timeout_ms).await
+            self.end_session(timeout_ms).await
         };
         let Some(drained) = ended else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "the agent was shut down already");
-            return self.refuse(&ask, &error);
+            return self.refuse_request(&ask, &error);
         };
-        ask.place.put(&mut self.out, |out| {
+        ask.place.put_answer(&mut self.out, |out| {
             write_result(out, &ask.id, &ShutdownResult { drained })
         });
-        if ends_agent && !self.rights.owns() {
+        if ends_agent && !self.rights.owns_host() {
             self.flush();
-            self.host.stop();
+            self.host.request_stop();
         }
     }
 
     /// Ends the agent's run, if this connection joined one: heartbeats stop, work in flight is drained, its answers are in the
     /// outbox.
-    async fn retire(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
+    async fn end_run(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
         let ConnectionPhase::Running(run) = &self.phase else {
             return None;
         };
         let kernel = run.kernel.clone();
         self.pulse.send_replace(None);
         self.phase = ConnectionPhase::Stopped(kernel);
-        let drained = self.host.end(reason, timeout_ms).await;
-        self.settle().await;
+        let drained = self.host.end_agent(reason, timeout_ms).await;
+        self.wait_tasks().await;
         Some(drained)
     }
 
     /// Ends this connection's own session and waits for its work for at most `timeout_ms`. The agent continues, and so does longer
     /// work; its answer is stored under its request id.
-    async fn leave(&mut self, timeout_ms: u64) -> Option<bool> {
+    async fn end_session(&mut self, timeout_ms: u64) -> Option<bool> {
         let ConnectionPhase::Running(run) = &self.phase else {
             return None;
         };
@@ -205,7 +209,7 @@ impl RpcConnection {
         let tasks = mem::take(&mut self.tasks);
         tasks.close();
         let drained = tokio::time::timeout(Duration::from_millis(timeout_ms), tasks.wait()).await;
-        self.host.outlive(async move {
+        self.host.spawn_detached(async move {
             tasks.wait().await;
             kernel.end_session(session, "completed").await;
         });
@@ -213,7 +217,7 @@ impl RpcConnection {
     }
 
     /// Waits for the tasks whose calls the kernel has ended. The wait is limited, in case one of them is stuck.
-    async fn settle(&mut self) {
+    async fn wait_tasks(&mut self) {
         let tasks = mem::take(&mut self.tasks);
         tasks.close();
         if tokio::time::timeout(SETTLE, tasks.wait()).await.is_err() {
@@ -223,23 +227,23 @@ impl RpcConnection {
 
     /// Ends the connection. For the launcher's connection, shuts the agent down in order (R4). `reads`: the client may still read
     /// its answers. Returns whether everything was drained.
-    pub(crate) async fn finish(&mut self, reason: &str, reads: bool) -> bool {
+    pub(crate) async fn end_connection(&mut self, reason: &str, reads: bool) -> bool {
         let drain_ms = self.host.options().drain_timeout_ms;
-        let drained = if !self.rights.owns() {
+        let drained = if !self.rights.owns_host() {
             let linger_ms = if reads { LINGER_MS.min(drain_ms) } else { 0 };
-            match self.leave(linger_ms).await {
+            match self.end_session(linger_ms).await {
                 Some(drained) => drained,
                 // A client that sent orders but never initialized.
-                None => self.linger(linger_ms).await,
+                None => self.wait_remaining(linger_ms).await,
             }
         } else {
             match &self.phase {
                 ConnectionPhase::Fresh => true,
-                ConnectionPhase::Running(_) => self.retire(reason, drain_ms).await.unwrap_or(true),
+                ConnectionPhase::Running(_) => self.end_run(reason, drain_ms).await.unwrap_or(true),
                 // A termination signal interrupted a barrier and left its work unfinished.
                 ConnectionPhase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
-                    let drained = self.host.end(reason, drain_ms).await;
-                    self.settle().await;
+                    let drained = self.host.end_agent(reason, drain_ms).await;
+                    self.wait_tasks().await;
                     drained
                 }
                 ConnectionPhase::Stopped(_) => true,
@@ -249,7 +253,7 @@ impl RpcConnection {
         drained
     }
 
-    async fn linger(&mut self, timeout_ms: u64) -> bool {
+    async fn wait_remaining(&mut self, timeout_ms: u64) -> bool {
         let tasks = mem::take(&mut self.tasks);
         tasks.close();
         let ended = tokio::time::timeout(Duration::from_millis(timeout_ms), tasks.wait()).await;

@@ -20,17 +20,17 @@ use crate::transport::outbox::Outbox;
 impl RpcConnection {
     /// `claw.message.send`. If the client disconnects, the turn continues, and its answer is stored under the request id.
     pub(super) async fn message_send(&mut self, ask: AdmittedRequest<'_>) {
-        let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
+        let run = match gate::admit_extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         let params: SendParams = match error::decode(SEND, ask.params) {
             Ok(params) => params,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
-        let (text, images) = match said(&params) {
+        let (text, images) = match message_content(&params) {
             Ok(said) => said,
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         self.flush();
         let permit = self.lanes.enter_message().await;
@@ -42,31 +42,31 @@ impl RpcConnection {
             client: run.client.clone(),
             role: self.rights.role(),
         };
-        let reply = self.reply(ask);
+        let reply = self.reply_guard(ask);
         let teller = params.stream.then(|| TurnNotifier::new(Arc::clone(&self.outbox)));
-        self.start(async move {
+        self.start_task(async move {
             let tell = |turn: MessageId, notice: &SessionNotice| {
                 if let Some(teller) = &teller {
-                    teller.tell(turn, notice);
+                    teller.report_notice(turn, notice);
                 }
             };
-            let outcome = run.kernel.talk(door, asked, &tell).await;
+            let outcome = run.kernel.send_message(door, asked, &tell).await;
             drop(permit);
-            reply.finish(outcome.map(result).map_err(|e| error::from_kernel(&e)));
+            reply.send_outcome(outcome.map(send_result).map_err(|e| error::from_kernel(&e)));
         })
         .await;
     }
 }
 
 /// The message as text and pictures. Other parts become notes.
-fn said(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError> {
+fn message_content(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError> {
     let invalid = |message: &str| {
         RpcError::new(ErrorCode::InvalidParams, message)
             .with(json!({"reason": "invalid_params", "method": SEND}))
     };
     match (&params.parts, &params.text) {
         (None, Some(text)) => Ok((text.clone(), Vec::new())),
-        (Some(parts), None) => self::parts(parts).map_err(|reason| invalid(&reason)),
+        (Some(parts), None) => self::parse_parts(parts).map_err(|reason| invalid(&reason)),
         (Some(_), Some(_)) | (None, None) => Err(invalid("a message has either `parts` or `text`")),
     }
 }
@@ -75,10 +75,10 @@ fn said(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError>
 ///
 /// # Errors
 /// A picture's content does not match its type; the text is for people.
-pub(super) fn parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPicture>), String> {
+pub(super) fn parse_parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPicture>), String> {
     let (mut texts, mut images) = (Vec::new(), Vec::new());
     for part in parts {
-        match picture(part)? {
+        match parse_picture(part)? {
             Some(image) => images.push(image),
             None => texts.push(part.as_text()),
         }
@@ -87,7 +87,7 @@ pub(super) fn parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPictur
 }
 
 /// A part that holds a picture of a type that models accept.
-fn picture(part: &MessagePart) -> Result<Option<AttachedPicture>, String> {
+fn parse_picture(part: &MessagePart) -> Result<Option<AttachedPicture>, String> {
     match part {
         MessagePart::Image {
             mime_type,
@@ -98,7 +98,7 @@ fn picture(part: &MessagePart) -> Result<Option<AttachedPicture>, String> {
     }
 }
 
-fn result(told: TurnResult) -> SendResult {
+fn send_result(told: TurnResult) -> SendResult {
     let parts = match told.text.as_str() {
         "" => Vec::new(),
         text => vec![MessagePart::Text {
@@ -119,7 +119,7 @@ fn result(told: TurnResult) -> SendResult {
             TalkStop::Failed => TurnStopCode::Failed,
         },
         reason: told.reason,
-        record: told.shown.as_ref().and_then(TurnCallSummary::facts),
+        record: told.shown.as_ref().and_then(TurnCallSummary::to_json),
         usage: Tokens {
             input_tokens: told.usage.input_tokens,
             output_tokens: told.usage.output_tokens,
@@ -141,29 +141,31 @@ impl TurnNotifier {
         }
     }
 
-    fn tell(&self, turn: MessageId, notice: &SessionNotice) {
+    fn report_notice(&self, turn: MessageId, notice: &SessionNotice) {
         if self.outbox.is_saturated() {
             self.missed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if missed > 0 {
-            self.put(STEP, &json!({"turn_id": turn, "step": "missed", "count": missed}));
+            self.send_notification(STEP, &json!({"turn_id": turn, "step": "missed", "count": missed}));
         }
         match notice {
-            SessionNotice::Delta(text) => self.put(DELTA, &json!({"turn_id": turn, "text": text})),
+            SessionNotice::Delta(text) => {
+                self.send_notification(DELTA, &json!({"turn_id": turn, "text": text}))
+            }
             other => {
-                if let Some(mut step) = step(other) {
+                if let Some(mut step) = step_json(other) {
                     if let Some(facts) = step.as_object_mut() {
                         facts.insert("turn_id".into(), json!(turn));
                     }
-                    self.put(STEP, &step);
+                    self.send_notification(STEP, &step);
                 }
             }
         }
     }
 
-    fn put(&self, method: &str, params: &Value) {
+    fn send_notification(&self, method: &str, params: &Value) {
         let mut line = Vec::new();
         if write_notification(&mut line, method, params) {
             line.push(b'\n');
@@ -173,7 +175,7 @@ impl TurnNotifier {
 }
 
 /// A step as JSON for the client. `None` for the end, which the answer reports.
-fn step(notice: &SessionNotice) -> Option<Value> {
+fn step_json(notice: &SessionNotice) -> Option<Value> {
     Some(match notice {
         // Thoughts are for the process owner's terminal alone.
         SessionNotice::Delta(_) | SessionNotice::Thought(_) | SessionNotice::TurnEnded { .. } => return None,
@@ -203,11 +205,11 @@ fn step(notice: &SessionNotice) -> Option<Value> {
             json!({"step": "screened", "place": place, "action": action, "kinds": kinds})
         }
         SessionNotice::Asking(question) => {
-            json!({"step": "asking", "question": questions::facts(question, questions::QuestionDetail::Whole)})
+            json!({"step": "asking", "question": questions::question_facts(question, questions::QuestionDetail::Whole)})
         }
         SessionNotice::Handed(call) => json!({"step": "handed", "tool": call.name, "call_id": call.id}),
         SessionNotice::Planned(plan) => {
-            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone(), questions::QuestionDetail::Whole)})
+            json!({"step": "planned", "plan": plan.id, "questions": questions::list_questions(plan.steps.clone(), questions::QuestionDetail::Whole)})
         }
         SessionNotice::CallFinished {
             request_id,

@@ -109,7 +109,7 @@ impl RpcConnection {
     /// arrived by itself is answered where it came from.
     pub(crate) async fn take_to(&mut self, message: &[u8], outbox: Arc<Outbox>) {
         let own = mem::replace(&mut self.outbox, outbox);
-        self.take(message).await;
+        self.handle_line(message).await;
         self.flush();
         self.outbox = own;
     }
@@ -136,7 +136,7 @@ impl RpcConnection {
 
     /// Whether the client may stay silent without a limit.
     pub(crate) const fn may_idle(&self) -> bool {
-        self.rights.owns() || matches!(self.phase, ConnectionPhase::Running(_))
+        self.rights.owns_host() || matches!(self.phase, ConnectionPhase::Running(_))
     }
 
     /// Whether a request is in flight.

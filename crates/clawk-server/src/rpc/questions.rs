@@ -16,7 +16,7 @@ use crate::transport::outbox::Outbox;
 const PENDING: &str = "claw.tool.pending";
 
 /// Follows the questions of the current run in `pulse`, until the connection ends.
-pub(crate) async fn follow(
+pub(crate) async fn follow_questions(
     mut pulse: watch::Receiver<Option<ServedRun>>,
     lanes: &ConnectionLimits,
     outbox: &Outbox,
@@ -29,7 +29,7 @@ pub(crate) async fn follow(
             }
             continue;
         };
-        let mut questions = run.kernel.questions();
+        let mut questions = run.kernel.subscribe_questions();
         let mut announced = HashSet::new();
         // Subscribe first, then list: a question asked in between is seen twice but sent once.
         tell_all(&run, lanes, outbox, &mut announced).await;
@@ -41,7 +41,7 @@ pub(crate) async fn follow(
                     Err(_) => return, // silent-ok: the connection is over
                 },
                 asked = questions.recv() => match asked {
-                    Ok(question) => tell(&run, lanes, outbox, &mut announced, &question).await,
+                    Ok(question) => announce_question(&run, lanes, outbox, &mut announced, &question).await,
                     Err(broadcast::error::RecvError::Lagged(_)) => {
                         tell_all(&run, lanes, outbox, &mut announced).await;
                     }
@@ -63,7 +63,7 @@ async fn tell_all(
     outbox: &Outbox,
     announced: &mut HashSet<RequestId>,
 ) {
-    let pending = run.kernel.pending();
+    let pending = run.kernel.pending_questions();
     let still: HashSet<&RequestId> = pending.iter().map(|question| &question.request_id).collect();
     let plans: HashSet<&RequestId> = pending
         .iter()
@@ -71,21 +71,21 @@ async fn tell_all(
         .collect();
     announced.retain(|id| still.contains(id) || plans.contains(id));
     for question in &pending {
-        lanes.park(&question.request_id);
+        lanes.park_call(&question.request_id);
     }
     for question in &pending {
-        tell(run, lanes, outbox, announced, question).await;
+        announce_question(run, lanes, outbox, announced, question).await;
     }
 }
 
-async fn tell(
+async fn announce_question(
     run: &ServedRun,
     lanes: &ConnectionLimits,
     outbox: &Outbox,
     announced: &mut HashSet<RequestId>,
     question: &ApprovalQuestion,
 ) {
-    lanes.park(&question.request_id);
+    lanes.park_call(&question.request_id);
     if !run.notify_questions {
         return;
     }
@@ -94,13 +94,15 @@ async fn tell(
     let facts = match plan.filter(|plan| announced.insert((*plan).clone())) {
         Some(plan) => {
             announced.insert(question.request_id.clone());
-            let steps = run.kernel.pending().into_iter();
+            let steps = run.kernel.pending_questions().into_iter();
             let steps = steps.filter(|other| other.step.as_ref().is_some_and(|step| step.plan == *plan));
-            listed(steps.collect(), QuestionDetail::Whole).into_iter().next()
+            list_questions(steps.collect(), QuestionDetail::Whole)
+                .into_iter()
+                .next()
         }
         None => announced
             .insert(question.request_id.clone())
-            .then(|| facts(question, QuestionDetail::Whole)),
+            .then(|| question_facts(question, QuestionDetail::Whole)),
     };
     let Some(facts) = facts else { return };
     outbox.room().await;
@@ -121,19 +123,19 @@ pub(crate) enum QuestionDetail {
 }
 
 /// The open questions. A plan is one question: the facts of its first step, and under `plan` its id and all steps.
-pub(crate) fn listed(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> Vec<Value> {
-    Plan::group(questions)
+pub(crate) fn list_questions(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> Vec<Value> {
+    Plan::group_questions(questions)
         .iter()
         .map(|asked| match asked {
-            WaitingApproval::One(question) => facts(question, text),
+            WaitingApproval::One(question) => question_facts(question, text),
             WaitingApproval::Plan(plan) => {
-                let facts = |step| facts(step, text);
+                let facts = |step| question_facts(step, text);
                 let mut told = plan.steps.first().map_or(Value::Null, facts);
                 let steps: Vec<Value> = plan.steps.iter().map(facts).collect();
                 if let Some(told) = told.as_object_mut() {
                     told.insert(
                         "plan".to_owned(),
-                        json!({"id": plan.id, "beside": plan.beside(), "steps": steps}),
+                        json!({"id": plan.id, "beside": plan.uncovered_calls(), "steps": steps}),
                     );
                 }
                 told
@@ -143,7 +145,7 @@ pub(crate) fn listed(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> 
 }
 
 /// A question as JSON, for the wire and the control socket. A reader of `text` has seen the whole text; `digest` is its SHA-256.
-pub(crate) fn facts(question: &ApprovalQuestion, text: QuestionDetail) -> Value {
+pub(crate) fn question_facts(question: &ApprovalQuestion, text: QuestionDetail) -> Value {
     let sheet = &question.sheet;
     let mut facts = json!({
         "request_id": question.request_id,

@@ -33,7 +33,7 @@ impl Batch {
         })
     }
 
-    fn put(&self, write: impl FnOnce(&mut Vec<u8>)) {
+    fn put_answer(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if answers.array.len() > 1 {
             answers.array.push(b',');
@@ -58,13 +58,13 @@ pub(crate) enum AnswerDestination {
 
 impl AnswerDestination {
     /// Writes an answer of the reading loop, which collects its answers in `out`.
-    pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn put_answer(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Alone => {
                 write(out);
                 out.push(b'\n');
             }
-            Self::Batch(batch) => batch.put(write),
+            Self::Batch(batch) => batch.put_answer(write),
         }
     }
 }
@@ -89,17 +89,17 @@ impl ReplyGuard {
     }
 
     /// Sends the answer.
-    pub(crate) fn finish<T: Serialize>(mut self, outcome: Result<T, RpcError>) {
-        self.send(|out, id| match &outcome {
+    pub(crate) fn send_outcome<T: Serialize>(mut self, outcome: Result<T, RpcError>) {
+        self.send_reply(|out, id| match &outcome {
             Ok(result) => write_result(out, id, result),
             Err(error) => write_error(out, id, error),
         });
     }
 
-    fn send(&mut self, write: impl FnOnce(&mut Vec<u8>, &RpcId<'_>)) {
+    fn send_reply(&mut self, write: impl FnOnce(&mut Vec<u8>, &RpcId<'_>)) {
         self.answered = true;
         let mut line = Vec::new();
-        self.place.put(&mut line, |out| write(out, &self.id));
+        self.place.put_answer(&mut line, |out| write(out, &self.id));
         self.outbox.take(&mut line);
     }
 }
@@ -111,7 +111,7 @@ impl Drop for ReplyGuard {
                 ErrorCode::Internal,
                 "the request was given up by a defect of the server",
             );
-            self.send(|out, id| write_error(out, id, &error));
+            self.send_reply(|out, id| write_error(out, id, &error));
         }
     }
 }

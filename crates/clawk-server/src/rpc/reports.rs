@@ -59,7 +59,7 @@ impl OwedReports {
     }
 
     /// Records that the client has delegated this task.
-    pub(crate) fn owe(&self, task: RequestId, token: Option<String>) {
+    pub(crate) fn add_owed(&self, task: RequestId, token: Option<String>) {
         let mut reports = self.lock();
         if reports.len() >= MOST && !reports.contains_key(&task) {
             return tracing::warn!("a client is owed too many reports; one more is told when it asks again");
@@ -77,7 +77,7 @@ impl OwedReports {
     }
 
     /// Whether this line is the client's answer to a report. If so, the report is not repeated.
-    pub(crate) fn answered(&self, line: &[u8]) -> bool {
+    pub(crate) fn settle_answered(&self, line: &[u8]) -> bool {
         #[derive(Deserialize)]
         struct ReportAnswer {
             id: String,
@@ -101,7 +101,7 @@ impl OwedReports {
         }
     }
 
-    fn fresh(&self) -> Vec<RequestId> {
+    fn take_new_tasks(&self) -> Vec<RequestId> {
         let mut fresh = Vec::new();
         for (task, report) in self.lock().iter_mut() {
             if matches!(report.state, State::New) {
@@ -112,7 +112,7 @@ impl OwedReports {
         fresh
     }
 
-    fn ended(&self, kernel: &Kernel, task: &RequestId, result: Option<&RunResult>) {
+    fn set_result(&self, kernel: &Kernel, task: &RequestId, result: Option<&RunResult>) {
         let mut reports = self.lock();
         let Some(result) = result else {
             reports.remove(task);
@@ -120,7 +120,7 @@ impl OwedReports {
         };
         if let Some(report) = reports.get_mut(task) {
             report.state = State::Said {
-                line: text(kernel, task, result, report.token.as_deref()),
+                line: report_request(kernel, task, result, report.token.as_deref()),
                 due: Instant::now(),
                 wait: FIRST,
             };
@@ -128,7 +128,7 @@ impl OwedReports {
     }
 
     /// The reports to send now, and the time of the next one.
-    fn due(&self) -> (Vec<String>, Option<Instant>) {
+    fn due_reports(&self) -> (Vec<String>, Option<Instant>) {
         let now = Instant::now();
         let (mut lines, mut next) = (Vec::new(), None);
         for report in self.lock().values_mut() {
@@ -147,18 +147,23 @@ impl OwedReports {
 }
 
 /// The report of a run, as a JSON-RPC request.
-pub(crate) fn text(kernel: &Kernel, task: &RequestId, result: &RunResult, token: Option<&str>) -> String {
-    request(kernel, task, params(task, result, token))
+pub(crate) fn report_request(
+    kernel: &Kernel,
+    task: &RequestId,
+    result: &RunResult,
+    token: Option<&str>,
+) -> String {
+    signed_request(kernel, task, report_params(task, result, token))
 }
 
 /// The request, signed by this host's key if it has one.
-fn request(kernel: &Kernel, task: &RequestId, params: Value) -> String {
-    let (id, params) = (format!("{PREFIX}{task}"), kernel.proven(params));
+fn signed_request(kernel: &Kernel, task: &RequestId, params: Value) -> String {
+    let (id, params) = (format!("{PREFIX}{task}"), kernel.sign_report(params));
     json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params}).to_string()
 }
 
 /// The report for a task that never ran here and can't run, as a JSON-RPC request.
-pub(crate) fn lost(
+pub(crate) fn lost_report(
     kernel: &Kernel,
     task: &RequestId,
     (reason, message): (&str, &str),
@@ -169,19 +174,19 @@ pub(crate) fn lost(
         "result": {"text": message, "error": {"code": ErrorCode::PeerFailed.code(), "reason": reason}},
     });
     if let Some(token) = token {
-        set(&mut params, "report_token", json!(token));
+        set_member(&mut params, "report_token", json!(token));
     }
-    request(kernel, task, params)
+    signed_request(kernel, task, params)
 }
 
 /// The params of a report: the answer; for a run of several members their answers too.
-pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) -> Value {
+pub(crate) fn report_params(task: &RequestId, result: &RunResult, token: Option<&str>) -> Value {
     let mut answer = json!({"text": result.text});
     if let Some(data) = &result.data {
-        set(&mut answer, "data", data.clone());
+        set_member(&mut answer, "data", data.clone());
     }
     if result.answers.len() > 1 {
-        set(&mut answer, "answers", json!(result.answers));
+        set_member(&mut answer, "answers", json!(result.answers));
     }
     if let Some(fault) = result
         .error
@@ -189,9 +194,9 @@ pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) 
         .filter(|_| result.status == TaskStatus::Failed)
     {
         if result.text.is_empty() {
-            set(&mut answer, "text", json!(fault.message));
+            set_member(&mut answer, "text", json!(fault.message));
         }
-        set(
+        set_member(
             &mut answer,
             "error",
             json!({"code": fault.code, "reason": fault.reason}),
@@ -202,19 +207,19 @@ pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) 
         "cost_microusd": result.cost_microusd, "duration_ms": result.duration_ms,
     });
     if let Some(token) = token {
-        set(&mut params, "report_token", json!(token));
+        set_member(&mut params, "report_token", json!(token));
     }
     params
 }
 
-fn set(object: &mut Value, member: &str, value: Value) {
+fn set_member(object: &mut Value, member: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(member.to_owned(), value);
     }
 }
 
 /// Sends the client its reports for the current run in `pulse`, until the connection ends.
-pub(crate) async fn follow(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox) {
+pub(crate) async fn follow_reports(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox) {
     loop {
         let run = pulse.borrow_and_update().clone();
         let Some((kernel, owed)) = run.and_then(|run| Some((run.kernel, run.owed?))) else {
@@ -225,11 +230,11 @@ pub(crate) async fn follow(mut pulse: watch::Receiver<Option<ServedRun>>, outbox
         };
         let mut ends = FuturesUnordered::new();
         loop {
-            for task in owed.fresh() {
+            for task in owed.take_new_tasks() {
                 let kernel = kernel.clone();
                 ends.push(async move { (kernel.swarm_result(&task).await, task) });
             }
-            let (lines, next) = owed.due();
+            let (lines, next) = owed.due_reports();
             for line in lines {
                 outbox.room().await;
                 let mut line = line.into_bytes();
@@ -243,14 +248,14 @@ pub(crate) async fn follow(mut pulse: watch::Receiver<Option<ServedRun>>, outbox
                     Err(_) => return, // silent-ok: the connection is over
                 },
                 () = owed.bell.notified() => {}
-                Some((result, task)) = ends.next(), if !ends.is_empty() => owed.ended(&kernel, &task, result.as_ref()),
-                () = until(next) => {}
+                Some((result, task)) = ends.next(), if !ends.is_empty() => owed.set_result(&kernel, &task, result.as_ref()),
+                () = wait_until(next) => {}
             }
         }
     }
 }
 
-async fn until(next: Option<Instant>) {
+async fn wait_until(next: Option<Instant>) {
     match next {
         Some(next) => tokio::time::sleep_until(next).await,
         None => std::future::pending().await,

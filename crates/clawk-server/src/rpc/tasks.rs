@@ -56,51 +56,51 @@ struct TaskIdParams {
 
 impl TaskMessage {
     /// The message's text and pictures.
-    fn said(&self) -> Result<(String, Vec<AttachedPicture>), RpcError> {
+    fn message_content(&self) -> Result<(String, Vec<AttachedPicture>), RpcError> {
         let text = match self {
             Self::Object {
                 text: None,
                 parts: Some(parts),
                 ..
-            } => return messages::parts(parts).map_err(invalid),
+            } => return messages::parse_parts(parts).map_err(invalid_params),
             Self::Text(text) | Self::Object { text: Some(text), .. } => Some(text.as_str()),
             Self::Object { content, .. } => content.as_ref().and_then(Value::as_str),
         };
-        let text = text.ok_or_else(|| invalid("a message has a `text`, or `parts`"))?;
+        let text = text.ok_or_else(|| invalid_params("a message has a `text`, or `parts`"))?;
         Ok((text.to_owned(), Vec::new()))
     }
 }
 
-fn invalid(message: impl Into<String>) -> RpcError {
+fn invalid_params(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params"}))
 }
 
-fn refusal(fault: &AgentTaskError) -> RpcError {
+fn task_refusal(fault: &AgentTaskError) -> RpcError {
     match fault {
         AgentTaskError::Unknown(id) => {
-            invalid(fault.to_string()).with(json!({"reason": "unknown_task", "task_id": id}))
+            invalid_params(fault.to_string()).with(json!({"reason": "unknown_task", "task_id": id}))
         }
         AgentTaskError::Reused(id) => {
-            invalid(fault.to_string()).with(json!({"reason": "request_id_reused", "task_id": id}))
+            invalid_params(fault.to_string()).with(json!({"reason": "request_id_reused", "task_id": id}))
         }
-        AgentTaskError::Invalid(_) => invalid(fault.to_string()),
+        AgentTaskError::Invalid(_) => invalid_params(fault.to_string()),
         AgentTaskError::Full => RpcError::new(ErrorCode::QuotaExceeded, fault.to_string())
             .with(json!({"reason": "too_many_tasks"})),
         AgentTaskError::Kernel(kernel) => error::from_kernel(kernel),
     }
 }
 
-fn shown(view: &AgentTaskView) -> Value {
+fn task_json(view: &AgentTaskView) -> Value {
     json!({"task_id": view.id, "state": view.phase.state.name(), "conversation": view.context,
         "updated_at": view.phase.at.to_string(), "reason": view.phase.reason, "text": view.text, "record": view.record})
 }
 
 impl RpcConnection {
     /// Handles a method of `claw.task.*`.
-    pub(super) async fn task(&mut self, name: &str, ask: AdmittedRequest<'_>) {
-        let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
+    pub(super) async fn handle_task(&mut self, name: &str, ask: AdmittedRequest<'_>) {
+        let run = match gate::admit_extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
-            Err(error) => return self.refuse(&ask, &error),
+            Err(error) => return self.refuse_request(&ask, &error),
         };
         if !self.host.serves_tasks() {
             let error = RpcError::new(
@@ -108,7 +108,7 @@ impl RpcConnection {
                 format!("`{name}` is not served: no A2A endpoint is on (`[http] doors`)"),
             )
             .with(json!({"reason": "not_served", "method": name}));
-            return self.refuse(&ask, &error);
+            return self.refuse_request(&ask, &error);
         }
         let verb = name.strip_prefix(PREFIX).unwrap_or_default();
         let Some(verb) = ["create", "get", "list", "cancel", "subscribe"]
@@ -117,22 +117,22 @@ impl RpcConnection {
         else {
             let error = RpcError::new(ErrorCode::MethodNotFound, "unknown method of `claw.task`")
                 .with(json!({"reason": "unknown_method"}));
-            return self.refuse(&ask, &error);
+            return self.refuse_request(&ask, &error);
         };
         self.flush();
         let slot = self.lanes.enter(ask.params.len()).await;
         let (host, rights, outbox) = (self.host.clone(), self.rights.clone(), Arc::clone(&self.outbox));
-        let (params, reply) = (ask.params.to_owned(), self.reply(ask));
-        self.start(async move {
-            let outcome = act(&host, &run.kernel, &rights, &outbox, verb, &params).await;
+        let (params, reply) = (ask.params.to_owned(), self.reply_guard(ask));
+        self.start_task(async move {
+            let outcome = run_task_method(&host, &run.kernel, &rights, &outbox, verb, &params).await;
             drop(slot);
-            reply.finish(outcome);
+            reply.send_outcome(outcome);
         })
         .await;
     }
 }
 
-async fn act(
+async fn run_task_method(
     host: &AgentHost,
     kernel: &Kernel,
     rights: &ClientRights,
@@ -143,61 +143,67 @@ async fn act(
     let (tasks, owner) = (host.tasks(), rights.name());
     match verb {
         "create" => {
-            let wanted = wanted(host, error::decode("claw.task.create", params)?)?;
+            let wanted = parse_create(host, error::decode("claw.task.create", params)?)?;
             let task = tasks
-                .create(host, kernel.clone(), rights, wanted)
-                .map_err(|fault| refusal(&fault))?;
-            task.durable().await;
-            Ok(shown(&task.view()))
+                .create_task(host, kernel.clone(), rights, wanted)
+                .map_err(|fault| task_refusal(&fault))?;
+            task.wait_durable().await;
+            Ok(task_json(&task.view()))
         }
         "list" => {
-            let all: Vec<Value> = tasks.of(owner).iter().map(|task| shown(&task.view())).collect();
+            let all: Vec<Value> = tasks
+                .tasks_of_owner(owner)
+                .iter()
+                .map(|task| task_json(&task.view()))
+                .collect();
             Ok(json!({"tasks": all}))
         }
         _ => {
             let TaskIdParams { task_id } = error::decode(&format!("{PREFIX}{verb}"), params)?;
-            let task = tasks.find(owner, &task_id);
+            let task = tasks.find_task(owner, &task_id);
             // A task of an earlier run has ended, or does not exist.
             let view = tasks
-                .view(kernel, owner, &task_id)
+                .task_view(kernel, owner, &task_id)
                 .await
-                .map_err(|fault| refusal(&fault))?;
+                .map_err(|fault| task_refusal(&fault))?;
             match (verb, task) {
                 ("cancel", Some(task)) => {
                     task.cancel(kernel);
-                    let mut phases = task.follow();
+                    let mut phases = task.subscribe();
                     let ends = phases.wait_for(|phase| phase.state.is_final());
                     // silent-ok: the client gets the current state
                     let _late = tokio::time::timeout(std::time::Duration::from_secs(10), ends).await;
-                    Ok(shown(&task.view()))
+                    Ok(task_json(&task.view()))
                 }
                 ("subscribe", task) => {
                     if let Some(task) = task {
-                        host.outlive(follow(task, Arc::downgrade(outbox)));
+                        host.spawn_detached(follow_task(task, Arc::downgrade(outbox)));
                     }
                     Ok(json!({"task_id": task_id, "subscribed": true, "state": view.phase.state.name()}))
                 }
-                _ => Ok(shown(&view)),
+                _ => Ok(task_json(&view)),
             }
         }
     }
 }
 
-fn wanted(host: &AgentHost, create: CreateTaskParams) -> Result<AgentTaskRequest, RpcError> {
+fn parse_create(host: &AgentHost, create: CreateTaskParams) -> Result<AgentTaskRequest, RpcError> {
     let said: Vec<TaskMessage> = match (create.message, create.messages) {
         (Some(one), None) => vec![one],
         (None, Some(all)) if !all.is_empty() => all,
         (Some(_), Some(_)) | (None, Some(_) | None) => {
-            return Err(invalid("a task has either `message` or `messages`"));
+            return Err(invalid_params("a task has either `message` or `messages`"));
         }
     };
-    let said: Vec<(String, Vec<AttachedPicture>)> =
-        said.iter().map(TaskMessage::said).collect::<Result<_, _>>()?;
+    let said: Vec<(String, Vec<AttachedPicture>)> = said
+        .iter()
+        .map(TaskMessage::message_content)
+        .collect::<Result<_, _>>()?;
     let (texts, images): (Vec<String>, Vec<Vec<AttachedPicture>>) = said.into_iter().unzip();
     Ok(AgentTaskRequest {
         id: create
             .task_id
-            .unwrap_or_else(|| host.options().clock.uuid().to_string()),
+            .unwrap_or_else(|| host.options().clock.new_uuid().to_string()),
         context: create.conversation,
         text: texts.join("\n\n"),
         images: images.concat(),
@@ -205,8 +211,8 @@ fn wanted(host: &AgentHost, create: CreateTaskParams) -> Result<AgentTaskRequest
 }
 
 /// Notifies a subscriber of a task, until the task or the subscriber ends.
-async fn follow(task: Arc<AgentTask>, outbox: std::sync::Weak<Outbox>) {
-    let mut phases = task.follow();
+async fn follow_task(task: Arc<AgentTask>, outbox: std::sync::Weak<Outbox>) {
+    let mut phases = task.subscribe();
     let mut at = task.view().text.len();
     loop {
         let (update, over) = tokio::select! {

@@ -23,11 +23,11 @@ use crate::transport::lines;
 struct Given(Kernel);
 
 impl AgentFactory for Given {
-    fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+    fn check_manifest<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+    fn start_agent<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
 }
@@ -111,7 +111,7 @@ async fn each_scope_opens_its_own_methods_and_no_other() {
 #[tokio::test]
 async fn only_the_control_socket_takes_orders() {
     let order = [("clawk.status", json!({}))];
-    for rights in [token(&[Scope::Admin]), ClientRights::launcher()] {
+    for rights in [token(&[Scope::Admin]), ClientRights::for_launcher()] {
         assert_eq!(answers(rights, &order).await[1]["error"]["code"], -32601);
     }
     let status = answers(ClientRights::local_user(1000), &order).await;

@@ -45,7 +45,7 @@ pub(crate) trait MessageSource: Send {
 
 /// Serves one client until its messages end, `writing` ends, or `cancel` fires. Then work in flight is drained, and `writing` gets
 /// a moment for the last answers.
-pub(crate) async fn converse<S: MessageSource>(
+pub(crate) async fn serve_client<S: MessageSource>(
     (mut connection, follow): (RpcConnection, watch::Receiver<Option<ServedRun>>),
     mut source: S,
     writing: impl Future<Output = io::Result<()>> + Send,
@@ -53,9 +53,9 @@ pub(crate) async fn converse<S: MessageSource>(
 ) -> ConnectionEnd {
     let (outbox, lanes, clock) = (connection.outbox(), connection.lanes(), connection.clock());
     let mut writing = pin!(writing.fuse());
-    let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*clock).fuse());
-    let mut following = pin!(questions::follow(follow.clone(), &lanes, &outbox).fuse());
-    let mut reporting = pin!(reports::follow(follow, &outbox).fuse());
+    let mut beating = pin!(heartbeat::send_heartbeats(follow.clone(), &outbox, &*clock).fuse());
+    let mut following = pin!(questions::follow_questions(follow.clone(), &lanes, &outbox).fuse());
+    let mut reporting = pin!(reports::follow_reports(follow, &outbox).fuse());
     let mut reading = Box::pin(source.read(&mut connection));
     // A single task reads, answers and writes, so nothing is passed between threads.
     let by = loop {
@@ -72,7 +72,7 @@ pub(crate) async fn converse<S: MessageSource>(
     drop(reading);
     let finish = async {
         let drained = connection
-            .finish(by.reason(), by != ConnectionEndCause::PeerGone)
+            .end_connection(by.reason(), by != ConnectionEndCause::PeerGone)
             .await;
         outbox.finish();
         drained

@@ -6,7 +6,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::converse::{ConnectionEnd, ConnectionEndCause, IDLE, MessageSource, converse};
+use super::converse::{ConnectionEnd, ConnectionEndCause, IDLE, MessageSource, serve_client};
 use super::frames::{InputLine, LineSplitter};
 use crate::access::ClientRights;
 use crate::host::AgentHost;
@@ -36,7 +36,7 @@ where
     };
     let connection = RpcConnection::new(host, rights);
     let outbox = connection.0.outbox();
-    converse(connection, lines, outbox.write_to(writer), cancel).await
+    serve_client(connection, lines, outbox.write_to(writer), cancel).await
 }
 
 struct RpcLineSource<R> {
@@ -62,7 +62,7 @@ async fn read<R: AsyncRead + Unpin>(
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {
-                InputLine::Whole(message) => connection.take(message).await,
+                InputLine::Whole(message) => connection.handle_line(message).await,
                 InputLine::TooLong => connection.too_long(max_message_bytes),
             }
             if connection.gathered() >= GATHER {

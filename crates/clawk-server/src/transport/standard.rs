@@ -29,7 +29,7 @@ pub enum Output {
 
 /// Standard input and output of this process, for [`crate::serve`]. Call it inside a runtime.
 #[must_use]
-pub fn standard() -> (StdinStream, Output) {
+pub fn standard_streams() -> (StdinStream, Output) {
     let input = pipe::OpenOptions::new().open_receiver("/proc/self/fd/0");
     let output = pipe::OpenOptions::new().open_sender("/proc/self/fd/1");
     (

@@ -124,7 +124,7 @@ fn name(wire: &Value) -> &str {
 }
 
 impl AgentFactory for Launched {
-    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+    fn check_manifest<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         let fault = |path: &str| ManifestFault {
             path: path.into(),
             message: "is required".into(),
@@ -144,7 +144,7 @@ impl AgentFactory for Launched {
         Box::pin(std::future::ready(judged))
     }
 
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+    fn start_agent<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             if wire.is_some_and(|wire| name(wire) == "unserved") {
                 return Err(InitFailure::Start(StartError::Unserved(vec![

@@ -86,12 +86,16 @@ async fn r18_an_answer_to_nothing_is_not_acknowledged_and_approves_no_later_call
     let asked = client.request("claw.tool.call", call("ask", &id)).await;
     // What the call would touch is looked at first, on another thread.
     for _ in 0..500 {
-        if client.agent.kernel().pending().len() == 1 {
+        if client.agent.kernel().pending_questions().len() == 1 {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert_eq!(client.agent.kernel().pending().len(), 1, "it still asks");
+    assert_eq!(
+        client.agent.kernel().pending_questions().len(),
+        1,
+        "it still asks"
+    );
     client.result("claw.tool.deny", about(&id)).await;
     assert_eq!(client.answer(asked).await["error"]["code"], -32013);
     let done = fresh();
@@ -178,7 +182,7 @@ async fn r25_calls_that_wait_for_a_person_do_not_block_reading() {
     assert_eq!(client.state().await, "READY");
     client.result("claw.tool.call", call("echo", &fresh())).await;
     let end = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-    while client.agent.kernel().pending().len() < ids.len() {
+    while client.agent.kernel().pending_questions().len() < ids.len() {
         assert!(tokio::time::Instant::now() < end, "every call asks");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }

@@ -74,7 +74,7 @@ impl Server {
                 ..Options::default()
             },
         );
-        host.start(None).await.expect("starts");
+        host.start_agent(None).await.expect("starts");
         let at = "127.0.0.1:0".parse().expect("an address");
         let clock = Arc::new(SystemClock::default());
         let http = HttpListener::bind(at, options, host, Arc::new(NoTraces), clock)
@@ -352,7 +352,7 @@ async fn a_session_is_its_tokens_alone() {
     let mut listening = server.open("GET", &format!("{EVENTS}{ann}"), "").await;
     assert_eq!(listening.status(), 200);
     let fewer = Token::of_text("ann", "ann-secret-of-length", vec![Scope::Read]);
-    server.keys.replace(vec![fewer]).expect("replaced");
+    server.keys.replace_tokens(vec![fewer]).expect("replaced");
     while listening.event().await.is_some() {}
     assert_eq!(server.post(&ann, &status).await.0, 404);
     assert_eq!(server.post(&bearer("bob"), &hello).await.0, 401);

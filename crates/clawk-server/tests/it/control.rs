@@ -44,7 +44,7 @@ impl Socket {
 /// Until so many questions wait: the control socket is no turn in the line of the agent's own requests.
 async fn asked(client: &Client, questions: usize) {
     let waits = async {
-        while client.agent.kernel().pending().len() != questions {
+        while client.agent.kernel().pending_questions().len() != questions {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
@@ -59,7 +59,7 @@ async fn another_process_lists_approves_and_denies() {
     let socket = Socket::beside(&client);
     let mut control = socket.connect().await;
     let nothing = control
-        .ask("clawk.approvals.list", &json!({}))
+        .call_method("clawk.approvals.list", &json!({}))
         .await
         .expect("answered");
     assert_eq!(nothing, json!({"approvals": []}));
@@ -69,7 +69,7 @@ async fn another_process_lists_approves_and_denies() {
     let denied = client.request("claw.tool.call", call("ask", &no)).await;
     asked(&client, 2).await;
     let listed = control
-        .ask("clawk.approvals.list", &json!({}))
+        .call_method("clawk.approvals.list", &json!({}))
         .await
         .expect("answered");
     let listed = listed["approvals"].as_array().expect("a list");
@@ -81,17 +81,17 @@ async fn another_process_lists_approves_and_denies() {
     );
 
     let answer = control
-        .ask("clawk.approve", &json!({"request_id": yes}))
+        .call_method("clawk.approve", &json!({"request_id": yes}))
         .await
         .expect("answered");
     assert_eq!(answer, json!({"acknowledged": true}));
     let answer = control
-        .ask("clawk.deny", &json!({"request_id": no, "reason": "not today"}))
+        .call_method("clawk.deny", &json!({"request_id": no, "reason": "not today"}))
         .await
         .expect("answered");
     assert_eq!(answer, json!({"acknowledged": true}));
     let again = control
-        .ask("clawk.approve", &json!({"request_id": no}))
+        .call_method("clawk.approve", &json!({"request_id": no}))
         .await
         .expect("answered");
     assert_eq!(
@@ -126,7 +126,7 @@ async fn a_tool_may_be_approved_for_the_session() {
     socket
         .connect()
         .await
-        .ask("clawk.approve", &params)
+        .call_method("clawk.approve", &params)
         .await
         .expect("answered");
     assert!(client.answer(answered).await.get("result").is_some());
@@ -140,12 +140,15 @@ async fn status_names_the_agent_through_its_lives() {
     let socket = Socket::beside(&client);
     let mut control = socket.connect().await;
     let early = control
-        .ask("clawk.status", &json!({}))
+        .call_method("clawk.status", &json!({}))
         .await
         .expect_err("no agent yet");
     assert!(matches!(early, ControlError::Refused(error) if error.code == -32600));
     client.initialize().await;
-    let status = control.ask("clawk.status", &json!({})).await.expect("answered");
+    let status = control
+        .call_method("clawk.status", &json!({}))
+        .await
+        .expect("answered");
     assert_eq!(
         (&status["agent"], &status["state"]),
         (&json!("tester"), &json!("READY"))
@@ -154,14 +157,20 @@ async fn status_names_the_agent_through_its_lives() {
         (&status["conformance_level"], &status["approvals_pending"]),
         (&json!("level-3"), &json!(0))
     );
-    let sessions = control.ask("clawk.sessions", &json!({})).await.expect("answered");
+    let sessions = control
+        .call_method("clawk.sessions", &json!({}))
+        .await
+        .expect("answered");
     assert_eq!(
         (&sessions["sessions"][0]["door"], &sessions["sessions"][0]["who"]),
         (&json!("rpc"), &json!("tests"))
     );
     client.result("claw.shutdown", json!({})).await;
     assert_eq!(
-        control.ask("clawk.status", &json!({})).await.expect("answered")["state"],
+        control
+            .call_method("clawk.status", &json!({}))
+            .await
+            .expect("answered")["state"],
         "STOPPED"
     );
     socket.end().await;
@@ -210,19 +219,25 @@ async fn connections_are_bounded_and_later_ones_wait() {
     let mut first = Vec::new();
     for _ in 0..64 {
         let mut control = socket.connect().await;
-        control.ask("clawk.status", &json!({})).await.expect("answered");
+        control
+            .call_method("clawk.status", &json!({}))
+            .await
+            .expect("answered");
         first.push(control);
     }
     let mut late = socket.connect().await;
     let params = json!({});
     let waiting = tokio::time::timeout(
         std::time::Duration::from_millis(100),
-        late.ask("clawk.status", &params),
+        late.call_method("clawk.status", &params),
     );
     assert!(waiting.await.is_err(), "the 65th was served");
     first.clear();
     let mut later = socket.connect().await;
-    later.ask("clawk.status", &json!({})).await.expect("answered");
+    later
+        .call_method("clawk.status", &json!({}))
+        .await
+        .expect("answered");
     socket.end().await;
 }
 
@@ -231,21 +246,27 @@ async fn the_control_socket_speaks_the_protocol_too() {
     let client = Client::ready(2).await;
     let socket = Socket::beside(&client);
     let mut control = socket.connect().await;
-    let early = control.ask("claw.status", &json!({})).await.expect_err("R4");
+    let early = control
+        .call_method("claw.status", &json!({}))
+        .await
+        .expect_err("R4");
     assert!(matches!(early, ControlError::Refused(error) if error.code == -32600));
     let hello = control
-        .ask("claw.initialize", &crate::wire::initialize())
+        .call_method("claw.initialize", &crate::wire::initialize())
         .await
         .expect("answered");
     assert_eq!(hello["agentInfo"]["name"], "tester");
     assert_eq!(client.agent.starts(), 1, "it joined the agent that runs");
     let ran = control
-        .ask("claw.tool.call", &call("echo", &fresh()))
+        .call_method("claw.tool.call", &call("echo", &fresh()))
         .await
         .expect("answered");
     assert_ne!(ran["isError"], true, "{ran}");
     // Orders go on working on the same connection.
-    let status = control.ask("clawk.status", &json!({})).await.expect("answered");
+    let status = control
+        .call_method("clawk.status", &json!({}))
+        .await
+        .expect("answered");
     assert_eq!(status["state"], "READY");
     socket.end().await;
 }

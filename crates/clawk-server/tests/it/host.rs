@@ -75,7 +75,7 @@ async fn an_admin_stops_the_host_by_name() {
     let (code, _) = guest.error("claw.shutdown", json!({"scope": "everything"})).await;
     assert_eq!(code, -32602);
     guest.result("claw.shutdown", json!({"scope": "host"})).await;
-    owner.host.stopping().await;
+    owner.host.wait_stop_request().await;
     assert_eq!(owner.state().await, "STOPPED");
     let answer = guest.ask("claw.initialize", initialize()).await;
     assert!(

@@ -313,5 +313,12 @@ async fn one_agent_serves_clients_of_any_level_alike() {
     let agent = Launched::new(3);
     let mut first = Client::connect(agent.clone());
     first.initialize().await;
-    assert_eq!(first.host.current().get().map(|kernel| kernel.level()), Some(3));
+    assert_eq!(
+        first
+            .host
+            .current_kernel()
+            .get()
+            .map(|kernel| kernel.conformance_level()),
+        Some(3)
+    );
 }

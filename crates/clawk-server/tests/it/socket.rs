@@ -173,7 +173,7 @@ async fn who_is_not_let_in_is_told_by_the_code() {
     );
     server
         .keys
-        .replace(vec![Token::of_text(
+        .replace_tokens(vec![Token::of_text(
             "new",
             "new-secret-of-length",
             vec![Scope::Admin],
@@ -263,6 +263,6 @@ async fn a_thousand_connections_come_and_go() {
     };
     ask(&mut socket, request(1, "claw.initialize", initialize())).await;
     assert_eq!(server.agent.starts(), 1);
-    let sessions = server.agent.kernel().sessions().len();
+    let sessions = server.agent.kernel().list_open_sessions().len();
     assert!(sessions < 64, "{sessions} sessions are open");
 }

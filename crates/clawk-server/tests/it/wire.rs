@@ -43,7 +43,7 @@ impl Client {
         let (output, from) = tokio::io::duplex(64 * 1024);
         let cancel = CancellationToken::new();
         let host = AgentHost::new(Arc::clone(&agent) as _, options);
-        let rights = ClientRights::launcher();
+        let rights = ClientRights::for_launcher();
         let serving = tokio::spawn(serve(input, output, host.clone(), rights, cancel.clone()));
         Self {
             agent,

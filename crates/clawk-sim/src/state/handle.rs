@@ -40,9 +40,9 @@ impl Handle {
     ) -> BoxFuture<'a, Result<T, JournalError>> {
         Box::pin(async move {
             if self.is_over() {
-                return Err(self.own.lost());
+                return Err(self.own.lost_error());
             }
-            self.own.reached(0).await?;
+            self.own.wait_until_reachable(0).await?;
             Ok(what(&self.own.server, self.number))
         })
     }
@@ -52,7 +52,7 @@ impl Handle {
 macro_rules! read {
     ($self:ident, $journal:ident => $what:expr) => {
         Box::pin(async move {
-            $self.own.reached(HOLD_MS).await?;
+            $self.own.wait_until_reachable(HOLD_MS).await?;
             let $journal = &*$self.own.server.journal;
             $what.await
         })
@@ -60,22 +60,22 @@ macro_rules! read {
 }
 
 impl Journal for Handle {
-    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
-        if let Some(fault) = batch.fault() {
+    fn submit_batch(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
+        if let Some(fault) = batch.find_fault() {
             return Err(fault);
         }
         if self.number != self.own.number() {
-            return Err(self.own.lost());
+            return Err(self.own.lost_error());
         }
         self.own.push(SimWriterWork::Append(batch), Some(self.number))
     }
 
-    fn watch(&self) -> watch::Receiver<u64> {
+    fn watch_commits(&self) -> watch::Receiver<u64> {
         self.own.committed.subscribe()
     }
 
-    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
-        read!(self, journal => journal.scan(scan))
+    fn scan_events(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
+        read!(self, journal => journal.scan_events(scan))
     }
 
     fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
@@ -84,7 +84,7 @@ impl Journal for Handle {
 
     fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>> {
         Box::pin(async move {
-            self.own.reached(HOLD_MS).await?;
+            self.own.wait_until_reachable(HOLD_MS).await?;
             let server = &self.own.server;
             let found = server.journal.answer_to(key).await?;
             let age_us = server.answer_age_us(key);
@@ -92,44 +92,51 @@ impl Journal for Handle {
         })
     }
 
-    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
-        read!(self, journal => journal.content(digest))
+    fn read_content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+        read!(self, journal => journal.read_content(digest))
     }
 
     fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
         read!(self, journal => journal.open_messages())
     }
 
-    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
-        read!(self, journal => journal.message(id))
+    fn message_session(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+        read!(self, journal => journal.message_session(id))
     }
 
-    fn arrived(
+    fn find_arrival(
         &self,
         channel: &str,
         platform_id: &str,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let (channel, id) = (channel.to_owned(), platform_id.to_owned());
-        read!(self, journal => journal.arrived(&channel, &id, now))
+        read!(self, journal => journal.find_arrival(&channel, &id, now))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation_session(
+        &self,
+        key: &ConversationKey,
+    ) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
-        read!(self, journal => journal.conversation(&key))
+        read!(self, journal => journal.conversation_session(&key))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed_answers(
+        &self,
+        channel: &str,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let channel = channel.to_owned();
-        read!(self, journal => journal.owed(&channel, limit))
+        read!(self, journal => journal.owed_answers(&channel, limit))
     }
 
-    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
-        read!(self, journal => journal.outbox(limit))
+    fn read_outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
+        read!(self, journal => journal.read_outbox(limit))
     }
 
-    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
-        read!(self, journal => journal.sessions(limit))
+    fn list_sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
+        read!(self, journal => journal.list_sessions(limit))
     }
 
     fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
@@ -140,22 +147,22 @@ impl Journal for Handle {
         read!(self, journal => journal.open_effects())
     }
 
-    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
+    fn host_cluster(&self) -> Option<Arc<dyn HostCluster>> {
         Some(Arc::new(self.clone()))
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
         let ticket = self.own.push(SimWriterWork::Flush, None);
-        Box::pin(async move { ticket?.durable().await })
+        Box::pin(async move { ticket?.wait_until_durable().await })
     }
 }
 
 impl HostCluster for Handle {
-    fn host(&self) -> &str {
+    fn host_name(&self) -> &str {
         &self.own.name
     }
 
-    fn leads(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.own.lock().leads
     }
 
@@ -163,25 +170,27 @@ impl HostCluster for Handle {
         self.is_over()
     }
 
-    fn holds(&self, session: SessionId) -> bool {
+    fn holds_session(&self, session: SessionId) -> bool {
         !self.is_over() && self.own.lock().sessions.contains_key(&session)
     }
 
-    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
+    fn hold_session(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
         Box::pin(async move {
-            if self.holds(session) {
+            if self.holds_session(session) {
                 return Ok(SessionHolder::Here);
             }
-            let taken = self.write(move |server, run| server.hold(run, session)).await?;
-            let (holder, epoch) = taken.ok_or_else(|| self.own.lost())?;
+            let taken = self
+                .write(move |server, run| server.take_session(run, session))
+                .await?;
+            let (holder, epoch) = taken.ok_or_else(|| self.own.lost_error())?;
             if !matches!(holder, SessionHolder::There(_)) {
-                self.own.takes(self.number, vec![(session, epoch)]);
+                self.own.take_sessions(self.number, vec![(session, epoch)]);
             }
             Ok(holder)
         })
     }
 
-    fn release(&self, session: SessionId) {
+    fn release_session(&self, session: SessionId) {
         if self.is_over() {
             return;
         }
@@ -197,7 +206,7 @@ impl HostCluster for Handle {
         }
     }
 
-    fn unsettled(&self, sessions: &[SessionId]) {
+    fn mark_unsettled(&self, sessions: &[SessionId]) {
         if !self.is_over() {
             self.own.lock().unwritten.extend(sessions);
         }
@@ -212,55 +221,55 @@ impl HostCluster for Handle {
 
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>> {
         Box::pin(async move {
-            let Some((leads, taken)) = self.write(|server, run| server.look(run)).await? else {
+            let Some((leads, taken)) = self.write(|server, run| server.take_over_sessions(run)).await? else {
                 self.own.fence();
-                return Err(self.own.lost());
+                return Err(self.own.lost_error());
             };
             if leads && !self.is_over() {
                 self.own.lock().leads = true;
             }
-            self.own.takes(self.number, taken.clone());
+            self.own.take_sessions(self.number, taken.clone());
             Ok(taken.into_iter().map(|(session, _)| session).collect())
         })
     }
 
-    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
-        self.write(move |server, run| server.settled(run, &sessions))
+    fn mark_settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
+        self.write(move |server, run| server.mark_settled(run, &sessions))
     }
 
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
-        self.write(move |server, _| server.secret(id, fresh))
+    fn shared_secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
+        self.write(move |server, _| server.ensure_secret(id, fresh))
     }
 
-    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
+    fn poll_news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
         Box::pin(async move {
-            self.own.reached(0).await?;
+            self.own.wait_until_reachable(0).await?;
             {
                 let mut held = self.own.lock();
                 held.asked_ms = held.now_ms;
             }
-            Ok(self.own.server.news(self.own.number(), look))
+            Ok(self.own.server.host_news(self.own.number(), look))
         })
     }
 
-    fn followed(&self) {
+    fn confirm_followed(&self) {
         let mut held = self.own.lock();
         held.heard_ms = held.asked_ms;
     }
 
-    fn woken(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_wake(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.own.bell.notified())
     }
 
-    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
-        self.write(move |server, _| server.order(order))
+    fn give_order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
+        self.write(move |server, _| server.add_order(order))
     }
 
-    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
-        self.write(move |server, _| server.outcome(id))
+    fn order_outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+        self.write(move |server, _| server.take_outcome(id))
     }
 
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
-        self.write(move |server, _| server.obeyed(id, outcome))
+    fn report_outcome(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
+        self.write(move |server, _| server.record_outcome(id, outcome))
     }
 }

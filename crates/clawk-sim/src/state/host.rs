@@ -14,7 +14,7 @@ use super::handle::Handle;
 use super::own::{HostProcessState, WriterFaults};
 use super::server::SimStateServer;
 use super::users::SharedClusterUserFacts;
-use crate::host::{LOOK, RunTokenUsage, SwarmHostParameters, rig};
+use crate::host::{LOOK, RunTokenUsage, SwarmHostParameters, build_rig};
 use crate::judge::SimInvariant;
 use crate::rng::SeededRng;
 
@@ -61,7 +61,7 @@ pub(super) struct ClusterHost {
     asleep_until_ms: u64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,19 +76,19 @@ enum AgentStartFailure {
     Open(KernelError),
 }
 
-async fn start(
+async fn start_agent(
     own: &Arc<HostProcessState>,
     mut parts: AgentDependencies,
 ) -> Result<ServedAgent, AgentStartFailure> {
-    own.begin().await.map_err(AgentStartFailure::Away)?;
+    own.begin_run().await.map_err(AgentStartFailure::Away)?;
     parts.journal = Arc::new(Handle::new(Arc::clone(own)));
     let kernel = Kernel::start(parts).await.map_err(AgentStartFailure::Start)?;
     let session = kernel
-        .open(EntryPoint::launcher("sim"))
+        .open_session(EntryPoint::from_launcher("sim"))
         .await
         .map_err(AgentStartFailure::Open)?;
     let desk = kernel
-        .open(EntryPoint::launcher("desk"))
+        .open_session(EntryPoint::from_launcher("desk"))
         .await
         .map_err(AgentStartFailure::Open)?;
     Ok(ServedAgent {
@@ -99,25 +99,25 @@ async fn start(
 }
 
 /// Serves the agent. Starts again if another host has taken over or the server was unreachable.
-async fn serve(own: Arc<HostProcessState>, rig: Rig, slot: ServedAgentSlot) {
-    let mut outages = own.outages();
+async fn serve_agent(own: Arc<HostProcessState>, rig: Rig, slot: ServedAgentSlot) {
+    let mut outages = own.watch_outages();
     loop {
         let served = loop {
-            match start(&own, rig.parts()).await {
+            match start_agent(&own, rig.parts()).await {
                 Ok(served) => break served,
                 Err(_) => tokio::time::sleep(AGAIN).await, // silent-ok: it is tried again
             }
         };
         let kernel = served.kernel.clone();
-        *lock(&slot) = Some(served);
-        let fenced = own.fenced();
+        *lock_mutex(&slot) = Some(served);
+        let fenced = own.fence_signal();
         let reason = tokio::select! {
             biased;
             () = fenced.cancelled() => "session_moved",
             _ = outages.changed() => "state_unavailable",
         };
         kernel.give_way(reason).await;
-        *lock(&slot) = None;
+        *lock_mutex(&slot) = None;
     }
 }
 
@@ -130,34 +130,38 @@ impl ClusterHost {
         let own: Arc<Mutex<Option<Arc<HostProcessState>>>> = Arc::default();
         let mine = Arc::clone(&own);
         let fresh = move || {
-            let own = lock(&mine).clone();
-            own.map_or(Ok(()), |own| own.fresh())
+            let own = lock_mutex(&mine).clone();
+            own.map_or(Ok(()), |own| own.check_fresh())
         };
         let may_ask = move || {
             fresh().map_err(|why| {
                 ScriptedModel::fault(FaultKind::Cancelled, &format!("nothing was asked: {why}"))
             })
         };
-        let (rig, used) = rig(make, may_ask);
+        let (rig, used) = build_rig(make, may_ask);
         let number = usize::from(make.number);
         rig.clock.ids_from(IDS * u64::from(make.number + 1));
         let mine = Arc::clone(&own);
         rig.runner.license(move || {
-            let own = lock(&mine).clone();
+            let own = lock_mutex(&mine).clone();
             Box::pin(async move {
                 match own {
-                    Some(own) => own.granted().await,
+                    Some(own) => own.wait_until_granted().await,
                     None => Ok(()),
                 }
             })
         });
         let (mine, at, known) = (Arc::clone(&own), server.clone(), facts.clone());
         rig.runner.watch(move |request, tool| {
-            known.begins(&at, request, tool);
-            let gone = lock(&mine).as_ref().is_some_and(|own| at.is_gone(own.number()));
+            known.record_effect_begin(&at, request, tool);
+            let gone = lock_mutex(&mine)
+                .as_ref()
+                .is_some_and(|own| at.is_gone(own.number()));
             let what = format!("{tool} of {request} on host {number}");
             if gone && tool != LOOK {
-                known.told.broken(SimInvariant::LeaseHolds, what.clone());
+                known
+                    .told
+                    .record_violation(SimInvariant::LeaseHolds, what.clone());
             }
             let decided = at.journal.look(|events, _| {
                 events.iter().rev().any(|event| {
@@ -165,7 +169,7 @@ impl ClusterHost {
                 })
             });
             if !decided && tool != LOOK {
-                known.told.broken(SimInvariant::DecidedFirst, what);
+                known.told.record_violation(SimInvariant::DecidedFirst, what);
             }
         });
         Self {
@@ -185,12 +189,12 @@ impl ClusterHost {
         &self.server
     }
 
-    pub(super) const fn runs(&self) -> bool {
+    pub(super) const fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    pub(super) fn served(&self) -> Option<ServedAgent> {
-        lock(&self.process.as_ref()?.served).clone()
+    pub(super) fn served_agent(&self) -> Option<ServedAgent> {
+        lock_mutex(&self.process.as_ref()?.served).clone()
     }
 
     /// Starts a process, which serves the agent as soon as it can.
@@ -202,9 +206,13 @@ impl ClusterHost {
             .build()
             .expect("a runtime");
         let own = HostProcessState::new(self.number, self.server.clone());
-        *lock(&self.own) = Some(Arc::clone(&own));
+        *lock_mutex(&self.own) = Some(Arc::clone(&own));
         let served = ServedAgentSlot::default();
-        runtime.spawn(serve(Arc::clone(&own), self.rig.clone(), Arc::clone(&served)));
+        runtime.spawn(serve_agent(
+            Arc::clone(&own),
+            self.rig.clone(),
+            Arc::clone(&served),
+        ));
         self.process = Some(Process {
             runtime,
             own,
@@ -222,11 +230,11 @@ impl ClusterHost {
         if writes {
             process.own.last_words();
         }
-        lock(&process.served).take();
+        lock_mutex(&process.served).take();
     }
 
     /// Suspends the host until then. The host does not notice.
-    pub(super) fn sleep(&mut self, until_ms: u64) {
+    pub(super) fn sleep_until(&mut self, until_ms: u64) {
         self.asleep_until_ms = until_ms;
     }
 
@@ -235,8 +243,10 @@ impl ClusterHost {
     }
 
     /// Shuts the host down in order. Returns false if it does not serve.
-    pub(super) fn end(&mut self) -> bool {
-        let Some(served) = self.served() else { return false };
+    pub(super) fn end_orderly(&mut self) -> bool {
+        let Some(served) = self.served_agent() else {
+            return false;
+        };
         let Some(process) = self.process.as_mut().filter(|process| !process.ends) else {
             return false;
         };
@@ -260,13 +270,13 @@ impl ClusterHost {
     }
 
     /// Lets the host work for `turns` scheduler turns.
-    pub(super) fn work(&mut self, turns: usize, rng: &mut SeededRng, writes: WriterFaults) {
+    pub(super) fn run_turns(&mut self, turns: usize, rng: &mut SeededRng, writes: WriterFaults) {
         if self.is_asleep() {
             return;
         }
         let passed = self.catch_up();
         let Some(process) = &self.process else { return };
-        process.own.pass(passed);
+        process.own.pass_time(passed);
         if self.server.is_near(self.number) && self.server.has_rung(self.number) {
             process.own.bell.notify_one();
         }
@@ -287,20 +297,20 @@ impl ClusterHost {
                     breaks: 0,
                 },
             );
-            process.own.leave();
+            process.own.end_orderly();
             self.crash(false);
         }
     }
 
     /// Runs a future in the host until it ends, or the process does.
-    pub(super) fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_task(&self, what: impl Future<Output = ()> + Send + 'static) {
         if let Some(process) = &self.process {
             process.runtime.spawn(what);
         }
     }
 
     /// Sets the host's wall clock.
-    pub(super) fn jump(&self, ms: i64) {
+    pub(super) fn set_clock(&self, ms: i64) {
         self.rig.clock.set_off_ms(ms);
     }
 }

@@ -55,7 +55,10 @@ pub(crate) fn run(seed: u64) -> Result<SeedReport, BrokenInvariant> {
 pub(crate) fn tell(seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
     let mut world = ClusterWorld::new(seed);
     let played = world.play();
-    (played, crate::world::lines("state", &world.server.journal))
+    (
+        played,
+        crate::world::journal_lines("state", &world.server.journal),
+    )
 }
 
 impl ClusterWorld {
@@ -63,25 +66,25 @@ impl ClusterWorld {
         // A different random stream than in the other world of this seed.
         let mut rng = SeededRng::new(seed ^ 0x5EED);
         let server = SimStateServer::new();
-        let run_tokens = match rng.below(3) {
+        let run_tokens = match rng.next_below(3) {
             0 => 60_000,
             1 => 30_000,
             _ => 14_000,
         };
-        let tasks = (0..rng.below(4)).map(|n| {
+        let tasks = (0..rng.next_below(4)).map(|n| {
             let word = if rng.one_in(3) { "team" } else { "task" };
             (id(1, n), format!("{word} {n}"))
         });
         let tasks = tasks.collect();
         let calls = if rng.one_in(3) { 40 } else { 9 };
-        let users = ClusterUsers::new(rng.below(calls), rng.below(5), tasks);
-        let hosts = (0..2 + rng.below(3)).map(|at| {
+        let users = ClusterUsers::new(rng.next_below(calls), rng.next_below(5), tasks);
+        let hosts = (0..2 + rng.next_below(3)).map(|at| {
             let make = SwarmHostParameters {
                 number: u8::try_from(at).unwrap_or(0),
                 disk: DiskSpeed::Fast,
-                drift: i64::try_from(rng.below(200)).unwrap_or(0) - 100,
+                drift: i64::try_from(rng.next_below(200)).unwrap_or(0) - 100,
                 run_tokens,
-                faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
+                faulty_model: rng.one_in(3).then(|| 3 + rng.next_below(5)),
             };
             ClusterHost::new(make, &server, &users.facts)
         });
@@ -99,19 +102,19 @@ impl ClusterWorld {
     fn play(&mut self) -> Result<(), BrokenInvariant> {
         for step in 0..STEPS {
             let faulty = step < FAULTY;
-            self.server.pass(STEP_MS);
+            self.server.pass_time(STEP_MS);
             self.befall_server(faulty);
-            let at = self.rng.below(self.hosts.len());
+            let at = self.rng.next_below(self.hosts.len());
             self.befall(at, faulty);
             self.work(at, faulty);
             if step % 100 == 0 {
-                judge::always(self)?;
+                judge::check_always(self)?;
             }
             if !faulty && step % 20 == 0 && judge::is_done(self) {
                 break;
             }
         }
-        judge::always(self)?;
+        judge::check_always(self)?;
         judge::at_the_end(self)
     }
 
@@ -123,15 +126,15 @@ impl ClusterWorld {
                     self.report.failovers += 1;
                     self.server.fails_over();
                 } else {
-                    self.server.goes(true);
+                    self.server.set_available(true);
                 }
             }
             None if faulty && self.rng.one_in(600) => {
                 self.report.outages += 1;
-                let away_ms = 100 + self.rng.below(3_000);
+                let away_ms = 100 + self.rng.next_below(3_000);
                 let until_ms = self.server.now_ms() + u64::try_from(away_ms).unwrap_or(0);
                 self.down = Some((until_ms, self.rng.one_in(2)));
-                self.server.goes(false);
+                self.server.set_available(false);
             }
             Some(_) | None => {}
         }
@@ -144,36 +147,36 @@ impl ClusterWorld {
         };
         let rng = &mut self.rng;
         let near = self.server.is_near(at);
-        if !host.runs() {
+        if !host.is_running() {
             if near && (!faulty || rng.one_in(8)) {
                 host.start();
             }
         } else if faulty && rng.one_in(120) {
             self.report.crashes += 1;
             host.crash(rng.one_in(2));
-            self.users.gone(at);
-        } else if faulty && rng.one_in(200) && host.end() {
+            self.users.forget_host(at);
+        } else if faulty && rng.one_in(200) && host.end_orderly() {
             self.report.ends += 1;
         }
         if self.server.is_cut(at) {
             if !faulty || rng.one_in(40) {
-                self.server.cut(at, false);
+                self.server.set_cut_off(at, false);
             }
         } else if faulty && rng.one_in(150) {
             self.report.cuts += 1;
-            self.server.cut(at, true);
+            self.server.set_cut_off(at, true);
         }
         if !faulty {
-            host.sleep(0);
+            host.sleep_until(0);
         } else if rng.one_in(120) {
             self.report.asleep += 1;
-            let for_ms = u64::try_from(200 + rng.below(4_000)).unwrap_or(0);
-            host.sleep(self.server.now_ms() + for_ms);
+            let for_ms = u64::try_from(200 + rng.next_below(4_000)).unwrap_or(0);
+            host.sleep_until(self.server.now_ms() + for_ms);
         }
         if faulty && rng.one_in(150) {
             self.report.jumps += 1;
-            let ms = i64::try_from(rng.below(7_200_000)).unwrap_or(0) - 3_600_000;
-            host.jump(ms);
+            let ms = i64::try_from(rng.next_below(7_200_000)).unwrap_or(0) - 3_600_000;
+            host.set_clock(ms);
         }
     }
 
@@ -184,20 +187,20 @@ impl ClusterWorld {
         if host.is_asleep() {
             return;
         }
-        self.users.act((at, host), &mut self.rng, !faulty);
+        self.users.act_randomly((at, host), &mut self.rng, !faulty);
         let (turns, writes) = if faulty {
             let writes = WriterFaults {
-                most: self.rng.below(4),
+                most: self.rng.next_below(4),
                 breaks: 60,
             };
-            (self.rng.below(40), writes)
+            (self.rng.next_below(40), writes)
         } else {
             let writes = WriterFaults { most: 16, breaks: 0 };
             (60, writes)
         };
-        host.work(turns, &mut self.rng, writes);
-        if !host.runs() {
-            self.users.gone(at);
+        host.run_turns(turns, &mut self.rng, writes);
+        if !host.is_running() {
+            self.users.forget_host(at);
         }
     }
 

@@ -93,7 +93,7 @@ impl HostProcessState {
     /// Creates a process that joins the other hosts.
     pub(crate) fn new(host: usize, server: SimStateServer) -> Arc<Self> {
         let held = SimHeldLease {
-            number: server.join(host, None),
+            number: server.join_run(host, None),
             now_ms: 0,
             renewed_ms: 0,
             asked_ms: 0,
@@ -125,15 +125,15 @@ impl HostProcessState {
         self.lock().number
     }
 
-    pub(crate) fn fenced(&self) -> CancellationToken {
+    pub(crate) fn fence_signal(&self) -> CancellationToken {
         self.lock().fenced.clone()
     }
 
-    pub(crate) fn outages(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch_outages(&self) -> watch::Receiver<u64> {
         self.outages.subscribe()
     }
 
-    pub(super) fn lost(&self) -> JournalError {
+    pub(super) fn lost_error(&self) -> JournalError {
         JournalError::Fenced {
             host: self.name.clone(),
         }
@@ -143,14 +143,14 @@ impl HostProcessState {
     ///
     /// # Errors
     /// The server is unreachable.
-    pub(crate) async fn begin(&self) -> Result<(), JournalError> {
+    pub(crate) async fn begin_run(&self) -> Result<(), JournalError> {
         let begun = std::mem::replace(&mut self.lock().begun, true);
-        if !begun && !self.fenced().is_cancelled() {
+        if !begun && !self.fence_signal().is_cancelled() {
             return Ok(());
         }
-        self.reached(0).await?;
+        self.wait_until_reachable(0).await?;
         let mut held = self.lock();
-        let number = self.server.join(self.host, Some(held.number));
+        let number = self.server.join_run(self.host, Some(held.number));
         held.fenced.cancel();
         (held.number, held.renewed_ms, held.heard_ms) = (number, held.now_ms, held.now_ms);
         held.leads = false;
@@ -166,16 +166,16 @@ impl HostProcessState {
             held.leads = false;
             held.sessions.clear();
             held.fenced.cancel();
-            held.refusing = Some(self.lost());
+            held.refusing = Some(self.lost_error());
             std::mem::take(&mut held.queue)
         };
         for item in waiting {
-            let _gone = item.told.send(Err(self.lost())); // silent-ok: nobody waits
+            let _gone = item.told.send(Err(self.lost_error())); // silent-ok: nobody waits
         }
     }
 
     /// Advances this host's clock.
-    pub(crate) fn pass(&self, ms: u64) {
+    pub(crate) fn pass_time(&self, ms: u64) {
         self.lock().now_ms += ms;
     }
 
@@ -191,7 +191,7 @@ impl HostProcessState {
         if !due || !self.server.is_near(self.host) {
             return;
         }
-        if self.server.renew(number) {
+        if self.server.renew_run(number) {
             let mut held = self.lock();
             held.renewed_ms = held.now_ms;
         } else {
@@ -203,7 +203,7 @@ impl HostProcessState {
     ///
     /// # Errors
     /// The effect may not begin.
-    pub(crate) fn fresh(&self) -> Result<(), String> {
+    pub(crate) fn check_fresh(&self) -> Result<(), String> {
         let held = self.lock();
         let young = |since_ms: u64| held.now_ms.saturating_sub(since_ms) < LEASE_MS * 2 / 3;
         if young(held.renewed_ms) && young(held.heard_ms) && !held.fenced.is_cancelled() {
@@ -212,22 +212,22 @@ impl HostProcessState {
         Err("this host's lease is not known to be its own".to_owned())
     }
 
-    /// As [`Self::fresh`], but waits.
+    /// As [`Self::check_fresh`], but waits.
     ///
     /// # Errors
     /// The effect may not begin for the duration of one lease.
-    pub(crate) async fn granted(&self) -> Result<(), String> {
+    pub(crate) async fn wait_until_granted(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_millis(LEASE_MS);
         loop {
-            match self.fresh() {
-                Err(_) if !self.fenced().is_cancelled() && Instant::now() < until => sleep(WAIT).await,
+            match self.check_fresh() {
+                Err(_) if !self.fence_signal().is_cancelled() && Instant::now() < until => sleep(WAIT).await,
                 said => return said,
             }
         }
     }
 
     /// Waits until the server is reachable, for at most `hold_ms`.
-    pub(super) async fn reached(&self, hold_ms: u64) -> Result<(), JournalError> {
+    pub(super) async fn wait_until_reachable(&self, hold_ms: u64) -> Result<(), JournalError> {
         let until = Instant::now() + Duration::from_millis(hold_ms);
         loop {
             // Let other tasks run first.
@@ -294,7 +294,7 @@ impl HostProcessState {
                 return;
             };
             let breaks = how.breaks > 0 && rng.one_in(how.breaks);
-            if let Some(item) = self.one(item, breaks.then(|| rng.one_in(2))) {
+            if let Some(item) = self.commit_item(item, breaks.then(|| rng.one_in(2))) {
                 self.lock().queue.push_front(item);
                 return;
             }
@@ -302,9 +302,9 @@ impl HostProcessState {
     }
 
     /// Leaves in order. Sessions with failed writes are taken over by other hosts, like those of a lost host.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn end_orderly(&self) {
         let held = self.lock();
-        self.server.leave(held.number, &held.unwritten);
+        self.server.end_run(held.number, &held.unwritten);
     }
 
     /// The oldest write may or may not reach the server; then this host ends.
@@ -320,56 +320,56 @@ impl HostProcessState {
                 ..
             }) = oldest
         {
-            let _nobody = self.server.commit(number, &batch);
+            let _nobody = self.server.commit_batch(number, &batch);
         }
     }
 
     /// Commits one write. Returns it if its result is unknown. `breaks`: the connection breaks, after (true) or before (false) the
     /// server got the write.
-    fn one(&self, mut item: SimWriterItem, breaks: Option<bool>) -> Option<SimWriterItem> {
+    fn commit_item(&self, mut item: SimWriterItem, breaks: Option<bool>) -> Option<SimWriterItem> {
         let number = self.number();
         let committed = match (&item.work, item.doubt.take()) {
             (SimWriterWork::Append(_), _) if item.number.is_some_and(|of| of != number) => {
-                SimCommitOutcome::Written(Some(self.lost()), Vec::new())
+                SimCommitOutcome::Written(Some(self.lost_error()), Vec::new())
             }
             // A committed batch is recognized by its first event.
             (SimWriterWork::Append(batch), Some(before))
                 if batch
                     .entries
                     .first()
-                    .is_some_and(|entry| self.server.has(entry.event_id)) =>
+                    .is_some_and(|entry| self.server.has_event(entry.event_id)) =>
             {
                 before.unwrap_or(SimCommitOutcome::Written(None, Vec::new()))
             }
             (SimWriterWork::Append(batch), _) => {
                 if let Some(after) = breaks {
-                    let done = after.then(|| self.server.commit(number, batch));
+                    let done = after.then(|| self.server.commit_batch(number, batch));
                     item.doubt = Some(done);
                     return Some(item);
                 }
-                self.server.commit(number, batch)
+                self.server.commit_batch(number, batch)
             }
             (SimWriterWork::Release(session, epoch), _) => {
-                self.server.release(number, *session, *epoch);
+                self.server.release_session(number, *session, *epoch);
                 SimCommitOutcome::Written(None, Vec::new())
             }
             (SimWriterWork::Flush, _) => SimCommitOutcome::Written(None, Vec::new()),
         };
         match committed {
             SimCommitOutcome::Written(out, taken) => {
-                self.takes(number, taken);
+                self.take_sessions(number, taken);
                 let _gone = item.told.send(out.map_or(Ok(()), Err)); // silent-ok: nobody waits
                 self.committed.send_modify(|commits| *commits += 1);
             }
             SimCommitOutcome::Gone => {
-                let _gone = item.told.send(Err(self.lost())); // silent-ok: nobody waits
+                let _gone = item.told.send(Err(self.lost_error())); // silent-ok: nobody waits
                 self.fence();
             }
         }
         None
     }
 
-    pub(super) fn takes(&self, number: usize, sessions: Vec<(SessionId, u64)>) {
+    pub(super) fn take_sessions(&self, number: usize, sessions: Vec<(SessionId, u64)>) {
         let mut held = self.lock();
         if held.number == number && !held.fenced.is_cancelled() {
             held.sessions.extend(sessions);

@@ -90,7 +90,7 @@ pub(crate) enum SimCommitOutcome {
 }
 
 /// The result of a future that is ready at once, as those of an in-memory journal are.
-fn now<T>(mut later: BoxFuture<'_, T>) -> T {
+fn resolve_now<T>(mut later: BoxFuture<'_, T>) -> T {
     match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
@@ -112,7 +112,7 @@ impl SimServerState {
     }
 
     /// Assigns the batch's new sessions to the run. Fails if another run owns one of the sessions, or if one was released.
-    fn others(&mut self, run: usize, batch: &Batch) -> Result<Vec<(SessionId, u64)>, JournalError> {
+    fn claim_sessions(&mut self, run: usize, batch: &Batch) -> Result<Vec<(SessionId, u64)>, JournalError> {
         let own = batch.entries.iter().filter(|entry| !BESIDE.contains(&entry.kind));
         let sessions: BTreeSet<SessionId> = own.map(|entry| entry.session).collect();
         let foreign = |session: &SessionId| {
@@ -136,25 +136,25 @@ impl SimServerState {
         Ok(taken.collect())
     }
 
-    fn used(&self, room: &BudgetDemand, spent: u64) -> u64 {
+    fn used_budget(&self, room: &BudgetDemand, spent: u64) -> u64 {
         let aside = self.reserved.iter().filter(|aside| aside.purse == room.purse);
         spent + aside.map(|aside| aside.amount.get(room.unit)).sum::<u64>()
     }
 
-    fn ring(&mut self) {
+    fn notify_hosts(&mut self) {
         self.rung
             .extend(self.runs.iter().filter(|run| !run.gone).map(|run| run.host));
     }
 
     /// Sessions with an open message or order.
-    fn wanted(&self, journal: &MemJournal) -> BTreeSet<SessionId> {
-        let open = now(journal.open_messages()).unwrap_or_default(); // silent-ok: a journal in memory can always be read
+    fn open_sessions(&self, journal: &MemJournal) -> BTreeSet<SessionId> {
+        let open = resolve_now(journal.open_messages()).unwrap_or_default(); // silent-ok: a journal in memory can always be read
         let orders = self.orders.iter().filter(|asked| asked.outcome.is_none());
         let orders = orders.map(|asked| asked.order.session);
         open.into_iter().map(|open| open.session).chain(orders).collect()
     }
 
-    fn gives(&mut self, session: SessionId, run: usize) -> u64 {
+    fn give_session(&mut self, session: SessionId, run: usize) -> u64 {
         let host = self.runs.get(run).map_or(0, |run| run.host);
         let lease = self.leases.entry(session).or_insert(Lease {
             host,
@@ -194,7 +194,7 @@ impl SimStateServer {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn pass(&self, ms: u64) {
+    pub(crate) fn pass_time(&self, ms: u64) {
         self.lock().now_ms += ms;
     }
 
@@ -203,7 +203,7 @@ impl SimStateServer {
     }
 
     /// Stops the server, or starts it again.
-    pub(crate) fn goes(&self, up: bool) {
+    pub(crate) fn set_available(&self, up: bool) {
         self.lock().up = up;
     }
 
@@ -213,7 +213,7 @@ impl SimStateServer {
         (inner.line, inner.up) = (inner.line + 1, true);
     }
 
-    pub(crate) fn cut(&self, host: usize, off: bool) {
+    pub(crate) fn set_cut_off(&self, host: usize, off: bool) {
         let mut inner = self.lock();
         if off {
             inner.cut.insert(host);
@@ -243,7 +243,7 @@ impl SimStateServer {
     }
 
     /// The reservations that still exist.
-    pub(crate) fn aside(&self) -> Vec<String> {
+    pub(crate) fn reserved_amounts(&self) -> Vec<String> {
         let inner = self.lock();
         let aside = inner.reserved.iter();
         aside
@@ -252,7 +252,7 @@ impl SimStateServer {
     }
 
     /// Begins a new run. The host's previous run, if any, is over.
-    pub(crate) fn join(&self, host: usize, before: Option<usize>) -> usize {
+    pub(crate) fn join_run(&self, host: usize, before: Option<usize>) -> usize {
         let mut inner = self.lock();
         if let Some(before) = before.and_then(|before| inner.runs.get_mut(before)) {
             before.gone = true;
@@ -268,7 +268,7 @@ impl SimStateServer {
     }
 
     /// Extends the run. Returns false if it is over.
-    pub(crate) fn renew(&self, run: usize) -> bool {
+    pub(crate) fn renew_run(&self, run: usize) -> bool {
         let mut inner = self.lock();
         let expires_ms = inner.now_ms + LEASE_MS;
         let run = inner.runs.get_mut(run).filter(|run| !run.gone);
@@ -280,7 +280,7 @@ impl SimStateServer {
     }
 
     /// Ends a host's run in order. Its sessions are released, except those in `left`, which other hosts take over.
-    pub(crate) fn leave(&self, run: usize, left: &BTreeSet<SessionId>) {
+    pub(crate) fn end_run(&self, run: usize, left: &BTreeSet<SessionId>) {
         let mut inner = self.lock();
         if let Some(run) = inner.runs.get_mut(run) {
             run.gone = true;
@@ -298,39 +298,39 @@ impl SimStateServer {
     }
 
     /// Commits one batch.
-    pub(crate) fn commit(&self, run: usize, batch: &Batch) -> SimCommitOutcome {
+    pub(crate) fn commit_batch(&self, run: usize, batch: &Batch) -> SimCommitOutcome {
         let mut inner = self.lock();
         if inner.is_gone(run) {
             return SimCommitOutcome::Gone;
         }
-        if let Some(unmet) = self.unmet(&inner, batch) {
+        if let Some(unmet) = self.find_unmet(&inner, batch) {
             return SimCommitOutcome::Written(Some(JournalError::Unmet(unmet)), Vec::new());
         }
-        let taken = match inner.others(run, batch) {
+        let taken = match inner.claim_sessions(run, batch) {
             Ok(taken) => taken,
             Err(fenced) => return SimCommitOutcome::Written(Some(fenced), Vec::new()),
         };
         let of = batch.entries.first().map(|entry| entry.session);
         if let Some(terms) = &batch.terms {
-            take(&mut inner, (run, of), terms);
+            apply_conditions(&mut inner, (run, of), terms);
         }
         let now_ms = inner.now_ms;
         let keys = batch.entries.iter().filter_map(|entry| entry.answers);
         inner.answered_ms.extend(keys.map(|key| (key, now_ms)));
-        let submitted = self.journal.submit(batch.clone());
+        let submitted = self.journal.submit_batch(batch.clone());
         let last = inner.runs.get_mut(run).map(|run| &mut run.rang_ms);
         if let Some(last) = last
             && !batch.entries.is_empty()
             && now_ms.saturating_sub(*last) >= RING_MS
         {
             *last = now_ms;
-            inner.ring();
+            inner.notify_hosts();
         }
         SimCommitOutcome::Written(submitted.err(), taken)
     }
 
     /// The first condition of the batch that does not hold.
-    fn unmet(&self, inner: &SimServerState, batch: &Batch) -> Option<UnmetCondition> {
+    fn find_unmet(&self, inner: &SimServerState, batch: &Batch) -> Option<UnmetCondition> {
         let terms = batch.terms.as_deref()?;
         let of = batch.entries.first().map(|entry| entry.session);
         let claimed = terms.claim.and_then(|key| inner.claims.get(&key));
@@ -341,9 +341,9 @@ impl SimStateServer {
             return Some(UnmetCondition::Stopped);
         }
         terms.room.iter().enumerate().find_map(|(at, room)| {
-            let spent = now(self.journal.spent_since(room.since_hour)).unwrap_or_default(); // silent-ok: as above
+            let spent = resolve_now(self.journal.spent_since(room.since_hour)).unwrap_or_default(); // silent-ok: as above
             let spent = spent.iter().filter(|spent| spent.purse == room.purse);
-            let used = inner.used(room, spent.map(|spent| spent.amount.get(room.unit)).sum());
+            let used = inner.used_budget(room, spent.map(|spent| spent.amount.get(room.unit)).sum());
             (used.saturating_add(room.wanted) > room.bound).then_some(UnmetCondition::Room { at, used })
         })
     }
@@ -356,7 +356,7 @@ impl SimStateServer {
     }
 
     /// Whether a recent event has this id.
-    pub(crate) fn has(&self, event: Uuid) -> bool {
+    pub(crate) fn has_event(&self, event: Uuid) -> bool {
         self.journal
             .look(|_, sealed| sealed.iter().rev().any(|sealed| sealed.event_id == event))
     }
@@ -368,7 +368,7 @@ impl SimStateServer {
     }
 
     /// Releases a session, unless it was acquired again since.
-    pub(crate) fn release(&self, run: usize, session: SessionId, epoch: u64) {
+    pub(crate) fn release_session(&self, run: usize, session: SessionId, epoch: u64) {
         let mut inner = self.lock();
         let lease = inner.leases.get_mut(&session);
         if let Some(lease) = lease.filter(|lease| lease.run == Some(run) && lease.epoch == epoch) {
@@ -377,7 +377,7 @@ impl SimStateServer {
     }
 
     /// Acquires a session, unless an active run owns it. `None`: the caller's own run is over.
-    pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(SessionHolder, u64)> {
+    pub(crate) fn take_session(&self, run: usize, session: SessionId) -> Option<(SessionHolder, u64)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {
             return None;
@@ -389,7 +389,7 @@ impl SimStateServer {
         if let Some(lease) = foreign {
             return Some((SessionHolder::There(name(lease.host)), 0));
         }
-        let epoch = inner.gives(session, run);
+        let epoch = inner.give_session(session, run);
         let holder = if epoch > 1 {
             SessionHolder::Taken
         } else {
@@ -399,7 +399,7 @@ impl SimStateServer {
     }
 
     /// Whether the host is the leader, and the sessions that it took over. `None`: the run is over.
-    pub(crate) fn look(&self, run: usize) -> Option<(bool, Vec<(SessionId, u64)>)> {
+    pub(crate) fn take_over_sessions(&self, run: usize) -> Option<(bool, Vec<(SessionId, u64)>)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {
             return None;
@@ -419,7 +419,7 @@ impl SimStateServer {
         let mut sessions: Vec<SessionId> = lost.map(|(session, _)| *session).take(AT_ONCE).collect();
         inner.taken_over += sessions.len();
         if sessions.is_empty() {
-            let wanted = inner.wanted(&self.journal).into_iter();
+            let wanted = inner.open_sessions(&self.journal).into_iter();
             sessions = wanted
                 .filter(|session| inner.is_free(*session))
                 .take(AT_ONCE)
@@ -427,12 +427,12 @@ impl SimStateServer {
         }
         let taken = sessions
             .into_iter()
-            .map(|session| (session, inner.gives(session, run)));
+            .map(|session| (session, inner.give_session(session, run)));
         let taken = taken.collect();
         Some((inner.leader == Some(run), taken))
     }
 
-    pub(crate) fn news(&self, run: usize, look: bool) -> HostNews {
+    pub(crate) fn host_news(&self, run: usize, look: bool) -> HostNews {
         let inner = self.lock();
         let held = |session: SessionId| {
             inner
@@ -461,33 +461,33 @@ impl SimStateServer {
             || inner.leases.values().any(lost)
             || inner.leader.is_none()
             || inner
-                .wanted(&self.journal)
+                .open_sessions(&self.journal)
                 .iter()
                 .any(|session| inner.is_free(*session))
     }
 
     /// Settles what lost hosts had reserved for these sessions.
-    pub(crate) fn settled(&self, run: usize, sessions: &[SessionId]) {
+    pub(crate) fn mark_settled(&self, run: usize, sessions: &[SessionId]) {
         let of = |aside: &SimReservation| aside.session.is_some_and(|session| sessions.contains(&session));
         self.lock()
             .reserved
             .retain(|aside| aside.run == run || !of(aside));
     }
 
-    pub(crate) fn secret(&self, id: Uuid, fresh: [u8; 32]) -> [u8; 32] {
+    pub(crate) fn ensure_secret(&self, id: Uuid, fresh: [u8; 32]) -> [u8; 32] {
         *self.lock().secrets.entry(id).or_insert(fresh)
     }
 
-    pub(crate) fn order(&self, order: HostOrder) {
+    pub(crate) fn add_order(&self, order: HostOrder) {
         let mut inner = self.lock();
         if !inner.orders.iter().any(|asked| asked.order.id == order.id) {
             inner.orders.push(StoredHostOrder { order, outcome: None });
         }
-        inner.ring();
+        inner.notify_hosts();
     }
 
     /// Returns the stored result, and removes it.
-    pub(crate) fn outcome(&self, id: Uuid) -> Option<Vec<u8>> {
+    pub(crate) fn take_outcome(&self, id: Uuid) -> Option<Vec<u8>> {
         let mut inner = self.lock();
         let at = inner
             .orders
@@ -496,7 +496,7 @@ impl SimStateServer {
         inner.orders.remove(at).outcome
     }
 
-    pub(crate) fn obeyed(&self, id: Uuid, outcome: Vec<u8>) {
+    pub(crate) fn record_outcome(&self, id: Uuid, outcome: Vec<u8>) {
         let mut inner = self.lock();
         if let Some(asked) = inner.orders.iter_mut().find(|asked| asked.order.id == id) {
             asked.outcome = Some(outcome);
@@ -505,7 +505,11 @@ impl SimStateServer {
 }
 
 /// Applies the batch's conditions: makes its reservations.
-fn take(inner: &mut SimServerState, (run, of): (usize, Option<SessionId>), terms: &BatchConditions) {
+fn apply_conditions(
+    inner: &mut SimServerState,
+    (run, of): (usize, Option<SessionId>),
+    terms: &BatchConditions,
+) {
     if let (Some(key), Some(of)) = (terms.claim, of) {
         inner.claims.insert(key, of);
     }

@@ -54,7 +54,7 @@ impl Town {
             hosts: hosts.into(),
             rng: SeededRng::new(1),
         };
-        town.until(|town| town.hosts.iter().all(|host| host.served().is_some()));
+        town.until(|town| town.hosts.iter().all(|host| host.served_agent().is_some()));
         town.pass(1_000);
         town
     }
@@ -63,15 +63,15 @@ impl Town {
     fn work(&mut self, host: usize) {
         let writes = WriterFaults { most: 8, breaks: 0 };
         for _ in 0..40 {
-            self.hosts[host].work(40, &mut self.rng, writes);
+            self.hosts[host].run_turns(40, &mut self.rng, writes);
         }
     }
 
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 10 {
-            self.server.pass(10);
+            self.server.pass_time(10);
             for host in &mut self.hosts {
-                host.work(40, &mut self.rng, WriterFaults { most: 8, breaks: 0 });
+                host.run_turns(40, &mut self.rng, WriterFaults { most: 8, breaks: 0 });
             }
         }
     }
@@ -87,14 +87,17 @@ impl Town {
     }
 
     fn call(&self, host: usize, request: &RequestId, tool: usize) -> Told<Outcome> {
-        let (served, slot) = (self.hosts[host].served().unwrap(), Told::<Outcome>::default());
+        let (served, slot) = (
+            self.hosts[host].served_agent().unwrap(),
+            Told::<Outcome>::default(),
+        );
         let (call, tell) = (
             served
                 .kernel
                 .call(served.desk, tool_call(request, "client", tool)),
             Arc::clone(&slot),
         );
-        self.hosts[host].spawn(async move {
+        self.hosts[host].spawn_task(async move {
             let outcome = call.await;
             *tell.lock().unwrap() = Some(outcome);
         });
@@ -107,14 +110,18 @@ impl Town {
 
     /// Stops the agent, or lets it go on, and waits until that is confirmed. No time passes.
     fn operate(&mut self, host: usize, stops: bool) {
-        let (served, slot) = (self.hosts[host].served().unwrap(), Told::<bool>::default());
+        let (served, slot) = (self.hosts[host].served_agent().unwrap(), Told::<bool>::default());
         let tell = Arc::clone(&slot);
-        self.hosts[host].spawn(async move {
+        self.hosts[host].spawn_task(async move {
             let by = KnownPerson::admin("control", "ann");
             let done = if stops {
-                served.kernel.stop(None, Level::NoTools, &by, None).await.is_ok()
+                served
+                    .kernel
+                    .engage_stop(None, Level::NoTools, &by, None)
+                    .await
+                    .is_ok()
             } else {
-                served.kernel.lift(None, &by).await.unwrap()
+                served.kernel.lift_stop(None, &by).await.unwrap()
             };
             *tell.lock().unwrap() = Some(done);
         });
@@ -137,7 +144,14 @@ fn no_host_decides_behind_a_stop_that_it_does_not_know() {
     let mut town = Town::new();
     town.stop(0);
     // The other host has heard of nothing.
-    assert!(town.hosts[1].served().unwrap().kernel.stops().is_empty());
+    assert!(
+        town.hosts[1]
+            .served_agent()
+            .unwrap()
+            .kernel
+            .active_stops()
+            .is_empty()
+    );
     let call = town.call(1, &id(9, 1), WRITE);
     town.work(1);
     let outcome = told(&call).expect("it is told");
@@ -155,7 +169,7 @@ fn a_stop_is_not_undone_by_what_another_host_lifted_before() {
     town.stop(0);
     town.pass(1_000);
     for host in 0..2 {
-        let stops = town.hosts[host].served().unwrap().kernel.stops();
+        let stops = town.hosts[host].served_agent().unwrap().kernel.active_stops();
         assert_eq!(stops.len(), 1, "host {host} is stopped");
     }
 }
@@ -184,14 +198,18 @@ fn a_call_whose_end_could_not_be_written_is_told_by_whoever_is_there_later() {
     let request = id(9, 3);
     town.call(0, &request, SLOW);
     town.work(0);
-    town.server.goes(false);
+    town.server.set_available(false);
     town.pass(2 * LEASE_MS);
-    town.server.goes(true);
+    town.server.set_available(true);
     town.pass(6 * LEASE_MS);
     assert_eq!(
         town.recorded(kind::ACTION_FAILED, &request),
         1,
         "its outcome is told unknown"
     );
-    assert!(town.server.aside().is_empty(), "{:?}", town.server.aside());
+    assert!(
+        town.server.reserved_amounts().is_empty(),
+        "{:?}",
+        town.server.reserved_amounts()
+    );
 }

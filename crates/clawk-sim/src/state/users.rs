@@ -10,11 +10,11 @@ use clawk_proto::RequestId;
 
 use super::host::{ClusterHost, ServedAgent};
 use super::server::{LEASE_MS, SimStateServer};
-use crate::desk::{self, kept, tool_call};
+use crate::desk::{self, kept_answer, tool_call};
 use crate::host::DANGER;
 use crate::judge::SimInvariant;
 use crate::rng::SeededRng;
-use crate::world::{delegation, id};
+use crate::world::{delegate_params, id};
 
 /// What the users know. It is independent of the hosts.
 #[derive(Debug, Clone, Default)]
@@ -46,15 +46,15 @@ impl SharedClusterUserFacts {
     }
 
     /// Called when an effect begins.
-    pub(super) fn begins(&self, server: &SimStateServer, request: &RequestId, tool: &str) {
+    pub(super) fn record_effect_begin(&self, server: &SimStateServer, request: &RequestId, tool: &str) {
         let what = format!("{tool} of {request}");
         // Hosts see a stop with a delay. A host begins no effect if it has heard nothing for two thirds of its lease.
         let stopped = self.lock().stopped_ms;
         if stopped.is_some_and(|since| server.now_ms() > since + LEASE_MS) {
-            self.told.broken(SimInvariant::StopHolds, what.clone());
+            self.told.record_violation(SimInvariant::StopHolds, what.clone());
         }
         if tool == DANGER && !may_be_approved(request.as_str()) {
-            self.told.broken(SimInvariant::AskedFirst, what);
+            self.told.record_violation(SimInvariant::AskedFirst, what);
         }
     }
 }
@@ -87,7 +87,7 @@ impl ClusterUsers {
     }
 
     /// Called when a host's process is gone: its open requests get no result.
-    pub(super) fn gone(&self, host: usize) {
+    pub(super) fn forget_host(&self, host: usize) {
         let mut known = self.facts.lock();
         known.open.retain(|(at, _)| *at != host);
         if known.operating == Some(host) {
@@ -114,22 +114,22 @@ impl ClusterUsers {
     }
 
     /// Lets the users act at this host, with some probability.
-    pub(super) fn act(&self, (at, host): (usize, &ClusterHost), rng: &mut SeededRng, quiet: bool) {
-        let Some(served) = host.served() else { return };
+    pub(super) fn act_randomly(&self, (at, host): (usize, &ClusterHost), rng: &mut SeededRng, quiet: bool) {
+        let Some(served) = host.served_agent() else { return };
         if self.calls > 0 && rng.one_in(3) {
-            self.call((at, host), &served, rng.below(self.calls), quiet);
+            self.call((at, host), &served, rng.next_below(self.calls), quiet);
         }
         if self.messages > 0 && rng.one_in(4) {
-            self.talk((at, host), &served, rng.below(self.messages), quiet);
+            self.send_message((at, host), &served, rng.next_below(self.messages), quiet);
         }
         if !self.tasks.is_empty() && rng.one_in(4) {
-            self.give((at, host), &served, rng.below(self.tasks.len()), quiet);
+            self.give_run((at, host), &served, rng.next_below(self.tasks.len()), quiet);
         }
         if quiet || rng.one_in(3) {
-            self.person((at, host), &served, rng);
+            self.answer_question((at, host), &served, rng);
         }
         if quiet || rng.one_in(80) {
-            self.operate((at, host), &served, quiet);
+            self.operate_stop((at, host), &served, quiet);
         }
     }
 
@@ -154,7 +154,7 @@ impl ClusterUsers {
     ) {
         let (facts, key) = (self.facts.clone(), request.as_str().to_owned());
         facts.lock().open.push((at, key.clone()));
-        host.spawn(async move {
+        host.spawn_task(async move {
             what.await;
             let mut known = facts.lock();
             let open = known
@@ -173,18 +173,18 @@ impl ClusterUsers {
         let call = served.kernel.call(served.desk, tool_call(&request, "client", n));
         let (told, asked) = (self.facts.told.clone(), request.clone());
         self.under_way(host, &request, async move {
-            if let Some(said) = kept(&call.await) {
-                told.tell(&asked, said, quiet);
+            if let Some(said) = kept_answer(&call.await) {
+                told.record_answer(&asked, said, quiet);
             }
         });
     }
 
-    fn talk(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
+    fn send_message(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let request = message_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
         }
-        let talk = desk::talk(
+        let talk = desk::send_message(
             served.kernel.clone(),
             &self.facts.told,
             (&request, "client", n),
@@ -194,7 +194,7 @@ impl ClusterUsers {
     }
 
     /// The driver gives a run until it is acknowledged, and sometimes once more.
-    fn give(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
+    fn give_run(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let Some((task, text)) = self.tasks.get(n) else {
             return;
         };
@@ -202,44 +202,44 @@ impl ClusterUsers {
         if (quiet && self.facts.lock().given.contains(&n)) || !self.is_wanted(&request, quiet) {
             return;
         }
-        let params = delegation(task, &request, text);
+        let params = delegate_params(task, &request, text);
         let (facts, kernel, session) = (self.facts.clone(), served.kernel.clone(), served.session);
         self.under_way(host, &request, async move {
-            if kernel.delegate(session, params).await.is_ok() {
+            if kernel.delegate_task(session, params).await.is_ok() {
                 facts.lock().given.insert(n);
             }
         });
     }
 
     /// The person answers a question that is visible at this host. The question may come from another host.
-    fn person(&self, (_, host): (usize, &ClusterHost), served: &ServedAgent, rng: &mut SeededRng) {
-        let pending = served.kernel.pending();
-        let Some(question) = pending.get(rng.below(pending.len())) else {
+    fn answer_question(&self, (_, host): (usize, &ClusterHost), served: &ServedAgent, rng: &mut SeededRng) {
+        let pending = served.kernel.pending_questions();
+        let Some(question) = pending.get(rng.next_below(pending.len())) else {
             return;
         };
         let request = question.request_id.clone();
         let yes = may_be_approved(request.as_str()) && !rng.one_in(4);
         let (kernel, facts) = (served.kernel.clone(), self.facts.clone());
-        host.spawn(async move {
+        host.spawn_task(async move {
             let answer = if yes {
                 ApprovalAnswer::Approve
             } else {
                 ApprovalAnswer::Deny
             };
-            if kernel.answer(&request, answer, None, "ann").await {
+            if kernel.answer_question(&request, answer, None, "ann").await {
                 facts.told.lock().answers += 1;
             }
         });
     }
 
     /// The operator stops or resumes the agent, and waits for the answer.
-    fn operate(&self, (at, host): (usize, &ClusterHost), served: &ServedAgent, quiet: bool) {
+    fn operate_stop(&self, (at, host): (usize, &ClusterHost), served: &ServedAgent, quiet: bool) {
         if self.facts.lock().operating.is_some() {
             return;
         }
         let (by, stopped) = (
             KnownPerson::admin("control", "ann"),
-            !served.kernel.stops().is_empty(),
+            !served.kernel.active_stops().is_empty(),
         );
         if !stopped && quiet {
             return;
@@ -249,10 +249,10 @@ impl ClusterUsers {
         if stopped {
             facts.lock().stopped_ms = None;
         }
-        host.spawn(async move {
+        host.spawn_task(async move {
             if stopped {
-                let _lifted = kernel.lift(None, &by).await; // silent-ok: who sees it stopped lifts it again
-            } else if kernel.stop(None, Level::NoTools, &by, None).await.is_ok() {
+                let _lifted = kernel.lift_stop(None, &by).await; // silent-ok: who sees it stopped lifts it again
+            } else if kernel.engage_stop(None, Level::NoTools, &by, None).await.is_ok() {
                 facts.lock().stopped_ms = Some(server.now_ms());
                 facts.told.lock().stops += 1;
             }

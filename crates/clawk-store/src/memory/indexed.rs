@@ -7,7 +7,7 @@ use clawk_recall::index::Index;
 use clawk_recall::words;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::rows::{CAME_OR_WENT, told, told_columns};
+use super::rows::{CAME_OR_WENT, parse_content, told_columns};
 
 /// The largest size of indexed text, bytes. Parts above it are read and indexed again for each search.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
@@ -30,7 +30,7 @@ pub(super) struct SqliteWordIndex {
 
 impl SqliteWordIndex {
     /// Finds the best entries among the allowed owners, best first, with scores within 0..1.
-    pub(super) fn find(
+    pub(super) fn find_entries(
         &self,
         connection: &Connection,
         part: i64,
@@ -67,7 +67,7 @@ impl SqliteIndexedPart {
             .optional()?
             .unwrap_or(0);
         if seen != self.seen {
-            self.compare(connection, part)?;
+            self.sync_entries(connection, part)?;
             self.seen = seen;
         }
         let upto = self.held.last_key_value().map_or(0, |(n, _)| *n);
@@ -76,13 +76,13 @@ impl SqliteIndexedPart {
         let mut select = connection.prepare_cached(&sql)?;
         let mut rows = select.query(params![part, upto])?;
         while let Some(row) = rows.next()? {
-            self.add(row)?;
+            self.add_row(row)?;
         }
         Ok(())
     }
 
     /// Updates the index: removes deleted entries and adds restored ones.
-    fn compare(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
+    fn sync_entries(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
         let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1")?;
         let there: BTreeSet<i64> = select
             .query_map([part], |row| row.get(0))?
@@ -99,16 +99,16 @@ impl SqliteIndexedPart {
             if !self.held.contains_key(&n) {
                 let mut rows = select.query([n])?;
                 if let Some(row) = rows.next()? {
-                    self.add(row)?;
+                    self.add_row(row)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+    fn add_row(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
         let (n, whose) = (row.get(0)?, row.get(1)?);
-        let (content, key) = told(row.get(2)?, row.get(3)?)?;
+        let (content, key) = parse_content(row.get(2)?, row.get(3)?)?;
         let text = words::text_of(&content, key.as_deref());
         self.bytes += text.len();
         self.index.add(n, text);

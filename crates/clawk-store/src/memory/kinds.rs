@@ -6,7 +6,7 @@ use clawk_recall::keys::StateSealer;
 use clawk_recall::seal::{NO_KEY, STAYS};
 
 /// Rejects settings that this back end does not support, at the start instead of during the work.
-pub(super) fn check(store: &Store, seals: &StateSealer) -> Result<(), MemoryError> {
+pub(super) fn check_store(store: &Store, seals: &StateSealer) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Sqlite | StoreBackend::SqliteVec) => {}
@@ -21,7 +21,7 @@ pub(super) fn check(store: &Store, seals: &StateSealer) -> Result<(), MemoryErro
     match (
         store.encryption,
         seals.vault().is_some(),
-        seals.holds(&store.name),
+        seals.is_encrypted(&store.name),
     ) {
         (true, true, true) | (false, _, false) => Ok(()),
         (true, _, _) => refuse(NO_KEY.to_owned()),

@@ -17,7 +17,7 @@ use super::rows::{self, ANY, SqliteStorePart};
 use super::search::SqlitePartSearch;
 use super::vectors::Vectors;
 use crate::dir::StateDir;
-use crate::erase::overwriting;
+use crate::erase::with_secure_delete;
 use crate::error::StateError;
 use crate::queue::{Job, SqliteWriterWork};
 use crate::reader::StateDirReader;
@@ -62,7 +62,7 @@ pub struct RememberedEntry {
 }
 
 impl MemoryPart {
-    fn part(&self) -> SqliteStorePart {
+    fn store_part(&self) -> SqliteStorePart {
         SqliteStorePart {
             id: self.id,
             entries: i64::try_from(self.entries).unwrap_or(i64::MAX),
@@ -109,11 +109,11 @@ impl StateDirReader {
         self.with(|connection| {
             let sql = format!(
                 "SELECT {}, n FROM memory WHERE part = ?1 AND n < ?2 ORDER BY n DESC LIMIT ?3",
-                rows::columns(part.sealed)
+                rows::hit_columns(part.sealed)
             );
             let mut select = connection.prepare_cached(&sql)?;
             let rows = select.query_map(params![part.id, before, limit], |row| {
-                Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
+                Ok(part.remembered_entry(rows::hit_from_row(row)?, crate::append::unsigned_at(row, 6)?))
             })?;
             rows.collect()
         })
@@ -131,8 +131,8 @@ impl StateDirReader {
     ) -> Result<Vec<RememberedEntry>, StateError> {
         self.with(|connection| {
             let search = SqlitePartSearch {
-                store: &Store::named(&part.store),
-                part: part.part(),
+                store: &Store::with_name(&part.store),
+                part: part.store_part(),
                 whose: &ConversationFilter::All,
                 limit,
                 vectors: &Vectors::default(),
@@ -140,7 +140,11 @@ impl StateDirReader {
             };
             let query = StoreQuery::Text(words.to_owned());
             let found = search.run(connection, &query, None)?;
-            Ok(found.hits.into_iter().map(|hit| part.holds(hit, 0)).collect())
+            Ok(found
+                .hits
+                .into_iter()
+                .map(|hit| part.remembered_entry(hit, 0))
+                .collect())
         })
     }
 
@@ -159,11 +163,11 @@ impl StateDirReader {
                 let sql = format!(
                     "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key IN (?2, clawk_name(?2))) UNION ALL \
                      SELECT {0}, n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n",
-                    rows::columns(part.sealed)
+                    rows::hit_columns(part.sealed)
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let rows = select.query_map(params![part.id, name], |row| {
-                    Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
+                    Ok(part.remembered_entry(rows::hit_from_row(row)?, crate::append::unsigned_at(row, 6)?))
                 })?;
                 for row in rows {
                     found.push(row?);
@@ -175,7 +179,7 @@ impl StateDirReader {
 }
 
 impl MemoryPart {
-    fn holds(&self, EntryHit { entry, mark }: EntryHit, row: u64) -> RememberedEntry {
+    fn remembered_entry(&self, EntryHit { entry, mark }: EntryHit, row: u64) -> RememberedEntry {
         RememberedEntry {
             store: self.store.clone(),
             scope: self.scope.clone(),
@@ -197,11 +201,11 @@ impl StateDirReader {
         self.with(|connection| {
             let sql = format!(
                 "SELECT {}, n FROM memory_aside WHERE part = ?1 ORDER BY n DESC LIMIT ?2",
-                rows::columns(part.sealed)
+                rows::hit_columns(part.sealed)
             );
             let mut select = connection.prepare_cached(&sql)?;
             let rows = select.query_map(params![part.id, limit], |row| {
-                Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
+                Ok(part.remembered_entry(rows::hit_from_row(row)?, crate::append::unsigned_at(row, 6)?))
             })?;
             rows.collect()
         })
@@ -228,7 +232,7 @@ impl StateDir {
             )));
         }
         let batch = Batch {
-            entries: said(gone, reason, by, clock)?,
+            entries: erasure_journal_entries(gone, reason, by, clock)?,
             ..Batch::default()
         };
         let gone: Vec<(i64, i64, String)> = gone
@@ -236,16 +240,16 @@ impl StateDir {
             .map(|one| (one.part, crate::append::integer(one.row), one.entry.id.clone()))
             .collect();
         let job = move |connection: &Connection| {
-            overwriting(connection, || {
+            with_secure_delete(connection, || {
                 for (part, row, id) in &gone {
-                    erase(connection, *part, *row, id)?;
+                    erase_entry(connection, *part, *row, id)?;
                 }
                 rows::drop_dead_words(connection)
             })?;
             Ok(true)
         };
         let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
-        self.inner.queue.push(work)?.durable().await?;
+        self.inner.queue.push(work)?.wait_until_durable().await?;
         // The write-ahead log holds old pages too.
         self.finish_erasing().await
     }
@@ -255,7 +259,7 @@ impl StateDir {
 ///
 /// # Errors
 /// They can't be encoded.
-pub fn forgotten(
+pub fn forgotten_journal_entries(
     gone: &[(&str, &str, &str)],
     reason: &str,
     by: &str,
@@ -273,7 +277,7 @@ pub fn forgotten(
 ///
 /// # Errors
 /// They can't be encoded.
-pub fn restored(
+pub fn restored_journal_entries(
     parts: &[(&str, &str)],
     id: Option<&str>,
     by: &str,
@@ -284,11 +288,11 @@ pub fn restored(
         .map(|(store, scope)| json!({ "scope": scope, "store": store }))
         .collect();
     let payload = json!({ "by": by, "id": id.unwrap_or("everything"), "stores": stores });
-    recorded("restore", RESTORED, &payload, by, clock)
+    session_journal_entries("restore", RESTORED, &payload, by, clock)
 }
 
 impl StateDir {
-    /// Records deletions in stores outside this database ([`forgotten`]). The same commit deletes cached embeddings of the texts
+    /// Records deletions in stores outside this database ([`forgotten_journal_entries`]). The same commit deletes cached embeddings of the texts
     /// with these digests.
     ///
     /// # Errors
@@ -299,7 +303,7 @@ impl StateDir {
         embedded: Vec<Digest>,
     ) -> Result<(), JournalError> {
         let job = move |connection: &Connection| {
-            overwriting(connection, || {
+            with_secure_delete(connection, || {
                 embedded
                     .iter()
                     .try_for_each(|digest| rows::forget_digest(connection, *digest))
@@ -310,7 +314,7 @@ impl StateDir {
         self.finish_erasing().await
     }
 
-    /// Records restored entries of stores outside this database ([`restored`]).
+    /// Records restored entries of stores outside this database ([`restored_journal_entries`]).
     ///
     /// # Errors
     /// The journal can't be written.
@@ -324,24 +328,24 @@ impl StateDir {
             ..Batch::default()
         };
         let work = SqliteWriterWork::AppendAnd(batch, job);
-        self.inner.queue.push(work)?.durable().await
+        self.inner.queue.push(work)?.wait_until_durable().await
     }
 }
 
 /// Deletes an entry, active or set aside, together with its cached embedding, the entries set aside for it, and every summary made
 /// from it. Other entries behind such a summary are restored.
-pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
+pub(super) fn erase_entry(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
     let text = format!(
         "SELECT {ANY} FROM memory WHERE n = ?1 UNION ALL SELECT {ANY} FROM memory_aside WHERE n = ?1"
     );
     let mut select = connection.prepare_cached(&text)?;
     let texts = select
-        .query_map([row], |row| rows::told(row.get(0)?, row.get(1)?))?
+        .query_map([row], |row| rows::parse_content(row.get(0)?, row.get(1)?))?
         .collect::<Result<Vec<_>, _>>()?;
     for (content, key) in texts {
         rows::forget_embedded(connection, &content, key.as_deref())?;
     }
-    rows::delete(connection, part, &[row])?;
+    rows::delete_entries(connection, part, &[row])?;
     rows::came_or_went(connection)?;
     let mut summaries: Vec<String> = connection
         .prepare_cached("SELECT instead FROM memory_aside WHERE n = ?1 AND instead <> ''")?
@@ -364,19 +368,19 @@ pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> r
             "DELETE FROM memory_aside WHERE part = ?1 AND id = ?2",
             params![part, summary],
         )?;
-        undo(connection, part, &summary)?;
+        undo_summary(connection, part, &summary)?;
     }
     Ok(())
 }
 
 /// Deletes a summary and restores the entries behind it. Returns the number of restored entries.
-fn undo(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u64> {
+fn undo_summary(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u64> {
     let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND id = ?2")?;
     let own = select
         .query_map(params![part, summary], |row| row.get(0))?
         .collect::<Result<Vec<i64>, _>>()?;
-    let embeds = rows::embeds(connection, part)?;
-    rows::delete(connection, part, &own)?;
+    let embeds = rows::has_vectors(connection, part)?;
+    rows::delete_entries(connection, part, &own)?;
     let mut select = connection
         .prepare_cached("SELECT n FROM memory_aside WHERE part = ?1 AND instead = ?2 ORDER BY n")?;
     let old = select
@@ -399,9 +403,9 @@ fn bring_back(connection: &Connection, part: i64, which: &RestoreSelection) -> r
                 .optional()?;
             let Some((n, instead)) = next else { return Ok(back) };
             let came = if instead.is_empty() {
-                rows::bring_back(connection, part, &[n], rows::embeds(connection, part)?)?
+                rows::bring_back(connection, part, &[n], rows::has_vectors(connection, part)?)?
             } else {
-                undo(connection, part, &instead)?
+                undo_summary(connection, part, &instead)?
             };
             if came == 0 {
                 return Ok(back);
@@ -414,12 +418,12 @@ fn bring_back(connection: &Connection, part: i64, which: &RestoreSelection) -> r
             let own = select
                 .query_map(params![part, id], |row| row.get(0))?
                 .collect::<Result<Vec<i64>, _>>()?;
-            back += rows::bring_back(connection, part, &own, rows::embeds(connection, part)?)?;
+            back += rows::bring_back(connection, part, &own, rows::has_vectors(connection, part)?)?;
             let stands: bool = connection
                 .prepare_cached("SELECT 1 FROM memory_aside WHERE part = ?1 AND instead = ?2")?
                 .exists(params![part, id])?;
             if stands {
-                back += undo(connection, part, id)?;
+                back += undo_summary(connection, part, id)?;
             }
         }
     }
@@ -457,7 +461,7 @@ impl StateDir {
             .collect();
         let payload = json!({ "by": by, "id": name, "stores": stores });
         let batch = Batch {
-            entries: recorded("restore", RESTORED, &payload, by, clock)?,
+            entries: session_journal_entries("restore", RESTORED, &payload, by, clock)?,
             ..Batch::default()
         };
         let ids: Vec<i64> = parts.iter().map(|part| part.id).collect();
@@ -471,13 +475,13 @@ impl StateDir {
             Ok(true)
         };
         let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
-        self.inner.queue.push(work)?.durable().await?;
+        self.inner.queue.push(work)?.wait_until_durable().await?;
         Ok(slot.load(std::sync::atomic::Ordering::Relaxed))
     }
 }
 
 /// A separate session that records the deletion: ids and names, never content.
-fn said(
+fn erasure_journal_entries(
     gone: &[RememberedEntry],
     reason: &str,
     by: &str,
@@ -500,28 +504,28 @@ fn recorded_forgetting(
     let payload = json!({
         "by": by, "count": entries.len(), "entries": entries, "reason": words.stand_in, "words_hash": words.content.digest,
     });
-    let mut session = recorded("forget", FORGOTTEN, &payload, by, clock)?;
+    let mut session = session_journal_entries("forget", FORGOTTEN, &payload, by, clock)?;
     if let Some(forgotten) = session.last_mut() {
         forgotten.content = Some(words.content);
     }
     Ok(session)
 }
 
-fn recorded(
+fn session_journal_entries(
     goal: &str,
     kind: &'static str,
     payload: &serde_json::Value,
     by: &str,
     clock: &dyn Clock,
 ) -> Result<Vec<JournalEntry>, JournalError> {
-    let session = SessionId(clock.uuid());
+    let session = SessionId(clock.new_uuid());
     let started = json!({
         "agent_hash": clawk_proto::Digest::ZERO, "agent_id": by, "door": "operator", "goal": goal, "run": session.0,
     });
     let entry = |kind, span, parent, payload: &serde_json::Value| {
         Ok(JournalEntry {
             session,
-            event_id: clock.uuid(),
+            event_id: clock.new_uuid(),
             span,
             parent,
             at: clock.now(),
@@ -533,6 +537,6 @@ fn recorded(
     };
     Ok(vec![
         entry(clawk_kernel::kind::SESSION_STARTED, session.0, None, &started)?,
-        entry(kind, clock.uuid(), Some(session.0), payload)?,
+        entry(kind, clock.new_uuid(), Some(session.0), payload)?,
     ])
 }

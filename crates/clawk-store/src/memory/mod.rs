@@ -17,21 +17,22 @@ use clawk_kernel::ports::{
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::Digest;
-use clawk_recall::compact::{self, CompactionSummary, replaces};
+use clawk_recall::compact::{self, CompactionSummary, has_unique_keys};
 use clawk_recall::entry::{self, ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
 use clawk_recall::{packed, words};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 pub use look::{
-    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, RememberedEntry, RestoreSelection, forgotten, restored,
+    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, RememberedEntry, RestoreSelection,
+    forgotten_journal_entries, restored_journal_entries,
 };
 pub(crate) use rows::{bundle_of, bundle_of_plain, drop_dead_words};
 
 use crate::dir::StateDirInner;
 use crate::queue::SqliteWriterWork;
 use indexed::SqliteWordIndex;
-use kinds::check;
-use rows::{SqliteStorePart, find_part, is_kept, part, rows_of, told};
+use kinds::check_store;
+use rows::{SqliteStorePart, ensure_part, find_part, is_kept, parse_content, rows_of};
 use search::SqlitePartSearch;
 use vectors::Vectors;
 
@@ -55,8 +56,8 @@ impl SqliteMemory {
         }
     }
 
-    fn served(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store, self.inner.blobs.seals())
+    fn check_served(&self, store: &Store) -> Result<(), MemoryError> {
+        check_store(store, self.inner.blobs.state_sealer())
     }
 
     /// Runs a write on the writer's thread. Returns when it is durable.
@@ -82,7 +83,7 @@ impl SqliteMemory {
             .queue
             .push(work)
             .map_err(backend)?
-            .durable()
+            .wait_until_durable()
             .await
             .map_err(backend)?;
         let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -90,11 +91,11 @@ impl SqliteMemory {
     }
 
     /// Sets entries aside that a later entry of the part repeats.
-    async fn merge(&self, part: i64, sealed: bool, at: Timestamp) -> Result<(), MemoryError> {
+    async fn merge_duplicates(&self, part: i64, sealed: bool, at: Timestamp) -> Result<(), MemoryError> {
         let known = self.merged.clone();
         let again = self
             .read(move |connection| {
-                let now = retain::extent(connection, part)?;
+                let now = retain::part_extent(connection, part)?;
                 let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
                 if lock().insert(part, now) == Some(now) {
                     return Ok(Vec::new());
@@ -126,35 +127,35 @@ impl SqliteMemory {
         }
         let name = store.name.clone();
         let there = self
-            .read(move |connection| rows::bytes(connection, &name))
+            .read(move |connection| rows::store_bytes(connection, &name))
             .await?;
-        entry::room(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })
+        entry::check_free_size(store, there, more).map_err(|reason| MemoryError::Entry { index: 0, reason })
     }
 }
 
-fn integer(limit: usize) -> i64 {
+fn to_i64(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 impl Memory for SqliteMemory {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        self.served(store)
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
+        self.check_served(store)
     }
 
-    fn joins(&self, _store: &Store) -> bool {
+    fn joins_journal(&self, _store: &Store) -> bool {
         true
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         ask: MemorySearch,
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
-        let (store, scope) = (store.clone(), place.part(store));
+        let (store, scope) = (store.clone(), place.part_name(store));
         let (vectors, words) = (self.vectors.clone(), self.words.clone());
         Box::pin(async move {
-            self.served(&store)?;
+            self.check_served(&store)?;
             self.read(move |connection| {
                 // A read transaction: hundreds of rows come from one snapshot, and the file is locked once.
                 let moment = connection.unchecked_transaction()?;
@@ -175,7 +176,7 @@ impl Memory for SqliteMemory {
         })
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -184,43 +185,43 @@ impl Memory for SqliteMemory {
         record: Batch,
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            self.served(store)?;
+            self.check_served(store)?;
             let rows =
                 rows_of(store, entries).map_err(|(index, reason)| MemoryError::Entry { index, reason })?;
             self.check_size(store, rows.iter().map(rows::NewRow::bytes).sum())
                 .await?;
-            let (store, scope) = (store.clone(), place.part(store));
+            let (store, scope) = (store.clone(), place.part_name(store));
             self.write(record, move |connection| {
-                let part = part(connection, &store.name, &scope)?;
+                let part = ensure_part(connection, &store.name, &scope)?;
                 for row in &rows {
                     if is_kept(connection, part, &row.id)? {
                         continue;
                     }
-                    if let (true, Some(key)) = (replaces(store.kind), &row.key) {
+                    if let (true, Some(key)) = (has_unique_keys(store.kind), &row.key) {
                         retain::delete_key(connection, part, key)?;
                     }
                     rows::insert(connection, part, row, at)?;
                 }
-                retain::apply(connection, part, &store, at)?;
+                retain::apply_retention(connection, part, &store, at)?;
                 Ok(rows.into_iter().map(|row| row.id).collect())
             })
             .await
         })
     }
 
-    fn old<'a>(
+    fn compaction_candidates<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
-        let (store, scope) = (store.clone(), place.part(store));
+        let (store, scope) = (store.clone(), place.part_name(store));
         Box::pin(async move {
-            self.served(&store)?;
+            self.check_served(&store)?;
             self.read(
                 move |connection| match find_part(connection, &store.name, &scope)? {
                     Some(part) => {
-                        let rows = retain::old(connection, part.id, &store)?;
-                        retain::hits(connection, &rows, part.sealed)
+                        let rows = retain::rows_to_compact(connection, part.id, &store)?;
+                        retain::load_hits(connection, &rows, part.sealed)
                     }
                     None => Ok(Vec::new()),
                 },
@@ -229,33 +230,37 @@ impl Memory for SqliteMemory {
         })
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
         summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
-        let (store, scope) = (store.clone(), place.part(store));
+        let (store, scope) = (store.clone(), place.part_name(store));
         Box::pin(async move {
-            self.served(&store)?;
+            self.check_served(&store)?;
             self.write(Batch::default(), move |connection| {
                 let Some(SqliteStorePart { id, .. }) = find_part(connection, &store.name, &scope)? else {
                     return Ok((0, 0));
                 };
-                let before = rows::count(connection, id)?;
-                retain::apply(connection, id, &store, at)?;
-                retain::compact(connection, id, &store, at, summary.as_ref())?;
-                Ok((before, rows::count(connection, id)?))
+                let before = rows::count_entries(connection, id)?;
+                retain::apply_retention(connection, id, &store, at)?;
+                retain::compact_entries(connection, id, &store, at, summary.as_ref())?;
+                Ok((before, rows::count_entries(connection, id)?))
             })
             .await
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
+    fn apply_retention<'a>(
+        &'a self,
+        store: &'a Store,
+        at: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let store = store.clone();
         Box::pin(async move {
-            self.served(&store)?;
+            self.check_served(&store)?;
             let name = store.name.clone();
             let parts = self
                 .read(move |connection| rows::parts_of(connection, &name))
@@ -267,8 +272,8 @@ impl Memory for SqliteMemory {
                     let store = store.clone();
                     let went = self
                         .write(Batch::default(), move |connection| {
-                            crate::erase::overwriting(connection, || {
-                                retain::some(connection, part, &store, at)
+                            crate::erase::with_secure_delete(connection, || {
+                                retain::remove_batch(connection, part, &store, at)
                             })
                         })
                         .await?;
@@ -277,8 +282,8 @@ impl Memory for SqliteMemory {
                         break;
                     }
                 }
-                if compact::merges(&store) {
-                    self.merge(part, store.encryption, at).await?;
+                if compact::merges_duplicates(&store) {
+                    self.merge_duplicates(part, store.encryption, at).await?;
                 }
             }
             Ok(gone)
@@ -292,42 +297,50 @@ impl Memory for SqliteMemory {
         whose: ConversationFilter,
         id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
-        let (name, scope) = (store.name.clone(), place.part(store));
+        let (name, scope) = (store.name.clone(), place.part_name(store));
         Box::pin(async move {
-            self.served(store)?;
+            self.check_served(store)?;
             self.write(Batch::default(), move |connection| {
                 let Some(part) = find_part(connection, &name, &scope)? else {
                     return Ok(None);
                 };
                 let sql = format!(
                     "SELECT {}, n FROM memory WHERE part = ?1 AND id = ?2",
-                    rows::columns(part.sealed)
+                    rows::hit_columns(part.sealed)
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let found = select
-                    .query_row(params![part.id, id], |row| Ok((rows::hit(row)?, row.get(6)?)))
+                    .query_row(params![part.id, id], |row| {
+                        Ok((rows::hit_from_row(row)?, row.get(6)?))
+                    })
                     .optional()?;
-                let Some((hit, n)) = found.filter(|(hit, _)| whose.holds(&hit.mark.whose)) else {
+                let Some((hit, n)) = found.filter(|(hit, _)| whose.includes_owner(&hit.mark.whose)) else {
                     return Ok(None);
                 };
-                crate::erase::overwriting(connection, || look::erase(connection, part.id, n, &id))?;
+                crate::erase::with_secure_delete(connection, || {
+                    look::erase_entry(connection, part.id, n, &id)
+                })?;
                 Ok(Some(hit))
             })
             .await
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
-        let (name, scope) = (store.name.clone(), place.part(store));
+    fn count_entries<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
+        let (name, scope) = (store.name.clone(), place.part_name(store));
         Box::pin(
             self.read(move |connection| match find_part(connection, &name, &scope)? {
-                Some(part) => rows::count(connection, part.id),
+                Some(part) => rows::count_entries(connection, part.id),
                 None => Ok(0),
             }),
         )
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
@@ -342,10 +355,10 @@ impl Memory for SqliteMemory {
                     &format!("SELECT n, {told_columns} FROM memory WHERE part = ?1 AND NOT EXISTS \
                      (SELECT 1 FROM memory_vectors v WHERE v.n = memory.n AND v.model = ?2) ORDER BY n DESC LIMIT ?3"),
                 )?;
-                let left = integer(limit.saturating_sub(found.len()));
+                let left = to_i64(limit.saturating_sub(found.len()));
                 let rows = select.query_map(params![part, model, left], |row| {
                     let n: i64 = row.get(0)?;
-                    let (content, key) = told(row.get(1)?, row.get(2)?)?;
+                    let (content, key) = parse_content(row.get(1)?, row.get(2)?)?;
                     Ok(UnembeddedEntry {
                         handle: n.to_string(),
                         text: words::text_of(&content, key.as_deref()),
@@ -375,7 +388,7 @@ impl Memory for SqliteMemory {
                     .query_row(params![n, model], |row| Ok((row.get(0)?, row.get(1)?)))
                     .optional()?;
                 if let Some((part, whose)) = there {
-                    rows::add_vector(connection, n, part, whose, &model, &packed::pack(vector))?;
+                    rows::add_vector(connection, n, part, whose, &model, &packed::pack_vector(vector))?;
                 }
             }
             Ok(())
@@ -393,7 +406,7 @@ impl Memory for SqliteMemory {
                 .prepare_cached("SELECT clawk_kept(vector, 'embedding', digest) FROM embeddings WHERE model = ?1 AND digest = ?2")?;
             let vector = |digest: &Digest| {
                 let found = select.query_row(params![model, digest.0], |row| row.get::<_, Vec<u8>>(0));
-                Ok(found.optional()?.map(|bytes| floats(&bytes)))
+                Ok(found.optional()?.map(|bytes| decode_floats(&bytes)))
             };
             digests.iter().map(vector).collect()
         }))
@@ -419,7 +432,7 @@ impl Memory for SqliteMemory {
 }
 
 /// Decodes little-endian 32-bit floats.
-fn floats(bytes: &[u8]) -> Vec<f32> {
+fn decode_floats(bytes: &[u8]) -> Vec<f32> {
     let values = bytes.chunks_exact(4).filter_map(|value| value.try_into().ok());
     values.map(f32::from_le_bytes).collect()
 }

@@ -5,14 +5,14 @@ use clawk_manifest::model::Store;
 use clawk_proto::Digest;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{EntryHit, EntryInsertion, EntryProvenance, number};
+use clawk_recall::entry::{EntryHit, EntryInsertion, EntryProvenance, conversation_number};
 use clawk_recall::seal::SealedEntryFields;
 use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
-/// The columns that [`hit`] reads. In an encrypted store an unsealed entry is an error: clawk did not write it.
-pub(super) const fn columns(sealed: bool) -> &'static str {
+/// The columns that [`hit_from_row`] reads. In an encrypted store an unsealed entry is an error: clawk did not write it.
+pub(super) const fn hit_columns(sealed: bool) -> &'static str {
     if sealed {
         "id, key, clawk_sealed(content, part, id), metadata, at, mark"
     } else {
@@ -20,7 +20,7 @@ pub(super) const fn columns(sealed: bool) -> &'static str {
     }
 }
 
-/// The columns that [`told`] reads, by the same rule: an entry's content and key.
+/// The columns that [`parse_content`] reads, by the same rule: an entry's content and key.
 pub(super) const fn told_columns(sealed: bool) -> &'static str {
     if sealed {
         "clawk_sealed(content, part, id), key"
@@ -29,20 +29,20 @@ pub(super) const fn told_columns(sealed: bool) -> &'static str {
     }
 }
 
-/// The columns that [`told`] reads of an entry that is deleted, set aside or restored. Here the entry may be one that clawk did not
+/// The columns that [`parse_content`] reads of an entry that is deleted, set aside or restored. Here the entry may be one that clawk did not
 /// write.
 pub(super) const ANY: &str = "clawk_open(content, part, id), key";
 
 /// The first character of a decrypted entry: a bundle follows.
 const BUNDLE: char = '~';
 
-fn unreadable(error: serde_json::Error) -> rusqlite::Error {
+fn unreadable_error(error: serde_json::Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, Box::new(error))
 }
 
 /// Parses the sealed fields of an entry, as `clawk_open` returns them.
 pub(crate) fn bundle_of(text: &str) -> rusqlite::Result<SealedEntryFields> {
-    serde_json::from_str(text.strip_prefix(BUNDLE).unwrap_or(text)).map_err(unreadable)
+    serde_json::from_str(text.strip_prefix(BUNDLE).unwrap_or(text)).map_err(unreadable_error)
 }
 
 /// The fields to seal for an unsealed entry.
@@ -55,8 +55,8 @@ pub(crate) fn bundle_of_plain(
     let metadata = metadata.map(|text| serde_json::from_str(&text)).transpose();
     Ok(SealedEntryFields {
         key,
-        content: serde_json::from_str(content).map_err(unreadable)?,
-        metadata: metadata.map_err(unreadable)?,
+        content: serde_json::from_str(content).map_err(unreadable_error)?,
+        metadata: metadata.map_err(unreadable_error)?,
         mark: mark_of(mark),
     })
 }
@@ -71,7 +71,10 @@ fn mark_of(mark: Option<String>) -> EntryProvenance {
 }
 
 /// An entry's content and key, from the two columns of [`told_columns`].
-pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Value, Option<String>)> {
+pub(super) fn parse_content(
+    content: String,
+    key: Option<String>,
+) -> rusqlite::Result<(Value, Option<String>)> {
     if content.starts_with(BUNDLE) {
         let bundle = bundle_of(&content)?;
         return Ok((bundle.content, bundle.key));
@@ -109,7 +112,7 @@ pub(super) fn find_part(
 }
 
 /// The number of the part; creates a missing part.
-pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<i64> {
+pub(super) fn ensure_part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<i64> {
     if let Some(part) = find_part(connection, store, scope)? {
         return Ok(part.id);
     }
@@ -126,13 +129,13 @@ pub(super) fn parts_of(connection: &Connection, store: &str) -> rusqlite::Result
     select.query_map([store], |row| row.get(0))?.collect()
 }
 
-pub(super) fn count(connection: &Connection, part: i64) -> rusqlite::Result<u64> {
+pub(super) fn count_entries(connection: &Connection, part: i64) -> rusqlite::Result<u64> {
     let mut select = connection.prepare_cached("SELECT entries FROM memory_parts WHERE id = ?1")?;
     select.query_row([part], |row| crate::append::unsigned_at(row, 0))
 }
 
 /// The size of a store's entries in all scopes, bytes.
-pub(super) fn bytes(connection: &Connection, store: &str) -> rusqlite::Result<u64> {
+pub(super) fn store_bytes(connection: &Connection, store: &str) -> rusqlite::Result<u64> {
     let sql = "SELECT coalesce(sum(bytes), 0) FROM memory_parts WHERE store = ?1";
     let mut select = connection.prepare_cached(sql)?;
     select.query_row([store], |row| crate::append::unsigned_at(row, 0))
@@ -171,25 +174,25 @@ pub(super) struct NewRow {
 pub(super) fn rows_of(store: &Store, entries: Vec<EntryInsertion>) -> Result<Vec<NewRow>, (usize, String)> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, EntryInsertion)| {
-        let bytes = new.fits(store).map_err(|reason| (index, reason))?;
+        let bytes = new.checked_size(store).map_err(|reason| (index, reason))?;
         let EntryInsertion { id, entry, mark } = new;
         let bundle = store
             .encryption
-            .then(|| SealedEntryFields::of(&entry, &mark).text());
+            .then(|| SealedEntryFields::for_entry(&entry, &mark).text());
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
         let words = words::text_of(&entry.content, entry.key.as_deref());
-        let vector = table::embed(&words).filter(|_| embeds);
+        let vector = table::embed_text(&words).filter(|_| embeds);
         Ok(NewRow {
             id,
             key: entry.key,
             content,
             metadata,
-            whose: number(&mark.whose),
+            whose: conversation_number(&mark.whose),
             mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
             bytes,
             words,
-            vector: vector.map(|vector| packed::pack(&vector)),
+            vector: vector.map(|vector| packed::pack_vector(&vector)),
             bundle,
         })
     };
@@ -241,7 +244,7 @@ pub(super) fn insert(
     let bytes = connection
         .prepare_cached(SIZE)?
         .query_row([n], |row| row.get::<_, i64>(0))?;
-    changed(connection, part, 1, bytes)
+    adjust_counts(connection, part, 1, bytes)
 }
 
 pub(super) fn index(
@@ -282,7 +285,7 @@ pub(super) fn add_vector(
 /// The size of an entry for the store's limits, bytes.
 const SIZE: &str = "SELECT length(content) + coalesce(length(metadata), 0) FROM memory WHERE n = ?1";
 
-fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusqlite::Result<()> {
+fn adjust_counts(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "UPDATE memory_parts SET entries = entries + ?2, bytes = max(0, bytes + ?3) WHERE id = ?1",
@@ -292,7 +295,7 @@ fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusq
 }
 
 /// Deletes entries with their words and vectors.
-pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqlite::Result<()> {
+pub(super) fn delete_entries(connection: &Connection, part: i64, rows: &[i64]) -> rusqlite::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -311,7 +314,7 @@ pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqli
         removed += 1;
         bytes += size;
     }
-    changed(connection, part, -removed, -bytes)
+    adjust_counts(connection, part, -removed, -bytes)
 }
 
 /// Deletes the cached embedding of this text. Another entry with the same text needs a new one.
@@ -347,11 +350,11 @@ pub(super) fn set_aside(
     for n in rows {
         copy.execute(params![n, instead, at.0])?;
     }
-    delete(connection, part, rows)
+    delete_entries(connection, part, rows)
 }
 
 /// Whether entries of this part have vectors of the built-in model.
-pub(super) fn embeds(connection: &Connection, part: i64) -> rusqlite::Result<bool> {
+pub(super) fn has_vectors(connection: &Connection, part: i64) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM memory_vectors WHERE part = ?1 AND model = ?2")?
         .exists(params![part, table::NAME])
@@ -376,7 +379,7 @@ pub(super) fn bring_back(
     let mut count = 0;
     for n in rows {
         let ((content, key), whose, bytes, id, sealed) = select.query_row([n], |row| {
-            let told = told(row.get(0)?, row.get(1)?)?;
+            let told = parse_content(row.get(0)?, row.get(1)?)?;
             Ok((
                 told,
                 row.get(2)?,
@@ -394,10 +397,17 @@ pub(super) fn bring_back(
         if !sealed {
             index(connection, *n, part, whose, &text)?;
         }
-        if let Some(vector) = table::embed(&text).filter(|_| embeds) {
-            add_vector(connection, *n, part, whose, table::NAME, &packed::pack(&vector))?;
+        if let Some(vector) = table::embed_text(&text).filter(|_| embeds) {
+            add_vector(
+                connection,
+                *n,
+                part,
+                whose,
+                table::NAME,
+                &packed::pack_vector(&vector),
+            )?;
         }
-        changed(connection, part, 1, bytes)?;
+        adjust_counts(connection, part, 1, bytes)?;
         count += 1;
     }
     came_or_went(connection)?;
@@ -421,8 +431,8 @@ pub(crate) fn drop_dead_words(connection: &Connection) -> rusqlite::Result<()> {
 /// The name of the counter of restored and deleted entries.
 pub(super) const CAME_OR_WENT: &str = "memory_came_or_went";
 
-/// Reads an entry with the columns of [`columns`].
-pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<EntryHit> {
+/// Reads an entry with the columns of [`hit_columns`].
+pub(super) fn hit_from_row(row: &Row<'_>) -> rusqlite::Result<EntryHit> {
     let json = |index: usize, text: String| {
         serde_json::from_str::<Value>(&text).map_err(|e| {
             rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(e))

@@ -9,13 +9,17 @@ use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
 use clawk_manifest::model::{Store, StoreType};
-use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, number};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, conversation_number,
+};
 use clawk_recall::way::{self, VectorQuery};
 use clawk_recall::words::{self, QueryTerm};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::indexed::SqliteWordIndex;
-use super::rows::{OWNED, SqliteStorePart, columns, hit, part_token, told, told_columns, whose_token};
+use super::rows::{
+    OWNED, SqliteStorePart, hit_columns, hit_from_row, parse_content, part_token, told_columns, whose_token,
+};
 use super::vectors::Vectors;
 
 /// The number of candidates per word or combination of words.
@@ -58,7 +62,7 @@ impl SqlitePartSearch<'_> {
     ) -> rusqlite::Result<EntrySearchResult> {
         // Entries of other owners are skipped while reading.
         let bound = i64::try_from(self.limit).unwrap_or(i64::MAX);
-        let (part, columns) = (self.part.id, columns(self.part.sealed));
+        let (part, columns) = (self.part.id, hit_columns(self.part.sealed));
         let hits = match query {
             StoreQuery::Text(text) => return self.by_text(connection, text, vector),
             StoreQuery::Key(key) if self.store.kind == StoreType::KeyValue => {
@@ -66,7 +70,7 @@ impl SqlitePartSearch<'_> {
                     "SELECT {columns} FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2)) ORDER BY n DESC"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
-                let rows = select.query_map(params![part, key], hit)?;
+                let rows = select.query_map(params![part, key], hit_from_row)?;
                 self.whose_and_limit(rows)?
             }
             StoreQuery::Key(id) => {
@@ -75,7 +79,7 @@ impl SqlitePartSearch<'_> {
                      UNION SELECT n FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2))) ORDER BY n DESC"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
-                let rows = select.query_map(params![part, id], hit)?;
+                let rows = select.query_map(params![part, id], hit_from_row)?;
                 self.whose_and_limit(rows)?
             }
             StoreQuery::Between(from, to) => {
@@ -84,8 +88,10 @@ impl SqlitePartSearch<'_> {
                 );
                 let mut select = connection.prepare_cached(&sql)?;
                 let all = *self.whose == ConversationFilter::All;
-                let rows =
-                    select.query_map(params![part, from.0, to.0, if all { bound } else { -1 }], hit)?;
+                let rows = select.query_map(
+                    params![part, from.0, to.0, if all { bound } else { -1 }],
+                    hit_from_row,
+                )?;
                 self.whose_and_limit(rows)?
             }
         };
@@ -99,7 +105,10 @@ impl SqlitePartSearch<'_> {
         &self,
         rows: impl Iterator<Item = rusqlite::Result<EntryHit>>,
     ) -> rusqlite::Result<Vec<EntryHit>> {
-        let mine = rows.filter(|hit| hit.as_ref().map_or(true, |hit| self.whose.holds(&hit.mark.whose)));
+        let mine = rows.filter(|hit| {
+            hit.as_ref()
+                .map_or(true, |hit| self.whose.includes_owner(&hit.mark.whose))
+        });
         mine.take(self.limit).collect()
     }
 
@@ -109,7 +118,7 @@ impl SqlitePartSearch<'_> {
         text: &str,
         vector: Option<&Vector>,
     ) -> rusqlite::Result<EntrySearchResult> {
-        let Some(way) = way::near(self.store, text, vector) else {
+        let Some(way) = way::vector_query(self.store, text, vector) else {
             let ranked = self.by_words(connection, text, self.limit)?;
             return Ok(EntrySearchResult {
                 hits: self.read(connection, &ranked)?,
@@ -117,18 +126,18 @@ impl SqlitePartSearch<'_> {
                 ..EntrySearchResult::default()
             });
         };
-        let depth = way::depth(self.limit);
+        let depth = way::candidate_depth(self.limit);
         let mut near = self.by_vector(connection, &way, depth)?;
         let alive = self.read(connection, &near)?;
         if alive.len() < self.limit && near.len() == depth {
             // Many vectors in memory belong to deleted entries.
-            self.vectors.forget(self.part.id);
+            self.vectors.forget_part(self.part.id);
             near = self.by_vector(connection, &way, depth)?;
         }
         let ranked = if way.only {
             near
         } else {
-            way.fused(&self.by_words(connection, text, depth)?, &near)
+            way.fuse_rankings(&self.by_words(connection, text, depth)?, &near)
         };
         Ok(EntrySearchResult {
             hits: self.read(connection, &ranked)?,
@@ -143,19 +152,19 @@ impl SqlitePartSearch<'_> {
         way: &VectorQuery,
         depth: usize,
     ) -> rusqlite::Result<Vec<(i64, f64)>> {
-        let keep = self.counts();
+        let keep = self.conversation_filter();
         let near = self
             .vectors
-            .nearest(connection, (&self.part, &way.model), &way.query, depth, keep);
+            .nearest_rows(connection, (&self.part, &way.model), &way.query, depth, keep);
         let floor = way.floor;
         near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
     }
 
     /// A test whether the entries of a conversation (by number) count.
-    fn counts(&self) -> impl Fn(i64) -> bool {
+    fn conversation_filter(&self) -> impl Fn(i64) -> bool {
         let numbers: Option<Vec<i64>> = match self.whose {
             ConversationFilter::All => None,
-            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| conversation_number(one)).collect()),
         };
         move |whose| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose))
     }
@@ -163,7 +172,7 @@ impl SqlitePartSearch<'_> {
     /// Loads the entries in these rows that still exist and are allowed, with their scores. A foreign vector or word in this part
     /// can't bring in an entry of another part.
     fn read(&self, connection: &Connection, ranked: &[(i64, f64)]) -> rusqlite::Result<Vec<EntryHit>> {
-        let columns = columns(self.part.sealed);
+        let columns = hit_columns(self.part.sealed);
         let sql = format!("SELECT {columns} FROM memory WHERE n = ?1 AND part = ?2");
         let mut select = connection.prepare_cached(&sql)?;
         let mut hits = Vec::new();
@@ -171,10 +180,10 @@ impl SqlitePartSearch<'_> {
             if hits.len() == self.limit {
                 break;
             }
-            let Some(mut hit) = select.query_row([*n, self.part.id], hit).optional()? else {
+            let Some(mut hit) = select.query_row([*n, self.part.id], hit_from_row).optional()? else {
                 continue;
             };
-            if self.whose.holds(&hit.mark.whose) {
+            if self.whose.includes_owner(&hit.mark.whose) {
                 hit.entry.score = Some(*score);
                 hits.push(hit);
             }
@@ -201,9 +210,13 @@ impl SqlitePartSearch<'_> {
         };
         // The database has no words of an encrypted store.
         if self.part.sealed {
-            return self
-                .words
-                .find(connection, self.part.id, query, limit, self.counts());
+            return self.words.find_entries(
+                connection,
+                self.part.id,
+                query,
+                limit,
+                self.conversation_filter(),
+            );
         }
         let dense = self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
         let among = match (self.whose, dense) {
@@ -211,16 +224,16 @@ impl SqlitePartSearch<'_> {
             (ConversationFilter::All, true) => PartMatchMethod::Many,
             (ConversationFilter::All, false) | (ConversationFilter::Of(_), _) => PartMatchMethod::Few,
         };
-        for text in words::terms(query) {
+        for text in words::query_terms(query) {
             let rows = self.newest_with(connection, among, &[&text])?;
-            let weight = rarity(self.part, &rows, oldest, newest);
+            let weight = estimate_rarity(self.part, &rows, oldest, newest);
             for n in rows {
                 *found.entry(n).or_default() += weight;
             }
             terms.push(QueryTerm { text, weight });
         }
         terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        for group in combinations(&terms) {
+        for group in term_combinations(&terms) {
             let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
             let weight: f64 = group.iter().map(|term| term.weight).sum();
             for n in self.newest_with(connection, among, &texts)? {
@@ -228,7 +241,7 @@ impl SqlitePartSearch<'_> {
                 *known = known.max(weight);
             }
         }
-        rank(connection, self.part, &terms, found, limit)
+        rank_entries(connection, self.part, &terms, found, limit)
     }
 
     /// The newest entries that contain all these words. The index has no words of deleted entries.
@@ -248,7 +261,7 @@ impl SqlitePartSearch<'_> {
                  WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
             ),
         };
-        let query = matching(
+        let query = match_expression(
             (among == PartMatchMethod::Few).then_some(self.part.id),
             self.whose,
             terms,
@@ -261,36 +274,39 @@ impl SqlitePartSearch<'_> {
 
 /// FTS5 syntax for entries that contain all terms, in one part if given, of these conversations and of the shared ones. User text
 /// can't become query syntax: terms consist of letters and digits, so quoting is enough.
-fn matching(part: Option<i64>, whose: &ConversationFilter, terms: &[&str]) -> String {
+fn match_expression(part: Option<i64>, whose: &ConversationFilter, terms: &[&str]) -> String {
     let text = terms.iter().map(|term| format!("text : \"{term}\""));
     let part = part.map(|part| format!("part : \"{}\"", part_token(part)));
     let all = part.into_iter().chain(text).collect::<Vec<_>>().join(" AND ");
     match whose {
         ConversationFilter::All => all,
         ConversationFilter::Of(known) => {
-            let own = known
-                .iter()
-                .map(|one| format!(" OR ({all} AND part : \"{}\")", whose_token(number(one))));
+            let own = known.iter().map(|one| {
+                format!(
+                    " OR ({all} AND part : \"{}\")",
+                    whose_token(conversation_number(one))
+                )
+            });
             format!("(({all}) NOT part : \"{OWNED}\"){}", own.collect::<String>())
         }
     }
 }
 
 /// The BM25 weight of a word, with an estimate of how many entries contain it.
-fn rarity(part: SqliteStorePart, rows: &[i64], oldest: i64, newest: i64) -> f64 {
-    let total = real(part.entries.max(1));
+fn estimate_rarity(part: SqliteStorePart, rows: &[i64], oldest: i64, newest: i64) -> f64 {
+    let total = to_f64(part.entries.max(1));
     let held = match rows.last() {
         Some(last) if rows.len() == PER_TERM => {
-            let reach = real(newest - last + 1) / real(newest - oldest + 1);
-            (real(i64::try_from(PER_TERM).unwrap_or(64)) / reach.max(f64::EPSILON)).min(total)
+            let reach = to_f64(newest - last + 1) / to_f64(newest - oldest + 1);
+            (to_f64(i64::try_from(PER_TERM).unwrap_or(64)) / reach.max(f64::EPSILON)).min(total)
         }
-        _ => real(i64::try_from(rows.len()).unwrap_or(i64::MAX)),
+        _ => to_f64(i64::try_from(rows.len()).unwrap_or(i64::MAX)),
     };
-    words::rarity(total, held)
+    words::word_rarity(total, held)
 }
 
 /// All words together, and pairs of the four rarest words.
-fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
+fn term_combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();
     }
@@ -304,7 +320,7 @@ fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     groups
 }
 
-fn rank(
+fn rank_entries(
     connection: &Connection,
     part: SqliteStorePart,
     terms: &[QueryTerm],
@@ -323,11 +339,11 @@ fn rank(
     let mut ranked = Vec::with_capacity(likely.len());
     for (n, known) in likely {
         let found = select
-            .query_row([n, part.id], |row| told(row.get(0)?, row.get(1)?))
+            .query_row([n, part.id], |row| parse_content(row.get(0)?, row.get(1)?))
             .optional()?;
         let Some((content, key)) = found else { continue };
         let text = words::text_of(&content, key.as_deref());
-        ranked.push((n, words::score(terms, &text, known)));
+        ranked.push((n, words::text_score(terms, &text, known)));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     ranked.truncate(limit);
@@ -336,6 +352,6 @@ fn rank(
 
 /// Counts here are far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-const fn real(count: i64) -> f64 {
+const fn to_f64(count: i64) -> f64 {
     count as f64
 }

@@ -27,7 +27,7 @@ pub(super) struct Vectors {
 
 impl Vectors {
     /// The nearest rows, nearest first. The result may contain deleted entries.
-    pub(super) fn nearest(
+    pub(super) fn nearest_rows(
         &self,
         connection: &Connection,
         (part, model): (&super::rows::SqliteStorePart, &str),
@@ -48,11 +48,11 @@ impl Vectors {
         };
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         known.catch_up(connection, part, model)?;
-        Ok(known.matrix.nearest(query, limit, keep))
+        Ok(known.matrix.nearest_rows(query, limit, keep))
     }
 
     /// Makes the next search read the part again, because too many of its vectors belong to deleted entries.
-    pub(super) fn forget(&self, part: i64) {
+    pub(super) fn forget_part(&self, part: i64) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.retain(|(known, _), _| *known != part);
     }

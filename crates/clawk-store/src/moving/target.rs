@@ -17,7 +17,7 @@ use clawk_recall::words;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-use super::{place, read};
+use super::{read, seal_place};
 use crate::blobs::{BlobStore, INLINE_BYTES};
 use crate::dir::{WriteDurability, make_private};
 use crate::error::StateError;
@@ -60,7 +60,7 @@ impl SqliteStateImport {
     /// The directory is not empty, or can't be created.
     pub fn begin(dir: &Path, keys: Option<Keys>) -> Result<Self, StateError> {
         let fault = |path: &Path, why: &str| {
-            StateError::io("can't move a state to", path)(io::Error::other(why.to_owned()))
+            StateError::io_error("can't move a state to", path)(io::Error::other(why.to_owned()))
         };
         let parent = dir.parent().ok_or_else(|| fault(dir, "it has no folder"))?;
         let name = dir.file_name().ok_or_else(|| fault(dir, "it has no name"))?;
@@ -71,14 +71,14 @@ impl SqliteStateImport {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StateError::io("can't look at", dir)(error)),
+            Err(error) => return Err(StateError::io_error("can't look at", dir)(error)),
         }
-        fs::create_dir_all(parent).map_err(StateError::io("can't make the directory", parent))?;
+        fs::create_dir_all(parent).map_err(StateError::io_error("can't make the directory", parent))?;
         let part = parent.join(format!(".{}.moving", name.to_string_lossy()));
         // Remains of an interrupted move.
         match fs::remove_dir_all(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StateError::io("can't remove", &part)(error));
+                return Err(StateError::io_error("can't remove", &part)(error));
             }
             Ok(()) | Err(_) => {}
         }
@@ -90,19 +90,19 @@ impl SqliteStateImport {
             .execute_batch(
                 "BEGIN IMMEDIATE; CREATE INDEX moving_digest ON events(content_digest) WHERE content_digest IS NOT NULL;",
             )
-            .map_err(StateError::database(&database))?;
+            .map_err(StateError::database_error(&database))?;
         let reference = keys.as_ref().map(|keys| keys.reference.clone());
-        let carrier = RowSealer::of_target(keys, place, MovedCell::Null);
-        let proofs = carrier.proofs().map_err(|why| fault(dir, &why))?;
+        let carrier = RowSealer::of_target(keys, seal_place, MovedCell::Null);
+        let proofs = carrier.key_proofs().map_err(|why| fault(dir, &why))?;
         for (store, proof) in proofs {
             let sql = "INSERT INTO seals (store, reference, proof) VALUES (?1, ?2, ?3)";
             connection
                 .execute(sql, (&store, &reference, &proof))
-                .map_err(StateError::database(&database))?;
+                .map_err(StateError::database_error(&database))?;
         }
         Ok(Self {
             dir: dir.to_owned(),
-            blobs: BlobStore::new(&part).sealed_by(Arc::new(carrier.seals().clone())),
+            blobs: BlobStore::new(&part).sealed_by(Arc::new(carrier.state_sealer().clone())),
             part,
             connection: Some(connection),
             answers: 0,
@@ -120,12 +120,12 @@ impl SqliteStateImport {
     ///
     /// # Errors
     /// The disk is full, or a row does not fit.
-    pub fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), StateError> {
+    pub fn add_rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), StateError> {
         let database = self.part.join("state.db");
         // Content files are sealed when they are written.
         if table.name != CONTENTS {
-            let closed = self.carrier.close(table, &mut rows);
-            closed.map_err(|why| StateError::io("can't write", &database)(io::Error::other(why)))?;
+            let closed = self.carrier.seal_rows(table, &mut rows);
+            closed.map_err(|why| StateError::io_error("can't write", &database)(io::Error::other(why)))?;
         }
         let Some(connection) = &self.connection else {
             return Ok(());
@@ -139,23 +139,26 @@ impl SqliteStateImport {
                 if let (Ok(digest), true) = (exact, bytes.len() > INLINE_BYTES) {
                     self.blobs
                         .write(digest, bytes, false)
-                        .map_err(StateError::io("can't write a content below", &self.part))?;
+                        .map_err(StateError::io_error("can't write a content below", &self.part))?;
                 } else {
                     let sealed = match exact {
-                        Ok(digest) => self.carrier.seals().closed(digest, bytes),
+                        Ok(digest) => self.carrier.state_sealer().seal_content(digest, bytes),
                         Err(_) => Ok(None), // silent-ok: no event refers to it
                     };
                     let sealed = sealed.map_err(|error| {
-                        StateError::io("can't encrypt a content below", &self.part)(io::Error::other(error))
+                        StateError::io_error("can't encrypt a content below", &self.part)(io::Error::other(
+                            error,
+                        ))
                     })?;
                     connection
                         .prepare_cached("UPDATE events SET content = ?2 WHERE content_digest = ?1")
                         .and_then(|mut update| update.execute((digest, sealed.as_ref().unwrap_or(bytes))))
-                        .map_err(StateError::database(&database))?;
+                        .map_err(StateError::database_error(&database))?;
                 }
             }
         } else {
-            write(connection, table, &rows, &mut self.answers).map_err(StateError::database(&database))?;
+            write(connection, table, &rows, &mut self.answers)
+                .map_err(StateError::database_error(&database))?;
         }
         Ok(())
     }
@@ -164,16 +167,16 @@ impl SqliteStateImport {
     ///
     /// # Errors
     /// They can't be read.
-    pub fn stored(&self) -> Result<StateTotals, StateError> {
+    pub fn stored_totals(&self) -> Result<StateTotals, StateError> {
         let database = self.part.join("state.db");
         let Some(connection) = &self.connection else {
             return Ok(StateTotals::default());
         };
         let files = self
             .blobs
-            .all()
-            .map_err(StateError::io("can't look below", &self.part))?;
-        stored(connection, files.len()).map_err(StateError::database(&database))
+            .all_digests()
+            .map_err(StateError::io_error("can't look below", &self.part))?;
+        stored_totals(connection, files.len()).map_err(StateError::database_error(&database))
     }
 
     /// Renames the directory to its final path; from then on it is a state directory.
@@ -190,7 +193,7 @@ impl SqliteStateImport {
                        FROM memory WHERE part = memory_parts.id); \
                      COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
                 )
-                .map_err(StateError::database(&database))?;
+                .map_err(StateError::database_error(&database))?;
         }
         let settle = || -> io::Result<()> {
             File::open(&database)?.sync_all()?;
@@ -205,12 +208,12 @@ impl SqliteStateImport {
                 None => Ok(()),
             }
         };
-        settle().map_err(StateError::io("can't move a state to", &self.dir))
+        settle().map_err(StateError::io_error("can't move a state to", &self.dir))
     }
 }
 
 /// Counts the rows of every table and reads the chains' heads. `files` is the number of content files.
-fn stored(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals> {
+fn stored_totals(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals> {
     let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
     let mut tally = StateTally::default();
     let mut rows = BTreeMap::new();
@@ -228,14 +231,17 @@ fn stored(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals
                         break from;
                     }
                     from += i64::try_from(page.len()).unwrap_or(i64::MAX);
-                    tally.add(table, &page);
+                    tally.add_rows(table, &page);
                 }
             }
             name => count(&format!("SELECT count(*) FROM {name}"))?,
         };
         rows.insert(table.name, u64::try_from(number).unwrap_or(0));
     }
-    Ok(StateTotals { rows, ..tally.sum() })
+    Ok(StateTotals {
+        rows,
+        ..tally.into_totals()
+    })
 }
 
 /// Syncs all files and folders below `folder` to the disk.
@@ -258,7 +264,7 @@ fn write(
     rows: &[MovedRow],
     answers: &mut i64,
 ) -> rusqlite::Result<()> {
-    let names = table.names();
+    let names = table.column_names();
     let places: Vec<String> = table
         .columns
         .iter()

@@ -35,9 +35,9 @@ fn every_table_of_a_state_crosses_or_is_named() {
             continue;
         }
         assert!(
-            connection.prepare(&super::select(table)).is_ok(),
+            connection.prepare(&super::select_statement(table)).is_ok(),
             "{}",
-            super::select(table)
+            super::select_statement(table)
         );
     }
     assert!(OWN.contains(&"state.db"));

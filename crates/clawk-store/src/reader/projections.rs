@@ -34,10 +34,10 @@ impl StateDirReader {
                     limit: PAGE,
                     ..JournalScan::default()
                 })?;
-                page.iter().for_each(|event| fold.see(event));
+                page.iter().for_each(|event| fold.apply_event(event));
                 match page.last() {
                     Some(event) if page.len() == PAGE => after_row = event.row,
-                    Some(_) | None => return Ok(fold.differences(&kept)),
+                    Some(_) | None => return Ok(fold.find_differences(&kept)),
                 }
             }
         })
@@ -52,7 +52,7 @@ impl StateDirReader {
             if let Some(found) = self.with(check::first_broken)? {
                 return Ok(Some(found.to_string()));
             }
-            if let Some(detail) = self.with(check::rows)? {
+            if let Some(detail) = self.with(check::check_rows)? {
                 return Ok(Some(detail));
             }
             match key {

@@ -69,7 +69,7 @@ pub(crate) fn teach(connection: &Connection, seals: &Arc<StateSealer>) -> rusqli
     let held = Arc::clone(seals);
     connection.create_scalar_function("clawk_holds", 1, flags, move |context| {
         let store: String = context.get(0)?;
-        Ok(held.holds(&store))
+        Ok(held.is_encrypted(&store))
     })?;
     let seals = Arc::clone(seals);
     connection.create_scalar_function("clawk_name", 1, flags, move |context| {
@@ -98,12 +98,12 @@ fn open(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyErr
             if !is_sealed_text(&text) {
                 return Ok(Value::Text(text.into_owned()));
             }
-            let opened = seals.known()?.open_text(&place_of(context), &text)?;
+            let opened = seals.require_vault()?.open_text(&place_of(context), &text)?;
             // The mark stays in front: what follows is a bundle.
             Ok(Value::Text(format!("~{}", opened.unwrap_or_default())))
         }
         ValueRef::Blob(bytes) if is_sealed(bytes) => {
-            let opened = seals.known()?.open(&place_of(context), bytes)?;
+            let opened = seals.require_vault()?.open(&place_of(context), bytes)?;
             Ok(opened.map_or(Value::Null, Value::Blob))
         }
         _ => same(context),
@@ -119,7 +119,7 @@ fn reason(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyE
         return Ok(Value::Text(text.into_owned()));
     }
     let opened = seals
-        .known()
+        .require_vault()
         .and_then(|vault| Ok(vault.open_text(&place_of(context), &text)?));
     Ok(Value::Text(match opened {
         Ok(opened) => opened.unwrap_or_default(),
@@ -160,7 +160,7 @@ fn same(context: &Context<'_>) -> Result<Value, StateKeyError> {
 }
 
 fn close(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    let vault = seals.known()?;
+    let vault = seals.require_vault()?;
     match context.get_raw(0) {
         ValueRef::Text(text) => {
             let text = String::from_utf8_lossy(text);
@@ -202,7 +202,7 @@ pub(super) fn teach_resealing(
 }
 
 fn reseal(seals: &StateSealer, context: &Context<'_>) -> Result<Value, ResealError> {
-    let (vault, place) = (seals.known()?, place_of(context));
+    let (vault, place) = (seals.require_vault()?, place_of(context));
     match context.get_raw(0) {
         ValueRef::Blob(bytes) => Ok(reseal_bytes(vault, &place, bytes, context.get_raw(2))?),
         ValueRef::Text(text) => {

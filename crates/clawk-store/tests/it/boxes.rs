@@ -111,22 +111,27 @@ async fn answers(journal: &dyn Journal, now: Timestamp) -> Answers {
     let mut seen = Vec::new();
     for channel in ["chat 0", "chat 1"] {
         for id in (0..40).map(|n| format!("p{n}")) {
-            let found = journal.arrived(channel, &id, now).await.unwrap();
+            let found = journal.find_arrival(channel, &id, now).await.unwrap();
             seen.push(found.map(|found| found.message));
         }
     }
     let mut conversations = Vec::new();
     for n in 0..30 {
-        conversations.push(journal.conversation(&key(n)).await.unwrap());
+        conversations.push(journal.conversation_session(&key(n)).await.unwrap());
     }
     let mut heads = Vec::new();
     for channel in ["chat 0", "chat 1"] {
-        let mut rows = journal.owed(channel, 100).await.unwrap();
+        let mut rows = journal.owed_answers(channel, 100).await.unwrap();
         // Of those that are due at the same moment, any may come first.
         rows.sort_by_key(|row| (row.next_at, row.owed.message));
         heads.push(rows);
     }
-    (journal.outbox(1000).await.unwrap(), heads, seen, conversations)
+    (
+        journal.read_outbox(1000).await.unwrap(),
+        heads,
+        seen,
+        conversations,
+    )
 }
 
 /// The same life on PostgreSQL.
@@ -148,8 +153,19 @@ async fn on_postgresql_the_projections_answer_as_the_naive_ones_do() {
                 }
                 InboxChange::Accepted { .. } => true,
             });
-            naive.submit(batch.clone()).unwrap().durable().await.unwrap();
-            backend.journal().submit(batch).unwrap().durable().await.unwrap();
+            naive
+                .submit_batch(batch.clone())
+                .unwrap()
+                .wait_until_durable()
+                .await
+                .unwrap();
+            backend
+                .journal()
+                .submit_batch(batch)
+                .unwrap()
+                .wait_until_durable()
+                .await
+                .unwrap();
             if n % 40 == 39 {
                 backend = backend.again().await;
                 let now = Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap() * DAY / 8);
@@ -183,8 +199,19 @@ async fn the_projections_answer_as_the_naive_ones_do() {
                 }
                 InboxChange::Accepted { .. } => true,
             });
-            naive.submit(batch.clone()).unwrap().durable().await.unwrap();
-            state.journal().submit(batch).unwrap().durable().await.unwrap();
+            naive
+                .submit_batch(batch.clone())
+                .unwrap()
+                .wait_until_durable()
+                .await
+                .unwrap();
+            state
+                .journal()
+                .submit_batch(batch)
+                .unwrap()
+                .wait_until_durable()
+                .await
+                .unwrap();
             if n % 40 == 39 {
                 state.close();
                 state = StateDir::open(dir.path(), options).unwrap();

@@ -106,7 +106,7 @@ impl Backend {
             }
             Self::Postgres { server, schema, .. } => {
                 let reader = PgReader::new(database(server, schema));
-                let found = reader.events(PgEventQuery::default()).await.unwrap();
+                let found = reader.read_events(PgEventQuery::default()).await.unwrap();
                 found.into_iter().map(|stored| stored.event).collect()
             }
         }
@@ -120,7 +120,12 @@ pub(crate) async fn backends() -> [Backend; 2] {
 }
 
 async fn write(journal: &dyn Journal, batch: Batch) {
-    journal.submit(batch).unwrap().durable().await.unwrap();
+    journal
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -148,7 +153,7 @@ async fn every_journal_links_the_same_chain() {
         assert_eq!(report.sessions.len(), 3);
         chains.push(serde_json::to_string(&events).unwrap());
         let journal = backend.journal();
-        let rows = journal.sessions(10).await.unwrap();
+        let rows = journal.list_sessions(10).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.events).sum::<u64>(), 24);
     }
     assert_eq!(chains[0], chains[1], "byte for byte");
@@ -169,7 +174,7 @@ async fn a_scan_finds_what_it_asks_for() {
             write(&*journal, one(one_entry)).await;
         }
         let found = async |scan: JournalScan| {
-            let rows = journal.scan(scan).await.unwrap();
+            let rows = journal.scan_events(scan).await.unwrap();
             rows.iter().map(|event| event.row).collect::<Vec<_>>()
         };
         assert_eq!(found(JournalScan::default()).await, (1..=10).collect::<Vec<_>>());
@@ -221,7 +226,7 @@ async fn a_scan_finds_what_it_asks_for() {
         assert_eq!(journal.last_row_of("action.executed").await.unwrap(), Some(5));
         assert_eq!(journal.last_row_of("nothing").await.unwrap(), None);
         let page = journal
-            .scan(JournalScan {
+            .scan_events(JournalScan {
                 with_content: true,
                 limit: 1,
                 ..JournalScan::default()
@@ -230,8 +235,8 @@ async fn a_scan_finds_what_it_asks_for() {
             .unwrap();
         assert_eq!(page[0].content.as_ref().unwrap().bytes, vec![1; 9]);
         let digest = digest_of(&[1; 9]);
-        assert_eq!(journal.content(digest).await.unwrap(), Some(vec![1; 9]));
-        assert_eq!(journal.content(Digest([1; 32])).await.unwrap(), None);
+        assert_eq!(journal.read_content(digest).await.unwrap(), Some(vec![1; 9]));
+        assert_eq!(journal.read_content(Digest([1; 32])).await.unwrap(), None);
     }
 }
 
@@ -285,8 +290,11 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
         let journal = backend.journal();
         let open = journal.open_messages().await.unwrap();
         assert_eq!((open.len(), open[0].message, open[0].session), (1, message, at));
-        assert_eq!(journal.message(message).await.unwrap(), Some(at));
-        assert_eq!(journal.message(MessageId(Uuid::nil())).await.unwrap(), None);
+        assert_eq!(journal.message_session(message).await.unwrap(), Some(at));
+        assert_eq!(
+            journal.message_session(MessageId(Uuid::nil())).await.unwrap(),
+            None
+        );
         let spent = journal.spent_since(4).await.unwrap();
         assert_eq!(
             (spent.len(), spent[0].amount.tokens, spent[0].amount.calls),
@@ -353,7 +361,7 @@ async fn a_batch_nobody_can_verify_and_one_that_is_too_large_are_refused_and_the
         let journal = backend.journal();
         let mut floats = entry(session(1), 1);
         floats.payload = serde_json::value::to_raw_value(&serde_json::json!({"n": 1.5})).unwrap();
-        let refused = journal.submit(one(floats)).unwrap_err();
+        let refused = journal.submit_batch(one(floats)).unwrap_err();
         assert!(matches!(refused, JournalError::Unwritable(_)), "{refused}");
         let huge = EventContent {
             digest: Digest([1; 32]),
@@ -361,22 +369,25 @@ async fn a_batch_nobody_can_verify_and_one_that_is_too_large_are_refused_and_the
         };
         let mut large = entry(session(1), 2);
         large.content = Some(huge);
-        let refused = journal.submit(one(large)).unwrap_err();
+        let refused = journal.submit_batch(one(large)).unwrap_err();
         assert!(refused.to_string().contains("may wait"), "{refused}");
         let tickets: Vec<_> = (0..500)
             .map(|n| {
                 journal
-                    .submit(one(entry(session(n % 50), u64::try_from(n).unwrap())))
+                    .submit_batch(one(entry(session(n % 50), u64::try_from(n).unwrap())))
                     .unwrap()
             })
             .collect();
-        let mut seen = journal.watch();
+        let mut seen = journal.watch_commits();
         for ticket in tickets {
-            ticket.durable().await.unwrap();
+            ticket.wait_until_durable().await.unwrap();
         }
         journal.flush().await.unwrap();
         seen.mark_changed();
-        assert_eq!(journal.scan(JournalScan::default()).await.unwrap().len(), 500);
+        assert_eq!(
+            journal.scan_events(JournalScan::default()).await.unwrap().len(),
+            500
+        );
     }
 }
 
@@ -408,12 +419,12 @@ async fn texts_from_outside_may_hold_anything() {
             ..Batch::default()
         };
         write(&*journal, batch).await;
-        assert_eq!(journal.conversation(&key).await.unwrap(), Some(to));
-        let found = journal.arrived("chat", "\0", Timestamp(99)).await.unwrap();
+        assert_eq!(journal.conversation_session(&key).await.unwrap(), Some(to));
+        let found = journal.find_arrival("chat", "\0", Timestamp(99)).await.unwrap();
         assert_eq!(found.unwrap().message, message);
         assert!(
             journal
-                .arrived("chat", "\0", Timestamp(100))
+                .find_arrival("chat", "\0", Timestamp(100))
                 .await
                 .unwrap()
                 .is_none()
@@ -428,11 +439,18 @@ async fn a_host_whose_lease_was_taken_changes_nothing() {
     let journal = backend.journal();
     write(&*journal, one(entry(session(1), 1))).await;
     server.sql("UPDATE state.leases SET host = 'b', epoch = epoch + 1");
-    let lost = journal.submit(one(entry(session(1), 2))).unwrap().durable().await;
+    let lost = journal
+        .submit_batch(one(entry(session(1), 2)))
+        .unwrap()
+        .wait_until_durable()
+        .await;
     assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
-    let lost = journal.submit(one(entry(session(1), 3)));
+    let lost = journal.submit_batch(one(entry(session(1), 3)));
     assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
-    assert_eq!(journal.scan(JournalScan::default()).await.unwrap().len(), 1);
+    assert_eq!(
+        journal.scan_events(JournalScan::default()).await.unwrap().len(),
+        1
+    );
     let second = PgState::open(database(&server, "state"), serving("c"), Some(Duration::ZERO)).await;
     assert!(second.is_err(), "the lease is `b`'s");
 }

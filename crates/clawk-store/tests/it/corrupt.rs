@@ -13,9 +13,9 @@ async fn journal(path: &std::path::Path, marked: bool) {
     for n in 0..20 {
         state
             .journal()
-            .submit(one(entry(session(1), n)))
+            .submit_batch(one(entry(session(1), n)))
             .unwrap()
-            .durable()
+            .wait_until_durable()
             .await
             .unwrap();
     }

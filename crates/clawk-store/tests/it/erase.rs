@@ -25,7 +25,12 @@ async fn filled(state: &StateDir, contents: &[(u128, &[u8])]) {
     let journal = state.journal();
     for (n, (of, bytes)) in (0..).zip(contents) {
         let entry = with_content(entry(session(*of), n), bytes.to_vec());
-        journal.submit(one(entry)).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(one(entry))
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
 }
 
@@ -81,7 +86,7 @@ async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
         with_content: true,
         ..JournalScan::default()
     };
-    let said = state.journal().scan(scan.clone()).await.unwrap();
+    let said = state.journal().scan_events(scan.clone()).await.unwrap();
     assert_eq!((said.len(), said[0].session), (1, session(1)));
     assert!(said[0].payload.contains("\"count\":3") && !said[0].payload.contains("asked to"));
     assert!(
@@ -117,7 +122,7 @@ async fn by_event_by_digest_and_by_age() {
     ];
     filled(&state, &contents).await;
     let journal = state.journal();
-    let there = async |bytes: &[u8]| journal.content(digest_of(bytes)).await.unwrap().is_some();
+    let there = async |bytes: &[u8]| journal.read_content(digest_of(bytes)).await.unwrap().is_some();
     let clock = SystemClock::default();
     let erase = async |what| state.erase(what, "test", "test", &clock).await.unwrap();
 
@@ -175,7 +180,7 @@ async fn the_reason_of_an_erasure_is_a_content_that_can_be_erased() {
             with_content: true,
             ..JournalScan::default()
         };
-        let said = state.journal().scan(scan()).await.unwrap();
+        let said = state.journal().scan_events(scan()).await.unwrap();
         assert!(!said[0].payload.contains("Ann") && said[0].payload_with_words().contains(REASON));
         assert_eq!(
             erase(ErasureSelection::Session(session(1)), "again").await,
@@ -188,7 +193,7 @@ async fn the_reason_of_an_erasure_is_a_content_that_can_be_erased() {
         };
         assert_eq!(erase(what, "kept for 1 days").await, 1);
         assert!(!stands_in(dir.path(), REASON.as_bytes()));
-        let said = state.journal().scan(scan()).await.unwrap();
+        let said = state.journal().scan_events(scan()).await.unwrap();
         assert!(!said[0].payload_with_words().contains("Ann"));
         if by_age {
             assert!(said[1].payload.contains("kept for 1 days"), "{said:?}");
@@ -219,7 +224,7 @@ async fn lost_content_is_told_apart_from_erased() {
         (found.present, found.erased, found.missing, found.corrupt),
         (1, 0, 1, 1)
     );
-    assert!(!found.whole());
+    assert!(!found.is_complete());
     let mut how: Vec<_> = found.lost.iter().map(|lost| (lost.sequence, lost.how)).collect();
     how.sort_unstable();
     assert_eq!(how, [(0, "missing"), (1, "corrupt")]);
@@ -282,7 +287,7 @@ async fn what_is_stored_again_after_its_erasure_keeps_its_file() {
     StateDir::open(dir.path(), Options::default()).unwrap().close();
     let reader = StateDirReader::open(dir.path()).unwrap();
     assert_eq!(reader.content(digest_of(&large)).unwrap(), Some(large));
-    assert!(reader.contents(None).unwrap().whole());
+    assert!(reader.contents(None).unwrap().is_complete());
 }
 
 /// An event about an Atlas, as the runtime writes it.
@@ -316,7 +321,12 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
         about_atlas(1, 4, loaded, "com.example.two", Some(b"TWO-ATLAS")),
     ];
     for event in events {
-        journal.submit(one(event)).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(one(event))
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     let clock = SystemClock::default();
     let everything = ErasureSelection::Before(Timestamp(i64::MAX));
@@ -339,7 +349,12 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
     }
     // Removed, it expires, although expiry has passed it by.
     let gone = about_atlas(1, 5, removed, "com.example.one", None);
-    journal.submit(one(gone)).unwrap().durable().await.unwrap();
+    journal
+        .submit_batch(one(gone))
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
     let expired = state
         .erase(everything, "retention", "clawk", &clock)
         .await
@@ -384,7 +399,7 @@ async fn a_record_of_an_erasure_that_cannot_be_read_is_told_and_excuses_nothing(
         (record.session_id, found.erased, found.missing),
         (session(1), 0, 1)
     );
-    assert!(!found.whole());
+    assert!(!found.is_complete());
     assert!(
         record
             .why

@@ -19,7 +19,12 @@ async fn a_full_disk_loses_nothing_and_the_journal_recovers() {
     let mut acknowledged = 0;
     let cause = loop {
         let entry = with_content(entry(session(1), acknowledged), vec![b'x'; 9000]);
-        match journal.submit(one(entry)).unwrap().durable().await {
+        match journal
+            .submit_batch(one(entry))
+            .unwrap()
+            .wait_until_durable()
+            .await
+        {
             Ok(()) => acknowledged += 1,
             Err(error) => break error,
         }
@@ -28,13 +33,13 @@ async fn a_full_disk_loses_nothing_and_the_journal_recovers() {
     assert!(cause.to_string().contains("full"), "{cause}");
     assert!(acknowledged > 20);
     // Refused at once, with the cause, while reading goes on.
-    let refused = journal.submit(one(entry(session(1), 0)));
+    let refused = journal.submit_batch(one(entry(session(1), 0)));
     assert!(
         matches!(&refused, Err(JournalError::Unwritable(text)) if text.contains("full")),
         "{refused:?}"
     );
     let kept = journal
-        .scan(JournalScan {
+        .scan_events(JournalScan {
             limit: 10_000,
             ..JournalScan::default()
         })
@@ -55,5 +60,9 @@ async fn a_full_disk_loses_nothing_and_the_journal_recovers() {
 }
 
 async fn write(state: &StateDir, n: u64) -> Result<(), JournalError> {
-    state.journal().submit(one(entry(session(1), n)))?.durable().await
+    state
+        .journal()
+        .submit_batch(one(entry(session(1), n)))?
+        .wait_until_durable()
+        .await
 }

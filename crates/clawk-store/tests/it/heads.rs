@@ -17,9 +17,9 @@ async fn grow(state: &StateDir, of: u128, sequences: std::ops::Range<u64>) {
     let journal = state.journal();
     for n in sequences {
         journal
-            .submit(one(entry(session(of), n)))
+            .submit_batch(one(entry(session(of), n)))
             .unwrap()
-            .durable()
+            .wait_until_durable()
             .await
             .unwrap();
     }

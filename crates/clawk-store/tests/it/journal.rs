@@ -30,14 +30,19 @@ async fn what_is_later_than_a_time_is_found_also_where_a_clock_was_set_back() {
         entries: entries.collect(),
         ..Batch::default()
     };
-    journal.submit(batch).unwrap().durable().await.unwrap();
+    journal
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
     for since in [0, 1, 570, 585, 599, 600, 998, 999, 1000].map(minute) {
         let scan = JournalScan {
             since: Some(since),
             limit: 2000,
             ..JournalScan::default()
         };
-        let found = journal.scan(scan).await.unwrap();
+        let found = journal.scan_events(scan).await.unwrap();
         let wanted = times.iter().filter(|at| **at >= since).count();
         assert_eq!(found.len(), wanted, "{since}");
     }
@@ -55,9 +60,14 @@ async fn what_was_written_is_read_in_order_and_verifies() {
             entries: vec![entry(session(1), n), entry(session(2), n)],
             ..Batch::default()
         };
-        journal.submit(batch).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(batch)
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
-    let all = journal.scan(JournalScan::default()).await.unwrap();
+    let all = journal.scan_events(JournalScan::default()).await.unwrap();
     assert_eq!(all.len(), 20);
     assert!(all.windows(2).all(|pair| pair[0].row < pair[1].row));
     let only = JournalScan {
@@ -66,7 +76,7 @@ async fn what_was_written_is_read_in_order_and_verifies() {
         limit: 3,
         ..JournalScan::default()
     };
-    let page = journal.scan(only).await.unwrap();
+    let page = journal.scan_events(only).await.unwrap();
     assert_eq!(
         page.iter().map(|e| (e.session, e.sequence)).collect::<Vec<_>>(),
         [5, 6, 7].map(|n| (session(2), n))
@@ -76,8 +86,8 @@ async fn what_was_written_is_read_in_order_and_verifies() {
         since: Some(Timestamp(1_700_000_000_000_008)),
         ..JournalScan::default()
     };
-    assert_eq!(journal.scan(since).await.unwrap().len(), 4);
-    let sessions = journal.sessions(10).await.unwrap();
+    assert_eq!(journal.scan_events(since).await.unwrap().len(), 4);
+    let sessions = journal.list_sessions(10).await.unwrap();
     assert_eq!(sessions.iter().map(|s| s.events).collect::<Vec<_>>(), [10, 10]);
 
     // From outside, while the agent owns it.
@@ -112,7 +122,7 @@ async fn kinds_are_found_by_their_index_and_without() {
         } else {
             "ckp.custom"
         };
-        journal.submit(one(entry)).unwrap();
+        journal.submit_batch(one(entry)).unwrap();
     }
     journal.flush().await.unwrap();
     for kinds in [
@@ -123,7 +133,7 @@ async fn kinds_are_found_by_their_index_and_without() {
         let kinds: &'static [&'static str] = Box::leak(kinds.into());
         assert_eq!(
             journal
-                .scan(JournalScan {
+                .scan_events(JournalScan {
                     kinds,
                     ..JournalScan::default()
                 })
@@ -153,11 +163,11 @@ async fn a_restart_goes_on_with_the_chain() {
         for n in 0..5 {
             state
                 .journal()
-                .submit(one(entry(session(1), round * 5 + n)))
+                .submit_batch(one(entry(session(1), round * 5 + n)))
                 .unwrap();
         }
         state.close();
-        let refused = state.journal().submit(one(entry(session(1), 99)));
+        let refused = state.journal().submit_batch(one(entry(session(1), 99)));
         assert!(matches!(refused, Err(JournalError::Unwritable(_))));
     }
     let report = StateDirReader::open(dir.path()).unwrap().verify(None).unwrap();
@@ -178,7 +188,7 @@ async fn the_inbox_adds_up() {
         }];
         let entries = vec![entry(session(1), u64::try_from(n).unwrap())];
         journal
-            .submit(Batch {
+            .submit_batch(Batch {
                 entries,
                 inbox,
                 ..Batch::default()
@@ -196,12 +206,12 @@ async fn the_inbox_adds_up() {
         closed(2, "refused", Some("too large")),
     ];
     journal
-        .submit(Batch {
+        .submit_batch(Batch {
             inbox,
             ..Batch::default()
         })
         .unwrap()
-        .durable()
+        .wait_until_durable()
         .await
         .unwrap();
     let open: Vec<_> = journal
@@ -243,9 +253,9 @@ async fn commits_are_grouped_when_many_wait() {
         workers.spawn(async move {
             for n in 0..20 {
                 journal
-                    .submit(one(entry(session(worker), n)))
+                    .submit_batch(one(entry(session(worker), n)))
                     .unwrap()
-                    .durable()
+                    .wait_until_durable()
                     .await
                     .unwrap();
             }
@@ -267,7 +277,7 @@ async fn a_full_queue_refuses_and_names_its_limit() {
     let state = StateDir::open(dir.path(), options).unwrap();
     let journal = state.journal();
     let entries: Vec<_> = (0..9).map(|n| entry(session(1), n)).collect();
-    let refused = journal.submit(Batch {
+    let refused = journal.submit_batch(Batch {
         entries,
         ..Batch::default()
     });
@@ -276,13 +286,13 @@ async fn a_full_queue_refuses_and_names_its_limit() {
         "{refused:?}"
     );
     journal
-        .submit(one(entry(session(1), 0)))
+        .submit_batch(one(entry(session(1), 0)))
         .unwrap()
-        .durable()
+        .wait_until_durable()
         .await
         .unwrap();
     assert_eq!(
-        journal.scan(JournalScan::default()).await.unwrap()[0].sequence,
+        journal.scan_events(JournalScan::default()).await.unwrap()[0].sequence,
         0,
         "nothing of the refused batch was taken"
     );
@@ -295,7 +305,7 @@ async fn a_payload_that_nobody_could_verify_is_refused() {
     for payload in ["{\"b\":1,\"a\":2}", "{\"a\":1.5}", "{ }", "[]"] {
         let mut entry = entry(session(1), 0);
         entry.payload = RawValue::from_string(payload.to_owned()).unwrap();
-        assert!(state.journal().submit(one(entry)).is_err(), "{payload}");
+        assert!(state.journal().submit_batch(one(entry)).is_err(), "{payload}");
     }
 }
 
@@ -314,7 +324,7 @@ async fn stored_answers_are_found_also_after_a_restart() {
     for n in 0..10_000_u64 {
         let mut entry = with_content(entry(session(1), n), n.to_string().into_bytes());
         entry.answers = Some(key(u128::from(n)));
-        state.journal().submit(one(entry)).unwrap();
+        state.journal().submit_batch(one(entry)).unwrap();
         if n % 2000 == 0 {
             state.journal().flush().await.unwrap();
         }
@@ -341,7 +351,7 @@ async fn stored_answers_are_found_also_after_a_restart() {
                 let late_ms = if n < 20_000 { 360_000 } else { 720_000 };
                 entry.at = entry.at.plus_millis(late_ms);
                 entry.answers = Some(key(u128::from(n)));
-                journal.submit(one(entry)).unwrap();
+                journal.submit_batch(one(entry)).unwrap();
                 if n % 2000 == 0 {
                     journal.flush().await.unwrap();
                 }
@@ -374,7 +384,12 @@ async fn unknown_effects_of_one_request_id_stand_side_by_side() {
             effects,
             ..Batch::default()
         };
-        journal.submit(batch).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(batch)
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
         journal.open_effects().await.unwrap()
     };
     let all = [
@@ -421,7 +436,12 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
             entries: entries.collect(),
             ..Batch::default()
         };
-        journal.submit(batch).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(batch)
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     let scan = |run: u64| JournalScan {
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
@@ -430,7 +450,7 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
         ..JournalScan::default()
     };
     for run in [0, 4_321, 9_999] {
-        let found = journal.scan(scan(run)).await.unwrap();
+        let found = journal.scan_events(scan(run)).await.unwrap();
         let contents: Vec<_> = found
             .iter()
             .map(|event| event.content.as_ref().unwrap().bytes.clone())
@@ -438,7 +458,7 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
         let wanted = [kind::SWARM_RUN, kind::SWARM_ENDED].map(|kind| format!("{kind} of {run}").into_bytes());
         assert_eq!(contents, wanted);
     }
-    assert!(journal.scan(scan(10_000)).await.unwrap().is_empty());
+    assert!(journal.scan_events(scan(10_000)).await.unwrap().is_empty());
     drop(journal);
     state.close();
     crate::forge(

@@ -44,10 +44,10 @@ async fn child() {
             if k == 5 {
                 entry = with_content(entry, format!("{id}").repeat(3000).into_bytes());
             }
-            waiting.push((id, journal.submit(one(entry)).unwrap()));
+            waiting.push((id, journal.submit_batch(one(entry)).unwrap()));
         }
         for (id, ticket) in waiting {
-            ticket.durable().await.unwrap();
+            ticket.wait_until_durable().await.unwrap();
             println!("ack {id}.");
         }
     }
@@ -85,7 +85,7 @@ async fn found(state: &StateDir) -> HashSet<u64> {
             with_content: true,
             ..JournalScan::default()
         };
-        let page = state.journal().scan(scan).await.unwrap();
+        let page = state.journal().scan_events(scan).await.unwrap();
         let Some(last) = page.last() else { return found };
         after_row = last.row;
         for event in page {

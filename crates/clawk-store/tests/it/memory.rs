@@ -153,14 +153,18 @@ async fn keep(backend: &Backend, store: &Store, at: &Scope, texts: &[&str], from
         let ids = vec![format!("id-{}-{}-{n}", at.identity, at.channel)];
         backend
             .memory
-            .store(store, at, entries, ids, T0.plus_millis(n * 1000))
+            .store_unattributed(store, at, entries, ids, T0.plus_millis(n * 1000))
             .await
             .unwrap();
     }
 }
 
 async fn texts(backend: &Backend, store: &Store, at: &Scope, query: StoreQuery, limit: usize) -> Vec<String> {
-    let entries = backend.memory.query(store, at, query, limit).await.unwrap();
+    let entries = backend
+        .memory
+        .query_entries(store, at, query, limit)
+        .await
+        .unwrap();
     for entry in &entries {
         assert!(
             entry.score.is_none_or(|score| (0.0..=1.0).contains(&score)),
@@ -225,7 +229,7 @@ async fn a_query_is_never_syntax() {
         ] {
             backend
                 .memory
-                .query(&store, &at, words(query), 5)
+                .query_entries(&store, &at, words(query), 5)
                 .await
                 .unwrap_or_else(|e| panic!("{query:?}: {e}"));
         }
@@ -252,12 +256,12 @@ async fn a_name_is_never_syntax() {
         let ids = |id: &str| vec![id.to_owned()];
         backend
             .memory
-            .store(&store, &at, entry("one"), ids("i'1"), Timestamp(1))
+            .store_unattributed(&store, &at, entry("one"), ids("i'1"), Timestamp(1))
             .await
             .unwrap();
         backend
             .memory
-            .store(&other, &at, entry("other"), ids("i'2"), Timestamp(1))
+            .store_unattributed(&other, &at, entry("other"), ids("i'2"), Timestamp(1))
             .await
             .unwrap();
         let by_key = |key: &str| StoreQuery::Key(key.to_owned());
@@ -279,13 +283,13 @@ async fn the_last_writer_of_a_key_wins() {
             let (entries, ids) = (vec![new(value, Some("colour"))], vec![id.to_owned()]);
             backend
                 .memory
-                .store(&store, &at, entries, ids, T0.plus_millis(ms))
+                .store_unattributed(&store, &at, entries, ids, T0.plus_millis(ms))
         };
         assert_eq!(put(json!("red"), "1", 0).await.unwrap(), ["1"]);
         put(json!({"name": "blue"}), "2", 1).await.unwrap();
         let found = backend
             .memory
-            .query(&store, &at, StoreQuery::Key("colour".to_owned()), 10)
+            .query_entries(&store, &at, StoreQuery::Key("colour".to_owned()), 10)
             .await
             .unwrap();
         assert_eq!(found.len(), 1);
@@ -299,7 +303,7 @@ async fn the_last_writer_of_a_key_wins() {
         );
         let refused = backend
             .memory
-            .store(&store, &at, vec![new(json!(1), None)], vec!["3".to_owned()], T0)
+            .store_unattributed(&store, &at, vec![new(json!(1), None)], vec!["3".to_owned()], T0)
             .await;
         assert!(matches!(refused, Err(MemoryError::Entry { index: 0, .. })));
     }
@@ -372,7 +376,7 @@ async fn retention_removes_the_oldest() {
         assert_eq!(texts(&backend, &young, &at, all, 10).await, ["new"]);
         let counts = backend
             .memory
-            .compact(&young, &at, T0.plus_millis(60_000), None)
+            .compact_store(&young, &at, T0.plus_millis(60_000), None)
             .await
             .unwrap();
         assert_eq!(counts, (1, 0));
@@ -397,12 +401,12 @@ async fn compaction_keeps_what_its_strategy_says() {
                 let at_ms = T0.plus_millis(i64::try_from(from).unwrap());
                 backend
                     .memory
-                    .store(&store, &at, entries, ids, at_ms)
+                    .store_unattributed(&store, &at, entries, ids, at_ms)
                     .await
                     .unwrap();
             }
             assert_eq!(
-                backend.memory.compact(&store, &at, T0, None).await.unwrap(),
+                backend.memory.compact_store(&store, &at, T0, None).await.unwrap(),
                 (450, after),
                 "{strategy}"
             );
@@ -416,7 +420,7 @@ async fn compaction_keeps_what_its_strategy_says() {
         }
         let nothing = backend
             .memory
-            .compact(
+            .compact_store(
                 &store(json!({"type": "semantic", "name": "empty"})),
                 &at,
                 T0,
@@ -434,12 +438,12 @@ async fn what_cannot_be_served_is_refused_at_start() {
         (json!({"type": "semantic", "backend": "qdrant"}), "qdrant"),
         (json!({"type": "key-value", "encryption": true}), "encryption"),
     ] {
-        let error = backend.memory.check(&store(spec)).unwrap_err().to_string();
+        let error = backend.memory.check_store(&store(spec)).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
     backend
         .memory
-        .check(&store(json!({"type": "semantic", "backend": "sqlite-vec"})))
+        .check_store(&store(json!({"type": "semantic", "backend": "sqlite-vec"})))
         .unwrap();
 }
 
@@ -480,7 +484,7 @@ async fn ids(
     text: &str,
 ) -> (Vec<String>, Option<SearchMethod>) {
     let found = memory
-        .ask(store, &place("a", ""), asked(whose, words(text), 5))
+        .search_entries(store, &place("a", ""), asked(whose, words(text), 5))
         .await
         .unwrap();
     assert!(
@@ -511,7 +515,7 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
                 .collect();
             for entries in [mine, theirs] {
                 memory
-                    .keep(&store, &place("a", ""), entries, T0, Batch::default())
+                    .store_entries(&store, &place("a", ""), entries, T0, Batch::default())
                     .await
                     .unwrap();
             }
@@ -534,7 +538,7 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
             );
             for query in [StoreQuery::Key("1".to_owned()), StoreQuery::Between(T0, T0)] {
                 let found = memory
-                    .ask(&store, &place("a", ""), asked(of("tg/carl"), query, 9))
+                    .search_entries(&store, &place("a", ""), asked(of("tg/carl"), query, 9))
                     .await
                     .unwrap();
                 assert!(found.hits.iter().all(|hit| hit.entry.id == "2"), "{found:?}");
@@ -557,7 +561,7 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
             entry.mark.untrusted = true;
             let entries = vec![entry, marked("2", "the bicycle is red", "")];
             memory
-                .keep(store, &place("a", ""), entries, T0, Batch::default())
+                .store_entries(store, &place("a", ""), entries, T0, Batch::default())
                 .await
                 .unwrap();
         }
@@ -572,7 +576,7 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
             ids(memory, &paid, ConversationFilter::All, "doctor").await,
             (vec![], Some(SearchMethod::FullText))
         );
-        let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();
+        let lacking = memory.unembedded_entries(&paid, "p/m", 10).await.unwrap();
         assert_eq!(lacking.len(), 2);
         let vectors = [vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0]];
         let named: Vec<_> = lacking
@@ -582,13 +586,19 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
             .zip(vectors)
             .collect();
         memory.add_vectors(&paid, "p/m", named).await.unwrap();
-        assert!(memory.lacking(&paid, "p/m", 10).await.unwrap().is_empty());
+        assert!(
+            memory
+                .unembedded_entries(&paid, "p/m", 10)
+                .await
+                .unwrap()
+                .is_empty()
+        );
         let vector = Vector {
             model: "p/m".to_owned(),
             values: vec![0.9, 0.1, 0.0],
         };
         let found = memory
-            .ask(
+            .search_entries(
                 &paid,
                 &place("a", ""),
                 MemorySearch {
@@ -615,7 +625,7 @@ async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
             let mut entry = marked(&format!("{task}{n}"), &format!("step {n}"), "");
             entry.entry.key = Some(task.to_owned());
             memory
-                .keep(
+                .store_entries(
                     &store,
                     &place("a", ""),
                     vec![entry],
@@ -631,7 +641,7 @@ async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
         keep("u", 0).await;
         let of = async |task: &str| {
             let found = memory
-                .ask(
+                .search_entries(
                     &store,
                     &place("a", ""),
                     asked(ConversationFilter::All, StoreQuery::Key(task.to_owned()), 9),
@@ -642,7 +652,10 @@ async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
         };
         assert_eq!(of("t").await, ["t3", "t2"]);
         assert_eq!(
-            memory.retain(&store, T0.plus_millis(62 * 60_000)).await.unwrap(),
+            memory
+                .apply_retention(&store, T0.plus_millis(62 * 60_000))
+                .await
+                .unwrap(),
             1
         );
         assert_eq!((of("t").await.len(), of("u").await.len()), (2, 0));
@@ -661,14 +674,14 @@ async fn a_workspaces_isolation_is_its_scope() {
             let mut file = marked(&n.to_string(), &format!("text {n}"), "");
             file.entry.key = Some("notes/a.md".to_owned());
             memory
-                .keep(&store, at, vec![file], T0, Batch::default())
+                .store_entries(&store, at, vec![file], T0, Batch::default())
                 .await
                 .unwrap();
         }
         for at in &places {
             let query = StoreQuery::Key("notes/a.md".to_owned());
             let found = memory
-                .ask(&store, at, asked(ConversationFilter::All, query, 9))
+                .search_entries(&store, at, asked(ConversationFilter::All, query, 9))
                 .await
                 .unwrap();
             assert_eq!(found.hits.len(), 1, "the last writer of a path wins");
@@ -690,22 +703,22 @@ async fn a_store_stays_within_its_size() {
         };
         let at = place("a", "");
         memory
-            .keep(&store, &at, vec![file("a", 600_000)], T0, Batch::default())
+            .store_entries(&store, &at, vec![file("a", 600_000)], T0, Batch::default())
             .await
             .unwrap();
         let refused = memory
-            .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+            .store_entries(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
             .await;
         assert!(
             matches!(&refused, Err(MemoryError::Entry { reason, .. }) if reason.contains("max_size_mb")),
             "{refused:?}"
         );
         memory
-            .keep(&store, &at, vec![file("a", 10)], T0, Batch::default())
+            .store_entries(&store, &at, vec![file("a", 10)], T0, Batch::default())
             .await
             .unwrap();
         memory
-            .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+            .store_entries(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
             .await
             .unwrap();
     }
@@ -721,17 +734,20 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             .map(|n| marked(&format!("e{n}"), &format!("secret{n} of the garden"), ""))
             .collect();
         memory
-            .keep(&store, &place("a", ""), entries, T0, Batch::default())
+            .store_entries(&store, &place("a", ""), entries, T0, Batch::default())
             .await
             .unwrap();
-        let old = memory.old(&store, &place("a", "")).await.unwrap();
+        let old = memory
+            .compaction_candidates(&store, &place("a", ""))
+            .await
+            .unwrap();
         let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
         let summary = CompactionSummary {
             of,
             text: "they spoke of a garden".to_owned(),
         };
         let counts = memory
-            .compact(&store, &place("a", ""), T0, Some(summary))
+            .compact_store(&store, &place("a", ""), T0, Some(summary))
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
@@ -785,7 +801,7 @@ async fn compaction_comes_by_itself_before_retention_would_delete() {
         for n in 0..40 {
             let entry = marked(&format!("e{n}"), &format!("line {n}"), "");
             memory
-                .keep(
+                .store_entries(
                     &store,
                     &place("a", ""),
                     vec![entry],
@@ -820,7 +836,7 @@ async fn a_batch_is_kept_whole_or_not_at_all() {
         ];
         let refused = backend
             .memory
-            .store(&store, &at, entries, vec!["1".into(), "2".into()], T0)
+            .store_unattributed(&store, &at, entries, vec!["1".into(), "2".into()], T0)
             .await;
         assert!(
             matches!(refused, Err(MemoryError::Entry { index: 1, .. })),
@@ -842,7 +858,11 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
                     new(json!(texts[1]), Some("two")),
                 ];
                 let ids = ids.map(str::to_owned).to_vec();
-                backend.memory.store(&store, &at, entries, ids, T0).await.unwrap()
+                backend
+                    .memory
+                    .store_unattributed(&store, &at, entries, ids, T0)
+                    .await
+                    .unwrap()
             };
             keep(["i-0", "i-1"], ["first bean", "second bean"]).await;
             // The same request again, and one of which a crash had left a part.
@@ -852,7 +872,7 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
             );
             let found = backend
                 .memory
-                .query(&store, &at, words("bean"), 10)
+                .query_entries(&store, &at, words("bean"), 10)
                 .await
                 .unwrap();
             assert_eq!(found.len(), 2, "{kind}: {found:?}");
@@ -861,7 +881,7 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
             let mut left = texts(&backend, &store, &at, words("bean"), 10).await;
             left.sort();
             assert_eq!(left, ["first bean", "second bean"], "{kind}");
-            let (before, after) = backend.memory.compact(&store, &at, T0, None).await.unwrap();
+            let (before, after) = backend.memory.compact_store(&store, &at, T0, None).await.unwrap();
             assert_eq!(
                 (before, after),
                 (2, 2),
@@ -890,7 +910,7 @@ async fn merge_leaves_the_newest_of_entries_that_say_the_same() {
         for _ in 0..2 {
             let gone = backend
                 .memory
-                .retain(&merging, T0.plus_millis(60_000))
+                .apply_retention(&merging, T0.plus_millis(60_000))
                 .await
                 .unwrap();
             assert_eq!(gone, 0, "what is merged is not deleted");
@@ -901,7 +921,7 @@ async fn merge_leaves_the_newest_of_entries_that_say_the_same() {
         keep(&backend, &merging, &at, &["the lamp is red"], 10).await;
         backend
             .memory
-            .retain(&merging, T0.plus_millis(60_000))
+            .apply_retention(&merging, T0.plus_millis(60_000))
             .await
             .unwrap();
         let left = texts(&backend, &merging, &at, all, 9).await;
@@ -919,11 +939,11 @@ async fn a_merged_entry_comes_back_by_its_id() {
     for id in ["one", "two"] {
         let entries = vec![marked(id, "The lamp is green.", "")];
         memory
-            .keep(&merging, &place("", ""), entries, T0, Batch::default())
+            .store_entries(&merging, &place("", ""), entries, T0, Batch::default())
             .await
             .unwrap();
     }
-    memory.retain(&merging, T0).await.unwrap();
+    memory.apply_retention(&merging, T0).await.unwrap();
     let parts = clawk_store::StateDirReader::open(state.path())
         .unwrap()
         .memory_parts(None)
@@ -939,7 +959,10 @@ async fn a_merged_entry_comes_back_by_its_id() {
         .await
         .unwrap();
     assert_eq!(
-        (back, memory.count(&merging, &place("", "")).await.unwrap()),
+        (
+            back,
+            memory.count_entries(&merging, &place("", "")).await.unwrap()
+        ),
         (1, 2)
     );
 }
@@ -955,21 +978,21 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
             .map(|n| marked(&format!("e{n}"), &format!("secret{n} of the garden"), ""))
             .collect();
         memory
-            .keep(&store, &at, entries, T0, Batch::default())
+            .store_entries(&store, &at, entries, T0, Batch::default())
             .await
             .unwrap();
-        let old = memory.old(&store, &at).await.unwrap();
+        let old = memory.compaction_candidates(&store, &at).await.unwrap();
         let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
         let text = "they spoke of a garden".to_owned();
         let counts = memory
-            .compact(&store, &at, T0, Some(CompactionSummary { of, text }))
+            .compact_store(&store, &at, T0, Some(CompactionSummary { of, text }))
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
         // Another's entry is not there for who asks.
         let annas = vec![marked("x", "the bicycle", "tg/anna")];
         memory
-            .keep(&store, &at, annas, T0, Batch::default())
+            .store_entries(&store, &at, annas, T0, Batch::default())
             .await
             .unwrap();
         let ben = ConversationFilter::Of(vec!["tg/ben".to_owned()]);
@@ -993,8 +1016,8 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
             .await
             .unwrap();
         assert_eq!(gone.unwrap().entry.id, "e2", "{strategy}");
-        memory.restore(&store, &at, None).await.unwrap();
-        let back = memory.query(&store, &at, all, 100).await.unwrap();
+        memory.restore_entries(&store, &at, None).await.unwrap();
+        let back = memory.query_entries(&store, &at, all, 100).await.unwrap();
         let ids: Vec<&str> = back.iter().map(|entry| entry.id.as_str()).collect();
         assert_eq!(
             ids,
@@ -1013,10 +1036,10 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
     let at = place("a", "");
     let entries = vec![marked("1", "the physician", ""), marked("2", "the bicycle", "")];
     memory
-        .keep(&store, &at, entries, T0, Batch::default())
+        .store_entries(&store, &at, entries, T0, Batch::default())
         .await
         .unwrap();
-    let lacking = memory.lacking(&store, "p/m", 9).await.unwrap();
+    let lacking = memory.unembedded_entries(&store, "p/m", 9).await.unwrap();
     let named = lacking
         .into_iter()
         .map(|one| (one.handle, vec![1.0, 0.0, 0.0]))
@@ -1031,7 +1054,7 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
             vector,
             ..asked(ConversationFilter::All, words("xyz"), limit)
         };
-        let found = memory.ask(&store, &at, ask).await.unwrap();
+        let found = memory.search_entries(&store, &at, ask).await.unwrap();
         found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
     };
     assert_eq!(near(9).await.len(), 2);
@@ -1049,7 +1072,7 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
         operation_timeout: std::time::Duration::from_secs(60),
     };
     let wrong = QdrantMemory::new(&options, "tested", &EnvironmentSource::Process).unwrap();
-    let refused = wrong.count(&store, &at).await.unwrap_err().to_string();
+    let refused = wrong.count_entries(&store, &at).await.unwrap_err().to_string();
     assert!(
         refused.contains("401") && !refused.contains("CANARY"),
         "{refused}"
@@ -1065,13 +1088,13 @@ async fn a_store_that_is_alone_answers_as_beside_another_and_never_with_entries_
     let keep = async |state: &StateDir, store: &Store, entries: Vec<EntryInsertion>| {
         let memory = state.memory();
         let here = place("a", "");
-        let kept = memory.keep(store, &here, entries, T0, Batch::default());
+        let kept = memory.store_entries(store, &here, entries, T0, Batch::default());
         kept.await.unwrap();
     };
     let found = async |state: &StateDir| -> Vec<(String, Option<f64>)> {
         let (memory, here) = (state.memory(), place("a", ""));
         let ask = asked(ConversationFilter::All, words("the red bicycle of Anna"), 50);
-        let found = memory.ask(&own, &here, ask).await.unwrap();
+        let found = memory.search_entries(&own, &here, ask).await.unwrap();
         let hits = found.hits.into_iter();
         hits.map(|hit| (hit.entry.id, hit.entry.score)).collect()
     };

@@ -41,24 +41,24 @@ fn encrypted(store: &Store) -> Store {
 type Answer<'a, T> = BoxFuture<'a, Result<T, MemoryError>>;
 
 impl Memory for Encrypted {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        self.0.check(&encrypted(store))
+    fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
+        self.0.check_store(&encrypted(store))
     }
 
-    fn joins(&self, store: &Store) -> bool {
-        self.0.joins(store)
+    fn joins_journal(&self, store: &Store) -> bool {
+        self.0.joins_journal(store)
     }
 
-    fn ask<'a>(
+    fn search_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         ask: MemorySearch,
     ) -> Answer<'a, EntrySearchResult> {
-        Box::pin(async move { self.0.ask(&encrypted(store), place, ask).await })
+        Box::pin(async move { self.0.search_entries(&encrypted(store), place, ask).await })
     }
 
-    fn keep<'a>(
+    fn store_entries<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
@@ -66,25 +66,29 @@ impl Memory for Encrypted {
         at: Timestamp,
         record: Batch,
     ) -> Answer<'a, Vec<String>> {
-        Box::pin(async move { self.0.keep(&encrypted(store), place, entries, at, record).await })
+        Box::pin(async move {
+            self.0
+                .store_entries(&encrypted(store), place, entries, at, record)
+                .await
+        })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, Vec<EntryHit>> {
-        Box::pin(async move { self.0.old(&encrypted(store), place).await })
+    fn compaction_candidates<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, Vec<EntryHit>> {
+        Box::pin(async move { self.0.compaction_candidates(&encrypted(store), place).await })
     }
 
-    fn compact<'a>(
+    fn compact_store<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
         summary: Option<CompactionSummary>,
     ) -> Answer<'a, (u64, u64)> {
-        Box::pin(async move { self.0.compact(&encrypted(store), place, at, summary).await })
+        Box::pin(async move { self.0.compact_store(&encrypted(store), place, at, summary).await })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Answer<'a, u64> {
-        Box::pin(async move { self.0.retain(&encrypted(store), at).await })
+    fn apply_retention<'a>(&'a self, store: &'a Store, at: Timestamp) -> Answer<'a, u64> {
+        Box::pin(async move { self.0.apply_retention(&encrypted(store), at).await })
     }
 
     fn remove<'a>(
@@ -97,17 +101,17 @@ impl Memory for Encrypted {
         Box::pin(async move { self.0.remove(&encrypted(store), place, whose, id).await })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, u64> {
-        Box::pin(async move { self.0.count(&encrypted(store), place).await })
+    fn count_entries<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, u64> {
+        Box::pin(async move { self.0.count_entries(&encrypted(store), place).await })
     }
 
-    fn lacking<'a>(
+    fn unembedded_entries<'a>(
         &'a self,
         store: &'a Store,
         model: &'a str,
         limit: usize,
     ) -> Answer<'a, Vec<UnembeddedEntry>> {
-        Box::pin(async move { self.0.lacking(&encrypted(store), model, limit).await })
+        Box::pin(async move { self.0.unembedded_entries(&encrypted(store), model, limit).await })
     }
 
     fn add_vectors<'a>(
@@ -236,7 +240,7 @@ fn new(id: &str, key: Option<&str>, text: &str) -> EntryInsertion {
 async fn keep(memory: &dyn Memory, store: &Store, entries: Vec<EntryInsertion>) {
     let place = Scope::default();
     memory
-        .keep(store, &place, entries, T0, Batch::default())
+        .store_entries(store, &place, entries, T0, Batch::default())
         .await
         .unwrap();
 }
@@ -248,7 +252,10 @@ async fn texts(memory: &dyn Memory, store: &Store, query: StoreQuery) -> Vec<Str
         vector: None,
         limit: 20,
     };
-    let found = memory.ask(store, &Scope::default(), ask).await.unwrap();
+    let found = memory
+        .search_entries(store, &Scope::default(), ask)
+        .await
+        .unwrap();
     let text = |hit: &EntryHit| hit.entry.content.as_str().unwrap().to_owned();
     found.hits.iter().map(text).collect()
 }
@@ -284,7 +291,13 @@ async fn owe_a_reason(state: &StateDir, reason: &str) {
         inbox,
         ..Batch::default()
     };
-    state.journal().submit(batch).unwrap().durable().await.unwrap();
+    state
+        .journal()
+        .submit_batch(batch)
+        .unwrap()
+        .wait_until_durable()
+        .await
+        .unwrap();
 }
 
 async fn plant(state: &StateDir, encrypted: bool) {
@@ -312,9 +325,9 @@ async fn plant(state: &StateDir, encrypted: bool) {
         let content = with_content(entry(session(0), n), PLANTED.repeat(repeat).into_bytes());
         state
             .journal()
-            .submit(one(content))
+            .submit_batch(one(content))
             .unwrap()
-            .durable()
+            .wait_until_durable()
             .await
             .unwrap();
     }
@@ -342,7 +355,7 @@ async fn is_whole(state: &StateDir) {
     let paid = memory.paid_for("m", vec![digest]).await.unwrap();
     let vector = paid.first().unwrap().as_ref().unwrap();
     assert_eq!(vector.len(), PLANTED.len());
-    let owed = state.journal().outbox(9).await.unwrap();
+    let owed = state.journal().read_outbox(9).await.unwrap();
     assert_eq!(
         owed.first().unwrap().reason.as_deref(),
         Some(&*format!("the server said: {PLANTED}"))
@@ -351,7 +364,7 @@ async fn is_whole(state: &StateDir) {
         with_content: true,
         ..JournalScan::default()
     };
-    let events = state.journal().scan(scan).await.unwrap();
+    let events = state.journal().scan_events(scan).await.unwrap();
     let sizes: Vec<usize> = events
         .iter()
         .filter_map(|event| Some(event.content.as_ref()?.bytes.len()))
@@ -392,7 +405,7 @@ async fn nothing_of_an_encrypted_store_can_be_read_on_the_disk() {
     let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
     is_whole(&state).await;
     // The manifest may not stop saying so.
-    let error = state.memory().check(&notes(false)).unwrap_err().to_string();
+    let error = state.memory().check_store(&notes(false)).unwrap_err().to_string();
     assert!(
         error.contains("`notes`") && error.contains("write `encryption: true`"),
         "{error}"
@@ -403,14 +416,14 @@ async fn nothing_of_an_encrypted_store_can_be_read_on_the_disk() {
 async fn an_encrypted_store_without_a_key_is_refused_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(dir.path(), None).unwrap();
-    let error = state.memory().check(&notes(true)).unwrap_err().to_string();
+    let error = state.memory().check_store(&notes(true)).unwrap_err().to_string();
     assert!(
         error.contains("`notes`") && error.contains("encryption_key"),
         "{error}"
     );
     let refused = state
         .memory()
-        .keep(
+        .store_entries(
             &notes(true),
             &Scope::default(),
             vec![new("n", None, PLANTED)],
@@ -642,7 +655,7 @@ async fn a_damaged_value_stops_no_change_of_the_key_and_is_named() {
     assert_eq!(kept, ["far away"]);
     assert!(state.reseal_report().is_complete());
     // A reason that can't be opened keeps no other answer from being delivered.
-    assert_eq!(state.journal().outbox(9).await.unwrap().len(), 1);
+    assert_eq!(state.journal().read_outbox(9).await.unwrap().len(), 1);
 }
 
 /// Files below a folder.
@@ -690,7 +703,7 @@ async fn a_reason_that_begins_like_a_sealed_value_is_kept() {
 }
 
 async fn reasons(state: &StateDir) -> Vec<String> {
-    let rows = state.journal().outbox(9).await.unwrap();
+    let rows = state.journal().read_outbox(9).await.unwrap();
     rows.into_iter()
         .filter_map(|row| row.reason)
         .map(|reason| reason.trim_start().to_owned())
@@ -705,9 +718,9 @@ async fn sealed_rows_that_change_places_do_not_open() {
     let content = with_content(entry(session(0), 2), b"the door is red".to_vec());
     state
         .journal()
-        .submit(one(content))
+        .submit_batch(one(content))
         .unwrap()
-        .durable()
+        .wait_until_durable()
         .await
         .unwrap();
     state.close();
@@ -731,7 +744,7 @@ async fn sealed_rows_that_change_places_do_not_open() {
         let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
         let ask = StoreQuery::Between(Timestamp(0), Timestamp(i64::MAX));
         let asked = state.memory();
-        let asked = asked.query(&notes(true), &Scope::default(), ask, 9).await;
+        let asked = asked.query_entries(&notes(true), &Scope::default(), ask, 9).await;
         let error = asked.unwrap_err().to_string();
         assert!(
             error.contains("another place") && !error.contains("zanzibar"),
@@ -754,7 +767,7 @@ async fn sealed_rows_that_change_places_do_not_open() {
         with_content: true,
         ..JournalScan::default()
     };
-    let error = state.journal().scan(scan).await.unwrap_err().to_string();
+    let error = state.journal().scan_events(scan).await.unwrap_err().to_string();
     assert!(
         error.contains("another place") && !error.contains("zanzibar"),
         "{error}"
@@ -775,7 +788,7 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     .await;
     assert!(!anywhere(dir.path(), PLANTED).is_empty());
     let refused = in_folder(dir.path(), None)
-        .check(&sealed)
+        .check_store(&sealed)
         .unwrap_err()
         .to_string();
     assert!(
@@ -784,7 +797,7 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     );
 
     let files = in_folder(dir.path(), Some(vault("a")));
-    files.check(&sealed).unwrap();
+    files.check_store(&sealed).unwrap();
     keep(
         &files,
         &sealed,
@@ -800,13 +813,13 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     assert_eq!(anywhere(dir.path(), PLANTED), [] as [PathBuf; 0]);
     for (vault, why) in [(None, "encryption_key"), (Some(vault("b")), "another key")] {
         let refused = in_folder(dir.path(), vault)
-            .check(&sealed)
+            .check_store(&sealed)
             .unwrap_err()
             .to_string();
         assert!(refused.contains("`notes`") && refused.contains(why), "{refused}");
     }
     let refused = in_folder(dir.path(), Some(vault("a")))
-        .check(&plain)
+        .check_store(&plain)
         .unwrap_err()
         .to_string();
     assert!(refused.contains("write `encryption: true`"), "{refused}");
@@ -831,7 +844,7 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     );
     std::fs::write(&places, known).unwrap();
     let files = in_folder(dir.path(), Some(vault("b")));
-    files.check(&sealed).unwrap();
+    files.check_store(&sealed).unwrap();
     assert_eq!(
         texts(&files, &sealed, StoreQuery::Text("zanzibar".to_owned()))
             .await
@@ -844,7 +857,7 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     keep(&files, &other, vec![new("x", None, "x")]).await;
     std::fs::write(dir.path().join("other/shared/entries.jsonl"), lines).unwrap();
     let refused = in_folder(dir.path(), Some(vault("b")))
-        .check(&other)
+        .check_store(&other)
         .unwrap_err()
         .to_string();
     assert!(refused.contains("another place"), "{refused}");

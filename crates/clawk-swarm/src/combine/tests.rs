@@ -2,21 +2,24 @@ use clawk_manifest::model::AggregationStrategy as Strategy;
 use clawk_proto::method::TaskStatus::{self, Completed, Failed, Partial};
 use proptest::prelude::*;
 
-use super::{CombineResult, HeadPurpose, MemberAnswer, SwarmFault, TaskOutcome, chosen, combine, verdict};
+use super::{
+    CombineResult, HeadPurpose, MemberAnswer, SwarmFault, TaskOutcome, chosen_outcome, combine_answers,
+    parse_verdict,
+};
 use crate::answer::TaskAnswer;
 
 fn said(all: &[(TaskStatus, &str)]) -> Vec<MemberAnswer> {
     let one = |(at, (status, text)): (usize, &(TaskStatus, &str))| MemberAnswer {
         member: format!("m{at}"),
         status: *status,
-        answer: TaskAnswer::of(text),
+        answer: TaskAnswer::from_text(text),
     };
     all.iter().enumerate().map(one).collect()
 }
 
 fn done(strategy: Strategy, all: &[(TaskStatus, &str)], short: bool) -> TaskOutcome {
-    let fault = SwarmFault::failed("timeout", "x");
-    match combine(strategy, &said(all), short.then_some(&fault)) {
+    let fault = SwarmFault::task_failed("timeout", "x");
+    match combine_answers(strategy, &said(all), short.then_some(&fault)) {
         CombineResult::Done(outcome) => *outcome,
         CombineResult::Ask(purpose) => panic!("asks {purpose:?}"),
     }
@@ -66,7 +69,7 @@ fn partial_answers_count_where_they_may() {
     );
     assert_eq!(end(&done(Strategy::BestOfN, both, false)).1, "b");
     assert_eq!(
-        combine(Strategy::LeaderDecides, &said(both), None),
+        combine_answers(Strategy::LeaderDecides, &said(both), None),
         CombineResult::Ask(HeadPurpose::Decide)
     );
     assert_eq!(
@@ -124,24 +127,24 @@ fn a_failed_link_ends_the_chain() {
 
 #[test]
 fn a_verdict_is_a_number_in_range() {
-    assert_eq!(verdict("2", 2), Some((2, None)));
+    assert_eq!(parse_verdict("2", 2), Some((2, None)));
     assert_eq!(
-        verdict(r#"{"best": 1, "why": "short"}"#, 2),
+        parse_verdict(r#"{"best": 1, "why": "short"}"#, 2),
         Some((1, Some("short".to_owned())))
     );
-    assert_eq!(verdict("```json\n{\"best\": 2}\n```", 2), Some((2, None)));
+    assert_eq!(parse_verdict("```json\n{\"best\": 2}\n```", 2), Some((2, None)));
     for unreadable in ["0", "3", "the second", r#"{"best": "2"}"#, "", "-1", "1.5"] {
-        assert_eq!(verdict(unreadable, 2), None, "{unreadable}");
+        assert_eq!(parse_verdict(unreadable, 2), None, "{unreadable}");
     }
     let said = said(&[(Completed, "a"), (Completed, "b")]);
     let counting: Vec<&MemberAnswer> = said.iter().collect();
-    let outcome = chosen(&counting, "head", 2, None);
+    let outcome = chosen_outcome(&counting, "head", 2, None);
     assert_eq!(
         (outcome.answer.text.as_str(), outcome.judge.unwrap().best),
         ("b", 2)
     );
     assert_eq!(
-        end(&chosen(&counting, "head", 9, None)),
+        end(&chosen_outcome(&counting, "head", 9, None)),
         (Failed, "", "no_verdict")
     );
 }
@@ -155,8 +158,8 @@ proptest! {
     ) {
         let strategy = Strategy::ALL[at];
         let all: Vec<(TaskStatus, &str)> = all.iter().map(|(status, text)| (*status, text.as_str())).collect();
-        let fault = SwarmFault::failed("timeout", "x");
-        if let CombineResult::Done(outcome) = combine(strategy, &said(&all), short.then_some(&fault)) {
+        let fault = SwarmFault::task_failed("timeout", "x");
+        if let CombineResult::Done(outcome) = combine_answers(strategy, &said(&all), short.then_some(&fault)) {
             prop_assert_eq!(outcome.status == Failed, outcome.answer == TaskAnswer::default());
             prop_assert!(outcome.status != Failed || outcome.fault.is_some());
             prop_assert!(!short || outcome.status != Completed);

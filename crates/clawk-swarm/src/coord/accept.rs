@@ -8,7 +8,7 @@ use super::{
     BTreeSet, Effect, Kind, NewTask, ReportReception, SwarmCoordinator, SwarmFact, SwarmTaskPhase,
     SwarmWorkerId, TaskBrief, TaskConstraints, TaskId, TryUsage, derived,
 };
-use crate::answer::{MAX_ANSWER_BYTES, SwarmFault, TaskAnswer, canonical};
+use crate::answer::{MAX_ANSWER_BYTES, SwarmFault, TaskAnswer, canonical_json};
 use crate::words;
 
 /// The largest description of a task with its input, bytes.
@@ -26,8 +26,8 @@ pub struct SwarmTaskRefusal {
 }
 
 impl SwarmTaskRefusal {
-    fn unreached(reason: &'static str, message: impl Into<String>) -> Self {
-        let fault = SwarmFault::unreached(reason, message);
+    fn member_unreached(reason: &'static str, message: impl Into<String>) -> Self {
+        let fault = SwarmFault::member_unreached(reason, message);
         Self {
             code: fault.code,
             reason,
@@ -35,7 +35,7 @@ impl SwarmTaskRefusal {
         }
     }
 
-    fn invalid(reason: &'static str, message: impl Into<String>) -> Self {
+    fn invalid_request(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code: clawk_proto::ErrorCode::InvalidParams.code(),
             reason,
@@ -70,8 +70,12 @@ pub struct RunTerms<'a> {
     pub from_afar: bool,
 }
 
-fn size(brief: &TaskBrief) -> usize {
-    brief.description.len() + brief.input.as_ref().map_or(0, |input| canonical(input).len())
+fn brief_size(brief: &TaskBrief) -> usize {
+    brief.description.len()
+        + brief
+            .input
+            .as_ref()
+            .map_or(0, |input| canonical_json(input).len())
 }
 
 impl SwarmCoordinator {
@@ -80,7 +84,7 @@ impl SwarmCoordinator {
     ///
     /// # Errors
     /// Too many tasks wait, no member has this name, or another task has this id.
-    pub fn accept(
+    pub fn accept_run(
         &mut self,
         run: &TaskId,
         brief: TaskBrief,
@@ -95,10 +99,10 @@ impl SwarmCoordinator {
         self.accept_within(run, brief, terms, origin, now_ms)
     }
 
-    /// As [`Self::accept`], with limits for the run's tasks (`wish`).
+    /// As [`Self::accept_run`], with limits for the run's tasks (`wish`).
     ///
     /// # Errors
-    /// As [`Self::accept`].
+    /// As [`Self::accept_run`].
     pub fn accept_within(
         &mut self,
         run: &TaskId,
@@ -111,42 +115,42 @@ impl SwarmCoordinator {
             return if known.brief == brief {
                 Ok(Vec::new())
             } else {
-                Err(SwarmTaskRefusal::invalid(
+                Err(SwarmTaskRefusal::invalid_request(
                     "task_id_reused",
                     "another task has this `task_id`",
                 ))
             };
         }
         if self.tasks.contains_key(run) || self.ended.contains(run) {
-            return Err(SwarmTaskRefusal::invalid(
+            return Err(SwarmTaskRefusal::invalid_request(
                 "task_id_reused",
                 "another task has this `task_id`",
             ));
         }
-        if brief.description.trim().is_empty() || size(&brief) > MAX_TASK_BYTES {
+        if brief.description.trim().is_empty() || brief_size(&brief) > MAX_TASK_BYTES {
             let message =
                 format!("a task has a description, and at most {MAX_TASK_BYTES} bytes with its input");
-            return Err(SwarmTaskRefusal::invalid("bad_task", message));
+            return Err(SwarmTaskRefusal::invalid_request("bad_task", message));
         }
-        let all: Vec<SwarmWorkerId> = self.plan.all().chain([SwarmWorkerId::Claw]).collect();
+        let all: Vec<SwarmWorkerId> = self.plan.all_seats().chain([SwarmWorkerId::Claw]).collect();
         let to = match terms.to {
             None => Vec::new(),
             Some(name) => {
-                let mut named = self.plan.named(&all, name);
+                let mut named = self.plan.find_seats(&all, name);
                 if named.is_empty() {
-                    named.extend(self.plan.find(name));
+                    named.extend(self.plan.find_member(name));
                 }
                 if named.is_empty() {
                     let message = format!(
                         "`{name}` is no member, identity or role of the swarm `{}`",
                         self.plan.swarm
                     );
-                    return Err(SwarmTaskRefusal::invalid("unknown_member", message));
+                    return Err(SwarmTaskRefusal::invalid_request("unknown_member", message));
                 }
                 named
             }
         };
-        self.room()?;
+        self.check_room()?;
         self.emit(SwarmFact::Run {
             run: run.clone(),
             brief,
@@ -157,8 +161,8 @@ impl SwarmCoordinator {
             plan: self.plan.fingerprint(),
             at_ms: now_ms,
         });
-        self.begin(run, now_ms);
-        self.pump(now_ms);
+        self.begin_run(run, now_ms);
+        self.advance_all(now_ms);
         Ok(std::mem::take(&mut self.out))
     }
 
@@ -168,32 +172,32 @@ impl SwarmCoordinator {
     /// # Errors
     /// The asking task is not running or must not delegate; no member below has this name; no member is free (`direct`); or too
     /// many tasks wait.
-    pub fn delegate(
+    pub fn delegate_task(
         &mut self,
         asker: &TaskId,
         wanted: DelegatedTask,
         now_ms: u64,
     ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
-        let (who, run) = self.asker(asker)?;
+        let (who, run) = self.find_asker(asker)?;
         if self.tasks.contains_key(&wanted.task) {
-            return self.again(asker, &wanted);
+            return self.repeat_delegation(asker, &wanted);
         }
-        let below = self.plan.below(who);
+        let below = self.plan.delegable_seats(who);
         if below.is_empty() {
             let message = format!(
                 "`{}` has no members below it to delegate to",
                 self.plan.member(who)
             );
-            return Err(SwarmTaskRefusal::invalid("not_below", message));
+            return Err(SwarmTaskRefusal::invalid_request("not_below", message));
         }
         let among = match &wanted.to {
             None => below,
             Some(name) => {
-                let named = self.plan.named(&below, name);
+                let named = self.plan.find_seats(&below, name);
                 if named.is_empty() {
                     let names: Vec<&str> = below.iter().map(|who| self.plan.member(*who)).collect();
                     let message = format!("`{name}` is none of {}", names.join(", "));
-                    return Err(SwarmTaskRefusal::invalid("not_below", message));
+                    return Err(SwarmTaskRefusal::invalid_request("not_below", message));
                 }
                 named
             }
@@ -221,14 +225,14 @@ impl SwarmCoordinator {
             after,
             wish: wanted.wish,
         };
-        self.give(new, now_ms)
+        self.give_task(new, now_ms)
     }
 
     /// Accepts a question from one peer to another, while the first one works on `asker`.
     ///
     /// # Errors
-    /// As [`Self::delegate`]; or the asked peer itself waits for the asking one (`ask_cycle`).
-    pub fn ask(
+    /// As [`Self::delegate_task`]; or the asked peer itself waits for the asking one (`ask_cycle`).
+    pub fn ask_peer(
         &mut self,
         asker: &TaskId,
         task: TaskId,
@@ -236,9 +240,9 @@ impl SwarmCoordinator {
         question: String,
         now_ms: u64,
     ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
-        let (who, run) = self.asker(asker)?;
+        let (who, run) = self.find_asker(asker)?;
         let brief = TaskBrief {
-            description: words::marked(self.plan.member(who), &question),
+            description: words::mark_text(self.plan.member(who), &question),
             input: None,
         };
         let wanted = DelegatedTask {
@@ -249,19 +253,19 @@ impl SwarmCoordinator {
             wait: true,
         };
         if self.tasks.contains_key(&wanted.task) {
-            return self.again(asker, &wanted);
+            return self.repeat_delegation(asker, &wanted);
         }
-        let named = self.plan.named(&self.plan.askable(who), to);
+        let named = self.plan.find_seats(&self.plan.askable_seats(who), to);
         let Some(first) = named.first().copied() else {
             let message = format!("`{to}` is no peer that `{}` may ask", self.plan.member(who));
-            return Err(SwarmTaskRefusal::invalid("not_a_peer", message));
+            return Err(SwarmTaskRefusal::invalid_request("not_a_peer", message));
         };
         if named.iter().any(|peer| self.waits_for(&run, *peer, who)) {
             let message = format!(
                 "`{to}` waits for `{}` itself: two that wait for each other wait for ever",
                 self.plan.member(who)
             );
-            return Err(SwarmTaskRefusal::unreached("ask_cycle", message));
+            return Err(SwarmTaskRefusal::member_unreached("ask_cycle", message));
         }
         let depth = self.depth_below(asker)?;
         self.free_or_wait(&[first], true, now_ms)?;
@@ -282,11 +286,11 @@ impl SwarmCoordinator {
             after: None,
             wish: wanted.wish,
         };
-        self.give(new, now_ms)
+        self.give_task(new, now_ms)
     }
 
     /// Handles a report of the task's own member while it works on the task (`report`), or of the host bound to the task.
-    pub fn report(
+    pub fn accept_report(
         &mut self,
         task: &TaskId,
         by: Option<&str>,
@@ -296,7 +300,7 @@ impl SwarmCoordinator {
         self.report_from_afar(task, by, (status, result), None)
     }
 
-    /// As [`Self::report`], for a member that works elsewhere, with the usage that it reports.
+    /// As [`Self::accept_report`], for a member that works elsewhere, with the usage that it reports.
     pub fn report_from_afar(
         &mut self,
         task: &TaskId,
@@ -309,7 +313,7 @@ impl SwarmCoordinator {
             ReportReception::Taken => self.emit(SwarmFact::Word {
                 task: task.clone(),
                 status,
-                answer: TaskAnswer::reported(result),
+                answer: TaskAnswer::from_report(result),
                 used,
             }),
             ReportReception::Unknown => {}
@@ -350,30 +354,36 @@ impl SwarmCoordinator {
         if task.phase != SwarmTaskPhase::Running {
             return ReportReception::Late;
         }
-        if canonical(result).len() > MAX_ANSWER_BYTES || !(result.is_string() || result.is_object()) {
+        if canonical_json(result).len() > MAX_ANSWER_BYTES || !(result.is_string() || result.is_object()) {
             return ReportReception::Garbage;
         }
         ReportReception::Taken
     }
 
     /// The worker and the run of the asking task.
-    fn asker(&self, asker: &TaskId) -> Result<(SwarmWorkerId, TaskId), SwarmTaskRefusal> {
+    fn find_asker(&self, asker: &TaskId) -> Result<(SwarmWorkerId, TaskId), SwarmTaskRefusal> {
         let task = self
             .tasks
             .get(asker)
             .filter(|task| task.phase == SwarmTaskPhase::Running);
         let found = task.and_then(|task| Some((task.seat?, task.new.run.clone())));
-        found.ok_or_else(|| SwarmTaskRefusal::invalid("unknown_task", "the task of who asks has ended"))
+        found.ok_or_else(|| {
+            SwarmTaskRefusal::invalid_request("unknown_task", "the task of who asks has ended")
+        })
     }
 
     /// Handles a repeated request, after a crash of the asking member.
-    fn again(&mut self, asker: &TaskId, wanted: &DelegatedTask) -> Result<Vec<Effect>, SwarmTaskRefusal> {
+    fn repeat_delegation(
+        &mut self,
+        asker: &TaskId,
+        wanted: &DelegatedTask,
+    ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         let known = self
             .tasks
             .get(&wanted.task)
             .filter(|task| task.new.parent.as_ref() == Some(asker));
         let Some(known) = known else {
-            return Err(SwarmTaskRefusal::invalid(
+            return Err(SwarmTaskRefusal::invalid_request(
                 "task_id_reused",
                 "another task has this id",
             ));
@@ -399,12 +409,12 @@ impl SwarmCoordinator {
             let message = format!(
                 "{depth} tasks would stand below each other; `[swarm] max_depth` of clawk.toml allows {most}"
             );
-            return Err(SwarmTaskRefusal::unreached("max_depth", message));
+            return Err(SwarmTaskRefusal::member_unreached("max_depth", message));
         }
         Ok(depth)
     }
 
-    fn room(&self) -> Result<(), SwarmTaskRefusal> {
+    fn check_room(&self) -> Result<(), SwarmTaskRefusal> {
         let waiting = self
             .tasks
             .values()
@@ -413,7 +423,7 @@ impl SwarmCoordinator {
         let most = self.plan.limits.local.max_waiting;
         if waiting >= most {
             let message = format!("{waiting} tasks wait; `[swarm] max_waiting` of clawk.toml allows {most}");
-            return Err(SwarmTaskRefusal::unreached("busy", message));
+            return Err(SwarmTaskRefusal::member_unreached("busy", message));
         }
         Ok(())
     }
@@ -421,30 +431,30 @@ impl SwarmCoordinator {
     /// Checks that one of these members is free, or that a task for them may wait.
     fn free_or_wait(&self, among: &[SwarmWorkerId], wait: bool, now_ms: u64) -> Result<(), SwarmTaskRefusal> {
         if !self.plan.limits.refuses_to_wait() {
-            return self.room();
+            return self.check_room();
         }
         let free = among.iter().any(|who| self.is_free(*who, None, now_ms));
         // A task that waits does not count.
-        let others = self.running().saturating_sub(usize::from(wait));
+        let others = self.running_tries().saturating_sub(usize::from(wait));
         if free && others < self.plan.limits.max_parallel {
             return Ok(());
         }
         let open = |who: &SwarmWorkerId| self.circuit_open(*who);
         if among.iter().all(open) {
             let message = "every member that could do it has failed too often and is left alone for a while";
-            return Err(SwarmTaskRefusal::unreached("circuit_open", message));
+            return Err(SwarmTaskRefusal::member_unreached("circuit_open", message));
         }
         let message = "no member that could do it is free, and `message_passing: direct` lets nothing wait";
-        Err(SwarmTaskRefusal::unreached("busy", message))
+        Err(SwarmTaskRefusal::member_unreached("busy", message))
     }
 
-    fn give(&mut self, new: NewTask, now_ms: u64) -> Result<Vec<Effect>, SwarmTaskRefusal> {
-        if size(&new.brief) > MAX_TASK_BYTES {
+    fn give_task(&mut self, new: NewTask, now_ms: u64) -> Result<Vec<Effect>, SwarmTaskRefusal> {
+        if brief_size(&new.brief) > MAX_TASK_BYTES {
             let message = format!("a task has at most {MAX_TASK_BYTES} bytes with its input");
-            return Err(SwarmTaskRefusal::invalid("bad_task", message));
+            return Err(SwarmTaskRefusal::invalid_request("bad_task", message));
         }
         self.emit(SwarmFact::Delegated { new, at_ms: now_ms });
-        self.pump(now_ms);
+        self.advance_all(now_ms);
         Ok(std::mem::take(&mut self.out))
     }
 
@@ -474,28 +484,28 @@ impl SwarmCoordinator {
     }
 
     /// Begins the first tasks of the topology.
-    pub(super) fn begin(&mut self, run: &TaskId, now_ms: u64) {
+    pub(super) fn begin_run(&mut self, run: &TaskId, now_ms: u64) {
         let Some((to, whole)) = self.runs.get(run).map(|run| (run.to.clone(), run.to.is_empty())) else {
             return;
         };
         if !whole {
-            self.fan(run, vec![to], 0, now_ms);
+            self.fan_out(run, vec![to], 0, now_ms);
             return;
         }
         let each = |whom: Vec<SwarmWorkerId>| whom.into_iter().map(|who| vec![who]).collect();
         match self.plan.topology {
             Topology::LeaderWorker | Topology::Hierarchical => {
-                self.fan(run, vec![vec![self.plan.head]], 0, now_ms)
+                self.fan_out(run, vec![vec![self.plan.head]], 0, now_ms)
             }
-            Topology::Broadcast => self.fan(run, each(self.plan.others()), 0, now_ms),
-            Topology::PeerToPeer => self.fan(run, each(self.plan.all().collect()), 0, now_ms),
-            Topology::Pipeline => self.stage(run, now_ms),
+            Topology::Broadcast => self.fan_out(run, each(self.plan.other_seats()), 0, now_ms),
+            Topology::PeerToPeer => self.fan_out(run, each(self.plan.all_seats().collect()), 0, now_ms),
+            Topology::Pipeline => self.begin_stage(run, now_ms),
         }
         self.catch_up(run, now_ms);
     }
 
     /// Begins the tasks of a pipeline's stage.
-    pub(super) fn stage(&mut self, run: &TaskId, now_ms: u64) {
+    pub(super) fn begin_stage(&mut self, run: &TaskId, now_ms: u64) {
         let Some(stage) = self.runs.get(run).map(|run| run.stage) else {
             return;
         };
@@ -507,12 +517,12 @@ impl SwarmCoordinator {
             } else {
                 vec![seats]
             };
-            self.fan(run, each, stage, now_ms);
+            self.fan_out(run, each, stage, now_ms);
         }
     }
 
     /// Begins one task for each of these groups; any member of a group may take it.
-    fn fan(&mut self, run: &TaskId, groups: Vec<Vec<SwarmWorkerId>>, stage: u32, now_ms: u64) {
+    fn fan_out(&mut self, run: &TaskId, groups: Vec<Vec<SwarmWorkerId>>, stage: u32, now_ms: u64) {
         let Some(of) = self.runs.get(run).cloned() else {
             return;
         };
@@ -521,7 +531,7 @@ impl SwarmCoordinator {
         let from = of
             .stages
             .last()
-            .map(|end| end.said())
+            .map(|end| end.to_answer())
             .into_iter()
             .collect::<Vec<_>>();
         let mut before = None;

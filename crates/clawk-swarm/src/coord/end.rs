@@ -66,7 +66,7 @@ pub enum TryEnd {
 
 impl TryEnd {
     /// Whether the member was reached.
-    pub(super) fn reached(&self) -> bool {
+    pub(super) fn has_reached_member(&self) -> bool {
         !matches!(
             self,
             Self::Lost {
@@ -99,7 +99,7 @@ impl SwarmCoordinator {
         let runs = |task: &&SwarmTask| task.phase == SwarmTaskPhase::Running && task.attempts == attempt;
         if self.tasks.get(task).filter(runs).is_some() {
             self.ended_try(task, end, used, now_ms);
-            self.pump(now_ms);
+            self.advance_all(now_ms);
         }
         std::mem::take(&mut self.out)
     }
@@ -108,7 +108,7 @@ impl SwarmCoordinator {
         let Some(task) = self.tasks.get(id) else { return };
         let (attempt, seat) = (task.attempts, task.seat);
         let again = match &end {
-            TryEnd::Lost { .. } => again(&self.plan, task, now_ms),
+            TryEnd::Lost { .. } => next_try(&self.plan, task, now_ms),
             TryEnd::Said { .. } | TryEnd::Over { .. } => None,
         };
         self.held.retain(|(asker, _)| asker != id);
@@ -120,16 +120,18 @@ impl SwarmCoordinator {
             again,
         });
         if let Some(who) = seat {
-            self.circuit(who, &end, now_ms);
+            self.update_circuit(who, &end, now_ms);
         }
         match end {
-            TryEnd::Said { .. } => self.node(id, now_ms),
+            TryEnd::Said { .. } => self.advance_task(id, now_ms),
             TryEnd::Over { fault, run: true } => {
                 if let Some(run) = self.tasks.get(id).map(|task| task.new.run.clone()) {
                     self.wind_down(&run, fault, now_ms);
                 }
             }
-            TryEnd::Over { fault, run: false } => self.finish(id, TaskOutcome::failed(fault), now_ms),
+            TryEnd::Over { fault, run: false } => {
+                self.finish_task(id, TaskOutcome::from_fault(fault), now_ms)
+            }
             TryEnd::Lost { why, message } => {
                 self.abandon_children(id, now_ms);
                 if again.is_none() {
@@ -148,12 +150,12 @@ impl SwarmCoordinator {
             .map(|task| task.id().clone())
             .collect();
         for child in open {
-            let fault = SwarmFault::failed("asker_ended", "the one who asked for it has ended");
-            self.finish(&child, TaskOutcome::failed(fault), now_ms);
+            let fault = SwarmFault::task_failed("asker_ended", "the one who asked for it has ended");
+            self.finish_task(&child, TaskOutcome::from_fault(fault), now_ms);
         }
     }
 
-    fn circuit(&mut self, who: SwarmWorkerId, end: &TryEnd, now_ms: u64) {
+    fn update_circuit(&mut self, who: SwarmWorkerId, end: &TryEnd, now_ms: u64) {
         let (Some(breaker), SwarmWorkerId::Seat(_)) = (self.plan.limits.breaker, who) else {
             return;
         };
@@ -192,15 +194,15 @@ impl SwarmCoordinator {
         }
         let reason = if dead { "dead_lettered" } else { why.reason() };
         let fault = if reached || dead {
-            SwarmFault::failed(reason, message)
+            SwarmFault::task_failed(reason, message)
         } else {
-            SwarmFault::unreached(reason, message)
+            SwarmFault::member_unreached(reason, message)
         };
-        self.finish(id, TaskOutcome::failed(fault), now_ms);
+        self.finish_task(id, TaskOutcome::from_fault(fault), now_ms);
     }
 
     /// Ends a task: the asking task gets the result, the task's open subtasks end, and its run continues.
-    pub(super) fn finish(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
+    pub(super) fn finish_task(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(task) = self.tasks.get(id).filter(|task| !task.is_done()) else {
             return;
         };
@@ -221,26 +223,26 @@ impl SwarmCoordinator {
         });
         self.abandon_children(id, now_ms);
         if let Some(asker) = waited {
-            self.reply(&asker, id);
+            self.reply_to_asker(&asker, id);
         }
-        if kind == Kind::Work && self.publishes() {
-            self.publish(id);
+        if kind == Kind::Work && self.shares_reports() {
+            self.publish_report(id);
         }
         if self.over.contains_key(&run) {
             return;
         }
         match (kind, asker) {
             (Kind::Judge { purpose, again }, parent) => {
-                self.judged(id, (&run, parent.as_ref()), (purpose, again), now_ms);
+                self.handle_judgement(id, (&run, parent.as_ref()), (purpose, again), now_ms);
             }
-            (Kind::Work, Some(parent)) => self.node(&parent, now_ms),
+            (Kind::Work, Some(parent)) => self.advance_task(&parent, now_ms),
             (Kind::Work, None) => self.catch_up(&run, now_ms),
             (Kind::Asked, _) => {}
         }
     }
 
     /// Gives the asking task the result: at once if it also waits for others, or else when it may run again.
-    fn reply(&mut self, asker: &TaskId, task: &TaskId) {
+    fn reply_to_asker(&mut self, asker: &TaskId, task: &TaskId) {
         let waits = self.tasks.get(asker).is_some_and(|asker| !asker.waits.is_empty());
         let result = self.tasks.get(task).map(|task| Box::new(self.result_of(task)));
         match result {
@@ -253,9 +255,11 @@ impl SwarmCoordinator {
         }
     }
 
-    fn publish(&mut self, id: &TaskId) {
+    fn publish_report(&mut self, id: &TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
-        let Some(text) = self.public(task) else { return };
+        let Some(text) = self.public_report(task) else {
+            return;
+        };
         let to: Vec<TaskId> = self
             .tasks
             .values()
@@ -278,30 +282,30 @@ impl SwarmCoordinator {
         match &task.word {
             Some((TaskStatus::Failed, answer)) => TaskOutcome {
                 answer: answer.clone(),
-                ..TaskOutcome::failed(SwarmFault::failed(
+                ..TaskOutcome::from_fault(SwarmFault::task_failed(
                     "reported_failed",
                     "its member reported it failed",
                 ))
             },
             Some((status, answer)) => TaskOutcome {
                 status: *status,
-                ..TaskOutcome::completed(answer.clone())
+                ..TaskOutcome::from_answer(answer.clone())
             },
-            None => TaskOutcome::completed(TaskAnswer::of(task.said.as_deref().unwrap_or_default())),
+            None => TaskOutcome::from_answer(TaskAnswer::from_text(task.said.as_deref().unwrap_or_default())),
         }
     }
 }
 
 /// The member that repeats a failed try, and the earliest time; `None`: nobody.
-fn again(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u64)> {
+fn next_try(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u64)> {
     let limits = &plan.limits;
     let seat = task.seat?;
-    if task.attempts >= limits.tries() {
+    if task.attempts >= limits.max_tries() {
         return None;
     }
     let failed_here = task.failed_here.saturating_add(1);
     let next = if failed_here > limits.retries {
-        plan.next(seat, &group(plan, task, seat))
+        plan.next(seat, &candidate_seats(plan, task, seat))
     } else {
         seat
     };
@@ -314,11 +318,11 @@ fn again(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u
 }
 
 /// The members that could do the task instead of a seat, including members that were not named.
-fn group(plan: &Plan, task: &SwarmTask, seat: SwarmWorkerId) -> Vec<SwarmWorkerId> {
+fn candidate_seats(plan: &Plan, task: &SwarmTask, seat: SwarmWorkerId) -> Vec<SwarmWorkerId> {
     match task.new.kind {
         Kind::Judge { .. } | Kind::Asked => vec![seat],
         Kind::Work => plan
-            .all()
+            .all_seats()
             .filter(|who| *who == seat || (*who != plan.head && seat != plan.head))
             .collect(),
     }

@@ -199,7 +199,7 @@ pub enum SwarmFact {
 impl SwarmCoordinator {
     /// Applies a fact to the state. A fact that does not match (such as an unknown task) changes nothing.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
-    pub fn apply(&mut self, fact: &SwarmFact) {
+    pub fn apply_fact(&mut self, fact: &SwarmFact) {
         match fact {
             SwarmFact::Run {
                 run,
@@ -226,8 +226,8 @@ impl SwarmCoordinator {
                 };
                 self.runs.insert(run.clone(), new);
             }
-            SwarmFact::Delegated { new, at_ms } => self.delegated(new, *at_ms),
-            SwarmFact::Began { task, who, attempt } => self.change(task, |task| {
+            SwarmFact::Delegated { new, at_ms } => self.apply_delegation(new, *at_ms),
+            SwarmFact::Began { task, who, attempt } => self.change_task(task, |task| {
                 task.phase = SwarmTaskPhase::Running;
                 task.afar = false;
                 task.attempts = *attempt;
@@ -247,7 +247,7 @@ impl SwarmCoordinator {
                 status,
                 answer,
                 used,
-            } => self.change(task, |task| {
+            } => self.change_task(task, |task| {
                 task.word = Some((*status, answer.clone()));
                 task.word_used = *used;
             }),
@@ -257,7 +257,7 @@ impl SwarmCoordinator {
                     run.shared.insert(key.clone(), shared.clone());
                 }
             }
-            SwarmFact::Told { task, of } => self.change(task, |task| {
+            SwarmFact::Told { task, of } => self.change_task(task, |task| {
                 task.told.extend(of.iter().cloned());
                 task.phase = SwarmTaskPhase::Running;
             }),
@@ -265,7 +265,7 @@ impl SwarmCoordinator {
                 task,
                 outcome,
                 duration_ms,
-            } => self.reported(task, outcome, *duration_ms),
+            } => self.apply_task_end(task, outcome, *duration_ms),
             SwarmFact::Circuit { member, circuit } => {
                 self.seats.entry(member.clone()).or_default().circuit = *circuit
             }
@@ -289,17 +289,17 @@ impl SwarmCoordinator {
         }
     }
 
-    fn change(&mut self, task: &TaskId, change: impl FnOnce(&mut SwarmTask)) {
+    fn change_task(&mut self, task: &TaskId, change: impl FnOnce(&mut SwarmTask)) {
         if let Some(task) = self.tasks.get_mut(task) {
             change(task);
         }
     }
 
-    fn delegated(&mut self, new: &NewTask, at_ms: u64) {
+    fn apply_delegation(&mut self, new: &NewTask, at_ms: u64) {
         if new.wait
             && let Some(asker) = &new.parent
         {
-            self.change(asker, |asker| {
+            self.change_task(asker, |asker| {
                 asker.waits.insert(new.task.clone());
             });
         }
@@ -340,7 +340,7 @@ impl SwarmCoordinator {
         };
         task.tokens = task.tokens.saturating_add(used.tokens);
         task.cost_microusd = task.cost_microusd.saturating_add(used.cost_microusd);
-        task.reached |= end.reached();
+        task.reached |= end.has_reached_member();
         task.waits.clear();
         let seat = task.seat;
         match end {
@@ -381,7 +381,7 @@ impl SwarmCoordinator {
         }
     }
 
-    fn reported(&mut self, id: &TaskId, outcome: &TaskOutcome, duration_ms: u64) {
+    fn apply_task_end(&mut self, id: &TaskId, outcome: &TaskOutcome, duration_ms: u64) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -390,7 +390,7 @@ impl SwarmCoordinator {
         task.duration_ms = duration_ms;
         task.waits.clear();
         if let Some(asker) = task.new.parent.clone() {
-            self.change(&asker, |asker| {
+            self.change_task(&asker, |asker| {
                 asker.waits.remove(id);
             });
         }

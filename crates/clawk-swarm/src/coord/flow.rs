@@ -15,7 +15,7 @@ use crate::words;
 impl StageEnd {
     /// The stage's answer, as the next stage reads it.
     #[must_use]
-    pub fn said(&self) -> MemberAnswer {
+    pub fn to_answer(&self) -> MemberAnswer {
         MemberAnswer {
             member: self.member.clone(),
             status: self.outcome.status,
@@ -26,7 +26,7 @@ impl StageEnd {
 
 impl SwarmCoordinator {
     /// Continues a task whose member has finished: it ends when its subtasks have ended.
-    pub(super) fn node(&mut self, id: &TaskId, now_ms: u64) {
+    pub(super) fn advance_task(&mut self, id: &TaskId, now_ms: u64) {
         let Some(task) = self
             .tasks
             .get(id)
@@ -40,16 +40,16 @@ impl SwarmCoordinator {
         }
         let own = Self::own_word(task);
         let spoke = task.word.is_some();
-        if !spoke && !self.untold(task).is_empty() {
+        if !spoke && !self.undelivered_tasks(task).is_empty() {
             return; // told in `pump`, and answered by another turn
         }
         let below = self.said_below(task);
         let decides = self.plan.strategy == Strategy::LeaderDecides;
         if task.new.kind != Kind::Work || below.is_empty() || decides || own.status == TaskStatus::Failed {
-            self.finish(id, own, now_ms);
+            self.finish_task(id, own, now_ms);
             return;
         }
-        match combine::combine(self.plan.strategy, &below, None) {
+        match combine::combine_answers(self.plan.strategy, &below, None) {
             CombineResult::Done(outcome) => self.node_ends(id, *outcome, now_ms),
             CombineResult::Ask(purpose) => {
                 let run = task.new.run.clone();
@@ -72,7 +72,7 @@ impl SwarmCoordinator {
             member: task.seat.map_or("", |who| self.plan.member(who)).to_owned(),
             outcome: outcome.clone(),
         });
-        self.finish(id, outcome, now_ms);
+        self.finish_task(id, outcome, now_ms);
     }
 
     /// The answers of the tasks below this one, in the order of its calls.
@@ -103,7 +103,7 @@ impl SwarmCoordinator {
             Topology::LeaderWorker | Topology::Hierarchical => self.root_ends(run, now_ms),
             Topology::Broadcast | Topology::PeerToPeer => {
                 let said = self.said_of(&answers);
-                self.combined(run, &said, now_ms);
+                self.combine_run(run, &said, now_ms);
             }
             Topology::Pipeline => self.stage_has_answers(run, now_ms),
         }
@@ -116,7 +116,7 @@ impl SwarmCoordinator {
             .first()
             .and_then(|task| task.outcome.clone());
         let none = || {
-            TaskOutcome::failed(SwarmFault::failed(
+            TaskOutcome::from_fault(SwarmFault::task_failed(
                 "no_member",
                 "no member could be given the task",
             ))
@@ -124,8 +124,8 @@ impl SwarmCoordinator {
         self.end_run(run, outcome.unwrap_or_else(none), now_ms);
     }
 
-    fn combined(&mut self, run: &TaskId, said: &[MemberAnswer], now_ms: u64) {
-        match combine::combine(self.plan.strategy, said, None) {
+    fn combine_run(&mut self, run: &TaskId, said: &[MemberAnswer], now_ms: u64) {
+        match combine::combine_answers(self.plan.strategy, said, None) {
             CombineResult::Done(outcome) => self.run_has(run, *outcome, now_ms),
             CombineResult::Ask(purpose) => self.ask_head(run, None, (purpose, false), now_ms),
         }
@@ -135,15 +135,19 @@ impl SwarmCoordinator {
         let Some((stage, ends)) = self.runs.get(run).map(|run| (run.stage, run.stages.clone())) else {
             return;
         };
-        let said: Vec<MemberAnswer> = ends.iter().map(StageEnd::said).collect();
+        let said: Vec<MemberAnswer> = ends.iter().map(StageEnd::to_answer).collect();
         if usize::try_from(stage).unwrap_or(usize::MAX) >= self.plan.stages().len() {
             // Every stage has given its answer.
             match self.plan.strategy {
-                Strategy::LeaderDecides => self.combined(run, &said, now_ms),
+                Strategy::LeaderDecides => self.combine_run(run, &said, now_ms),
                 _ => {
                     let last = ends.last().map(|end| end.outcome.clone());
-                    let none =
-                        || TaskOutcome::failed(SwarmFault::failed("no_member", "the pipeline has no stage"));
+                    let none = || {
+                        TaskOutcome::from_fault(SwarmFault::task_failed(
+                            "no_member",
+                            "the pipeline has no stage",
+                        ))
+                    };
                     self.end_run(run, last.unwrap_or_else(none), now_ms);
                 }
             }
@@ -152,12 +156,12 @@ impl SwarmCoordinator {
         let answers = self.answers_below(run, None, stage);
         if self.plan.stage_needs_all() {
             let said = self.said_of(&answers);
-            self.combined(run, &said, now_ms);
+            self.combine_run(run, &said, now_ms);
             return;
         }
         let first = answers.first().and_then(|task| task.outcome.clone());
         let outcome = first.unwrap_or_else(|| {
-            TaskOutcome::failed(SwarmFault::failed("no_member", "the stage has no member"))
+            TaskOutcome::from_fault(SwarmFault::task_failed("no_member", "the stage has no member"))
         });
         let whole = outcome.status == TaskStatus::Completed
             || (outcome.status == TaskStatus::Partial && self.plan.strategy == Strategy::LeaderDecides);
@@ -166,13 +170,13 @@ impl SwarmCoordinator {
         } else {
             let fault = outcome.fault.clone();
             let broken =
-                || SwarmFault::failed("chain_broken", "a stage of the pipeline did not end completed");
+                || SwarmFault::task_failed("chain_broken", "a stage of the pipeline did not end completed");
             let fault = if self.plan.strategy == Strategy::Chain {
                 broken()
             } else {
                 fault.unwrap_or_else(broken)
             };
-            self.end_run(run, TaskOutcome::failed(fault), now_ms);
+            self.end_run(run, TaskOutcome::from_fault(fault), now_ms);
         }
     }
 
@@ -195,7 +199,7 @@ impl SwarmCoordinator {
             member: member.unwrap_or_default(),
             outcome,
         });
-        self.stage(run, now_ms);
+        self.begin_stage(run, now_ms);
         self.catch_up(run, now_ms);
     }
 
@@ -231,13 +235,13 @@ impl SwarmCoordinator {
     }
 
     /// The answers that the judge sees.
-    fn contest(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<MemberAnswer> {
+    fn contest_answers(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<MemberAnswer> {
         let of = self.runs.get(run);
         let stage = of.map_or(0, |run| run.stage);
         match parent.and_then(|parent| self.tasks.get(parent)) {
             Some(node) => self.said_below(node),
             None if self.plan.topology == Topology::Pipeline && !self.plan.stage_needs_all() => of
-                .map(|run| run.stages.iter().map(StageEnd::said).collect())
+                .map(|run| run.stages.iter().map(StageEnd::to_answer).collect())
                 .unwrap_or_default(),
             None => self.said_of(&self.answers_below(run, None, stage)),
         }
@@ -257,11 +261,15 @@ impl SwarmCoordinator {
             Some(node) => (node.new.brief.clone(), node.new.depth),
             None => (of.brief.clone(), 0),
         };
-        let said = self.contest(run, parent.as_ref());
-        let counting = combine::counting(self.plan.strategy, &said);
+        let said = self.contest_answers(run, parent.as_ref());
+        let counting = combine::counting_answers(self.plan.strategy, &said);
         let description = match purpose {
-            HeadPurpose::Decide => words::decide(&brief.description, brief.input.as_ref(), &counting),
-            HeadPurpose::Choose => words::choose(&brief.description, brief.input.as_ref(), &counting, again),
+            HeadPurpose::Decide => {
+                words::decision_prompt(&brief.description, brief.input.as_ref(), &counting)
+            }
+            HeadPurpose::Choose => {
+                words::choice_prompt(&brief.description, brief.input.as_ref(), &counting, again)
+            }
         };
         let judge = self.judge_of(parent.as_ref(), purpose);
         let place = parent.as_ref().unwrap_or(run);
@@ -290,7 +298,7 @@ impl SwarmCoordinator {
     }
 
     /// Handles the head's answer or failure.
-    pub(super) fn judged(
+    pub(super) fn handle_judgement(
         &mut self,
         id: &TaskId,
         (run, parent): (&TaskId, Option<&TaskId>),
@@ -302,16 +310,16 @@ impl SwarmCoordinator {
         let Some(judged) = task.outcome.clone() else {
             return;
         };
-        let said = self.contest(run, parent);
-        let counting = combine::counting(self.plan.strategy, &said);
+        let said = self.contest_answers(run, parent);
+        let counting = combine::counting_answers(self.plan.strategy, &said);
         let outcome = if judged.status != TaskStatus::Completed {
-            TaskOutcome::failed(judged.fault.unwrap_or_else(|| combine::no_verdict(&member)))
+            TaskOutcome::from_fault(judged.fault.unwrap_or_else(|| combine::no_verdict(&member)))
         } else if purpose == HeadPurpose::Decide {
-            TaskOutcome::completed(TaskAnswer::of(&judged.answer.text))
+            TaskOutcome::from_answer(TaskAnswer::from_text(&judged.answer.text))
         } else {
-            match combine::verdict(&judged.answer.text, counting.len()) {
-                Some((best, why)) => combine::chosen(&counting, &member, best, why),
-                None if again => TaskOutcome::failed(combine::no_verdict(&member)),
+            match combine::parse_verdict(&judged.answer.text, counting.len()) {
+                Some((best, why)) => combine::chosen_outcome(&counting, &member, best, why),
+                None if again => TaskOutcome::from_fault(combine::no_verdict(&member)),
                 None => {
                     self.ask_head(run, parent.cloned(), (purpose, true), now_ms);
                     return;
@@ -333,9 +341,9 @@ impl SwarmCoordinator {
             if self.tasks.get(&id).is_some_and(|task| !task.is_done()) {
                 self.over
                     .entry(run.clone())
-                    .or_insert_with(|| SwarmFault::failed("run_ended", "its run has ended"));
-                let fault = SwarmFault::failed("run_ended", "its run has ended");
-                self.finish(&id, TaskOutcome::failed(fault), now_ms);
+                    .or_insert_with(|| SwarmFault::task_failed("run_ended", "its run has ended"));
+                let fault = SwarmFault::task_failed("run_ended", "its run has ended");
+                self.finish_task(&id, TaskOutcome::from_fault(fault), now_ms);
             }
         }
         self.emit(SwarmFact::Ended {

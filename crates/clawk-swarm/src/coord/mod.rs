@@ -1,7 +1,7 @@
 //! The coordinator: a state machine without I/O. Events come in with their time; effects go out.
 //!
-//! Every change of the state is a [`SwarmFact`], and only [`SwarmCoordinator::apply`] changes the state. The journal stores the
-//! facts. So the state after a restart is their fold: [`SwarmCoordinator::apply`] for each fact, then [`SwarmCoordinator::resume`].
+//! Every change of the state is a [`SwarmFact`], and only [`SwarmCoordinator::apply_fact`] changes the state. The journal stores the
+//! facts. So the state after a restart is their fold: [`SwarmCoordinator::apply_fact`] for each fact, then [`SwarmCoordinator::resume`].
 //!
 //! INVARIANT: the other fields (`out`, `held`, `over`) hold nothing that a fold of the facts would miss.
 
@@ -252,7 +252,7 @@ impl SwarmCoordinator {
             .map(|run| run.id.clone())
             .collect();
         for run in changed {
-            let fault = SwarmFault::failed(
+            let fault = SwarmFault::task_failed(
                 "swarm_changed",
                 "the Swarm of the manifest has changed since the run began",
             );
@@ -277,17 +277,17 @@ impl SwarmCoordinator {
             .map(|task| task.id().clone())
             .collect();
         for task in parked {
-            self.node(&task, now_ms);
+            self.advance_task(&task, now_ms);
         }
         let runs: Vec<TaskId> = self.runs.keys().cloned().collect();
         for run in runs {
             if self.tasks_in(&run).next().is_none() {
-                self.begin(&run, now_ms);
+                self.begin_run(&run, now_ms);
             } else {
                 self.catch_up(&run, now_ms);
             }
         }
-        self.pump(now_ms);
+        self.advance_all(now_ms);
         std::mem::take(&mut self.out)
     }
 
@@ -296,19 +296,19 @@ impl SwarmCoordinator {
         if let Some(task) = self.tasks.get_mut(task) {
             task.afar = true;
         }
-        self.pump(now_ms);
+        self.advance_all(now_ms);
         std::mem::take(&mut self.out)
     }
 
     /// Handles the passing of time: limits end runs and tries, and waiting tasks continue.
     pub fn tick(&mut self, now_ms: u64) -> Vec<Effect> {
-        self.expire(now_ms);
-        self.pump(now_ms);
+        self.expire_tasks(now_ms);
+        self.advance_all(now_ms);
         std::mem::take(&mut self.out)
     }
 
     fn emit(&mut self, fact: SwarmFact) {
-        self.apply(&fact);
+        self.apply_fact(&fact);
         self.out.push(Effect::Record(Box::new(fact)));
     }
 

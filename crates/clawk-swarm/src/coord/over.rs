@@ -48,7 +48,7 @@ impl SwarmCoordinator {
         own.unwrap_or_else(|| self.plan.limits.try_ms())
     }
 
-    pub(super) fn expire(&mut self, now_ms: u64) {
+    pub(super) fn expire_tasks(&mut self, now_ms: u64) {
         let runs: Vec<(TaskId, &'static str)> = self
             .runs
             .values()
@@ -61,7 +61,7 @@ impl SwarmCoordinator {
                 "swarm_duration" => "the run reached `resource_limits.max_duration_ms` of the Swarm",
                 _ => "the run reached `aggregation.timeout_ms` of the Swarm",
             };
-            self.wind_down(&run, SwarmFault::failed(why, message), now_ms);
+            self.wind_down(&run, SwarmFault::task_failed(why, message), now_ms);
         }
         let due: Vec<TaskId> = self
             .tasks
@@ -70,11 +70,11 @@ impl SwarmCoordinator {
             .map(|task| task.id().clone())
             .collect();
         for task in due {
-            let fault = SwarmFault::failed(
+            let fault = SwarmFault::task_failed(
                 "timeout",
                 "the task reached the `timeout_ms` that its asker gave it",
             );
-            self.finish(&task, TaskOutcome::failed(fault), now_ms);
+            self.finish_task(&task, TaskOutcome::from_fault(fault), now_ms);
         }
         let slow: Vec<TaskId> = self
             .tasks
@@ -117,14 +117,15 @@ impl SwarmCoordinator {
             let node = task.new.kind == Kind::Work
                 && !below.is_empty()
                 && self.plan.strategy != Strategy::LeaderDecides;
-            let outcome = match node.then(|| combine::combine(self.plan.strategy, &below, Some(&fault))) {
-                Some(CombineResult::Done(outcome)) => TaskOutcome {
-                    head_text: task.said.clone(),
-                    ..*outcome
-                },
-                Some(CombineResult::Ask(_)) | None => TaskOutcome::failed(fault.clone()),
-            };
-            self.finish(&id, outcome, now_ms);
+            let outcome =
+                match node.then(|| combine::combine_answers(self.plan.strategy, &below, Some(&fault))) {
+                    Some(CombineResult::Done(outcome)) => TaskOutcome {
+                        head_text: task.said.clone(),
+                        ..*outcome
+                    },
+                    Some(CombineResult::Ask(_)) | None => TaskOutcome::from_fault(fault.clone()),
+                };
+            self.finish_task(&id, outcome, now_ms);
         }
         let outcome = self.cut_outcome(run, &fault);
         self.emit(SwarmFact::Aggregated {
@@ -140,20 +141,22 @@ impl SwarmCoordinator {
     /// The outcome of a run that was cut short.
     fn cut_outcome(&self, run: &TaskId, fault: &SwarmFault) -> TaskOutcome {
         let Some(of) = self.runs.get(run) else {
-            return TaskOutcome::failed(fault.clone());
+            return TaskOutcome::from_fault(fault.clone());
         };
         let here = self.answers_below(run, None, of.stage);
         let root = || here.first().and_then(|task| task.outcome.clone());
-        let ends: Vec<MemberAnswer> = of.stages.iter().map(StageEnd::said).collect();
+        let ends: Vec<MemberAnswer> = of.stages.iter().map(StageEnd::to_answer).collect();
         let said = match self.plan.topology {
             Topology::LeaderWorker | Topology::Hierarchical => {
-                return root().unwrap_or_else(|| TaskOutcome::failed(fault.clone()));
+                return root().unwrap_or_else(|| TaskOutcome::from_fault(fault.clone()));
             }
-            _ if !of.to.is_empty() => return root().unwrap_or_else(|| TaskOutcome::failed(fault.clone())),
+            _ if !of.to.is_empty() => {
+                return root().unwrap_or_else(|| TaskOutcome::from_fault(fault.clone()));
+            }
             Topology::Broadcast | Topology::PeerToPeer => self.said_of(&here),
             Topology::Pipeline if self.plan.stage_needs_all() => {
                 let now = self.said_of(&here);
-                if combine::counting(self.plan.strategy, &now).is_empty() {
+                if combine::counting_answers(self.plan.strategy, &now).is_empty() {
                     ends.last().cloned().into_iter().collect()
                 } else {
                     now
@@ -161,9 +164,9 @@ impl SwarmCoordinator {
             }
             Topology::Pipeline => ends,
         };
-        match combine::combine(self.plan.strategy, &said, Some(fault)) {
+        match combine::combine_answers(self.plan.strategy, &said, Some(fault)) {
             CombineResult::Done(outcome) => *outcome,
-            CombineResult::Ask(_) => TaskOutcome::failed(fault.clone()),
+            CombineResult::Ask(_) => TaskOutcome::from_fault(fault.clone()),
         }
     }
 }

@@ -10,13 +10,13 @@ use crate::words;
 impl SwarmCoordinator {
     /// The number of running tries. A try that waits for its own `delegate` or `ask-peer` does not count.
     #[must_use]
-    pub fn running(&self) -> usize {
-        self.tasks.values().filter(|task| self.counts(task)).count()
+    pub fn running_tries(&self) -> usize {
+        self.tasks.values().filter(|task| self.is_counted(task)).count()
     }
 
     /// Whether one more try may run. A run of another host is counted there; here only the tries that this host performs count.
     fn has_room(&self, from_afar: bool) -> bool {
-        let tasks = self.tasks.values().filter(|task| self.counts(task));
+        let tasks = self.tasks.values().filter(|task| self.is_counted(task));
         let running = tasks.filter(|task| {
             if from_afar {
                 !task.afar
@@ -31,7 +31,7 @@ impl SwarmCoordinator {
         self.runs.get(&task.new.run).is_some_and(|run| run.from_afar)
     }
 
-    fn counts(&self, task: &SwarmTask) -> bool {
+    fn is_counted(&self, task: &SwarmTask) -> bool {
         let held = self.held.iter().any(|(asker, _)| asker == task.id());
         task.phase == SwarmTaskPhase::Running && task.waits.is_empty() && !held
     }
@@ -70,10 +70,10 @@ impl SwarmCoordinator {
     }
 
     /// Starts everything that may run.
-    pub(super) fn pump(&mut self, now_ms: u64) {
+    pub(super) fn advance_all(&mut self, now_ms: u64) {
         loop {
             let room = self.has_room(false);
-            if room && (self.release() || self.tell(now_ms)) {
+            if room && (self.release_result() || self.deliver_results(now_ms)) {
                 continue;
             }
             if self.break_chains(now_ms) {
@@ -85,12 +85,12 @@ impl SwarmCoordinator {
             let Some((task, who)) = self.first_that_may(now_ms) else {
                 return;
             };
-            self.start(&task, who, now_ms);
+            self.start_try(&task, who, now_ms);
         }
     }
 
     /// Gives the next held result to an asking task that waited for a place.
-    fn release(&mut self) -> bool {
+    fn release_result(&mut self) -> bool {
         if self.held.is_empty() {
             return false;
         }
@@ -103,10 +103,10 @@ impl SwarmCoordinator {
     }
 
     /// Sends the results of tasks that were not waited for to the task that delegated them, all together after its turn.
-    fn tell(&mut self, now_ms: u64) -> bool {
+    fn deliver_results(&mut self, now_ms: u64) -> bool {
         let parked = self.tasks.values().find_map(|task| {
             let open = task.phase == SwarmTaskPhase::Parked && task.word.is_none() && task.said.is_some();
-            let of = self.untold(task);
+            let of = self.undelivered_tasks(task);
             (open && !of.is_empty() && of.iter().all(|(_, done)| *done)).then(|| (task.id().clone(), of))
         });
         let Some((task, of)) = parked else {
@@ -122,7 +122,7 @@ impl SwarmCoordinator {
             let text = outcome
                 .map(|outcome| outcome.answer.text.clone())
                 .filter(|text| !text.is_empty());
-            words::marked(member, &text.or(why).unwrap_or_default())
+            words::mark_text(member, &text.or(why).unwrap_or_default())
         });
         let text = texts.collect::<Vec<_>>().join("\n\n");
         self.emit(SwarmFact::Told {
@@ -137,7 +137,7 @@ impl SwarmCoordinator {
     }
 
     /// Tasks that were delegated without waiting and whose results were not sent yet; each with whether it has ended.
-    pub(super) fn untold(&self, task: &SwarmTask) -> Vec<(TaskId, bool)> {
+    pub(super) fn undelivered_tasks(&self, task: &SwarmTask) -> Vec<(TaskId, bool)> {
         let below = self.answers_below(&task.new.run, Some(task.id()), 0);
         below
             .into_iter()
@@ -154,8 +154,8 @@ impl SwarmCoordinator {
             (task.phase == SwarmTaskPhase::Waiting && failed).then(|| task.id().clone())
         });
         let Some(task) = broken else { return false };
-        let fault = SwarmFault::failed("chain_broken", "the link before it did not end completed");
-        self.finish(&task, TaskOutcome::failed(fault), now_ms);
+        let fault = SwarmFault::task_failed("chain_broken", "the link before it did not end completed");
+        self.finish_task(&task, TaskOutcome::from_fault(fault), now_ms);
         true
     }
 
@@ -194,7 +194,7 @@ impl SwarmCoordinator {
         })
     }
 
-    fn start(&mut self, id: &TaskId, who: SwarmWorkerId, now_ms: u64) {
+    fn start_try(&mut self, id: &TaskId, who: SwarmWorkerId, now_ms: u64) {
         let Some(attempt) = self.tasks.get(id).map(|task| task.attempts.saturating_add(1)) else {
             return;
         };
@@ -233,15 +233,19 @@ impl SwarmCoordinator {
             member: self.plan.member(who).to_owned(),
             attempt: task.attempts,
             text: self.text_of(task),
-            heard: if works { self.heard(task) } else { Vec::new() },
+            heard: if works {
+                self.public_reports(task)
+            } else {
+                Vec::new()
+            },
             asker: task.new.parent.clone(),
             below: if works {
-                names(self.plan.below(who))
+                names(self.plan.delegable_seats(who))
             } else {
                 Vec::new()
             },
             askable: match task.new.kind {
-                Kind::Work | Kind::Asked => names(self.plan.askable(who)),
+                Kind::Work | Kind::Asked => names(self.plan.askable_seats(who)),
                 Kind::Judge { .. } => Vec::new(),
             },
             wish: task.new.wish.clone(),
@@ -282,14 +286,14 @@ impl SwarmCoordinator {
                 let before = new.after.as_ref().and_then(|after| self.tasks.get(after));
                 let before = before.and_then(|task| Some(task.said_as(self.plan.member(task.seat?))));
                 let from: Vec<_> = new.from.iter().cloned().chain(before).collect();
-                words::task(&new.brief.description, new.brief.input.as_ref(), &from)
+                words::task_prompt(&new.brief.description, new.brief.input.as_ref(), &from)
             }
         }
     }
 
     /// Other members' reports of the run so far, if all members get them.
-    fn heard(&self, task: &SwarmTask) -> Vec<String> {
-        if !self.publishes() {
+    fn public_reports(&self, task: &SwarmTask) -> Vec<String> {
+        if !self.shares_reports() {
             return Vec::new();
         }
         let mut others: Vec<&SwarmTask> = self
@@ -301,18 +305,18 @@ impl SwarmCoordinator {
         others.sort_by_key(|other| other.arrived);
         others
             .into_iter()
-            .filter_map(|other| self.public(other))
+            .filter_map(|other| self.public_report(other))
             .collect()
     }
 
     /// A report as others read it; `None`: it is empty.
-    pub(super) fn public(&self, task: &SwarmTask) -> Option<String> {
+    pub(super) fn public_report(&self, task: &SwarmTask) -> Option<String> {
         let answer: &TaskAnswer = &task.outcome.as_ref()?.answer;
         let member = self.plan.member(task.seat?);
-        (!answer.text.is_empty()).then(|| words::marked(member, &answer.text))
+        (!answer.text.is_empty()).then(|| words::mark_text(member, &answer.text))
     }
 
-    pub(super) fn publishes(&self) -> bool {
+    pub(super) fn shares_reports(&self) -> bool {
         self.plan.limits.passing == clawk_manifest::model::MessagePassing::EventBus
     }
 }

@@ -1,7 +1,7 @@
 //! Values that the members of a run share (`message_passing: shared-memory`), by key, each with a version.
 
 use super::{BTreeMap, Effect, SwarmCoordinator, SwarmFact, SwarmTaskPhase, TaskId, Value};
-use crate::answer::canonical;
+use crate::answer::canonical_json;
 use crate::coord::task::SharedValue;
 
 /// The largest number of keys per run.
@@ -27,21 +27,21 @@ impl SwarmCoordinator {
     ///
     /// # Errors
     /// See [`NotShared`].
-    pub fn share(
+    pub fn share_value(
         &mut self,
         task: &TaskId,
         key: &str,
         value: Value,
         version: Option<u64>,
     ) -> Result<(u64, Vec<Effect>), NotShared> {
-        let Some(shared) = self.shared(task) else {
+        let Some(shared) = self.shared_values(task) else {
             return Err(NotShared::Nowhere);
         };
         let newest = shared.get(key).map_or(0, |shared| shared.version);
         if version.is_some_and(|version| version != newest) {
             return Err(NotShared::Conflict(newest));
         }
-        if key.is_empty() || key.len() > MAX_KEY || canonical(&value).len() > MAX_BYTES {
+        if key.is_empty() || key.len() > MAX_KEY || canonical_json(&value).len() > MAX_BYTES {
             return Err(NotShared::TooMuch(format!(
                 "a key has 1 to {MAX_KEY} bytes, a value at most {MAX_BYTES}"
             )));
@@ -68,7 +68,7 @@ impl SwarmCoordinator {
 
     /// The shared values of the task's run; `None`: the task is not running, or its swarm has no shared values.
     #[must_use]
-    pub fn shared(&self, task: &TaskId) -> Option<&BTreeMap<String, SharedValue>> {
+    pub fn shared_values(&self, task: &TaskId) -> Option<&BTreeMap<String, SharedValue>> {
         let shares = self.plan.limits.passing == clawk_manifest::model::MessagePassing::SharedMemory;
         let task = self
             .tasks

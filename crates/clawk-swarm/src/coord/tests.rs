@@ -88,7 +88,7 @@ impl Sim {
         more: Value,
         script: impl FnMut(&TryStart, &[String]) -> Vec<Do> + 'static,
     ) -> Self {
-        let plan = Plan::of(
+        let plan = Plan::from_manifest(
             &swarm(topology, strategy, agents, more),
             "claw",
             LocalLimits::default(),
@@ -110,7 +110,7 @@ impl Sim {
     fn accept(&mut self, n: u32, text: &str) {
         let effects = self
             .coord
-            .accept(&id(n), brief(text), None, "test", self.now)
+            .accept_run(&id(n), brief(text), None, "test", self.now)
             .unwrap();
         self.take(effects);
     }
@@ -124,7 +124,7 @@ impl Sim {
     }
 
     fn check(&mut self) {
-        let running = self.coord.running();
+        let running = self.coord.running_tries();
         self.most = self.most.max(running);
         assert!(
             running <= self.coord.plan().limits.max_parallel,
@@ -135,7 +135,7 @@ impl Sim {
         for fact in &self.facts {
             let kept: SwarmFact = serde_json::from_str(&serde_json::to_string(fact).unwrap()).unwrap();
             assert_eq!(kept, *fact);
-            folded.apply(&kept);
+            folded.apply_fact(&kept);
         }
         assert_eq!(
             json!(folded),
@@ -273,11 +273,11 @@ impl Sim {
                 active.calls += 1;
                 active.waits += 1;
                 let asked = derived(task, &format!("{attempt}/{}", active.calls));
-                let answer = self.coord.ask(task, asked, to, text.to_owned(), self.now);
+                let answer = self.coord.ask_peer(task, asked, to, text.to_owned(), self.now);
                 self.answered(task, answer);
             }
             Do::Report(status, result) => {
-                let (reception, effects) = self.coord.report(task, Some(&member), status, &result);
+                let (reception, effects) = self.coord.accept_report(task, Some(&member), status, &result);
                 self.log.push(format!("{member} reports: {reception:?}"));
                 self.take(effects);
             }
@@ -296,11 +296,11 @@ impl Sim {
                 self.end(task, attempt, TryEnd::Lost { why, message });
             }
             Do::Fail(reason) => {
-                let fault = SwarmFault::failed(reason, "x");
+                let fault = SwarmFault::task_failed(reason, "x");
                 self.end(task, attempt, TryEnd::Over { fault, run: false });
             }
             Do::Spent => {
-                let fault = SwarmFault::spent("swarm_tokens", "x");
+                let fault = SwarmFault::limit_spent("swarm_tokens", "x");
                 self.end(task, attempt, TryEnd::Over { fault, run: true });
             }
         }
@@ -335,7 +335,7 @@ impl Sim {
             wish,
             wait,
         };
-        let answer = self.coord.delegate(task, wanted, self.now);
+        let answer = self.coord.delegate_task(task, wanted, self.now);
         self.answered(task, answer);
     }
 

@@ -171,7 +171,7 @@ impl SwarmCoordinator {
     #[must_use]
     pub fn result_of(&self, task: &SwarmTask) -> TaskResult {
         let outcome = task.outcome.clone();
-        let failed = || TaskOutcome::failed(SwarmFault::failed("running", "it has not ended"));
+        let failed = || TaskOutcome::from_fault(SwarmFault::task_failed("running", "it has not ended"));
         let outcome = outcome.unwrap_or_else(failed);
         TaskResult {
             task_id: task.id().clone(),
@@ -268,7 +268,10 @@ impl SwarmCoordinator {
     /// The present state of every seat, in seat order.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        self.plan.all().filter_map(|who| self.member_now(who)).collect()
+        self.plan
+            .all_seats()
+            .filter_map(|who| self.member_now(who))
+            .collect()
     }
 
     fn member_now(&self, who: SwarmWorkerId) -> Option<Member> {
@@ -337,7 +340,7 @@ impl SwarmCoordinator {
     pub fn graph(&self) -> (Vec<Node>, Vec<SwarmEdge>) {
         let plan = &self.plan;
         let claw = (plan.head == SwarmWorkerId::Claw).then_some(SwarmWorkerId::Claw);
-        let whom: Vec<SwarmWorkerId> = claw.into_iter().chain(plan.all()).collect();
+        let whom: Vec<SwarmWorkerId> = claw.into_iter().chain(plan.all_seats()).collect();
         let nodes = whom.iter().map(|who| Node {
             member: plan.member(*who).to_owned(),
             role: plan.role(*who).to_owned(),
@@ -356,15 +359,15 @@ impl SwarmCoordinator {
             });
         };
         for who in &whom {
-            plan.below(*who)
+            plan.delegable_seats(*who)
                 .into_iter()
                 .for_each(|to| edge(*who, to, EdgeKind::Delegates));
-            plan.askable(*who)
+            plan.askable_seats(*who)
                 .into_iter()
                 .for_each(|to| edge(*who, to, EdgeKind::Asks));
         }
         if plan.topology == Topology::Broadcast {
-            plan.others()
+            plan.other_seats()
                 .into_iter()
                 .for_each(|to| edge(plan.head, to, EdgeKind::Feeds));
         }

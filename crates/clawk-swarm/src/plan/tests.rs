@@ -29,7 +29,7 @@ fn merge(into: &mut Value, more: Value) {
 }
 
 fn plan(topology: &str, agents: &[(&str, &str, u32)]) -> Plan {
-    Plan::of(
+    Plan::from_manifest(
         &swarm(topology, "merge", agents, json!({})),
         "claw",
         LocalLimits::default(),
@@ -52,21 +52,31 @@ fn members_are_numbered_and_the_head_is_the_first_that_leads() {
         ],
     );
     assert_eq!(
-        names(&plan, &plan.all().collect::<Vec<_>>()),
+        names(&plan, &plan.all_seats().collect::<Vec<_>>()),
         ["hand-1", "hand-2", "boss", "eye"]
     );
     assert_eq!(plan.head, SwarmWorkerId::Seat(2));
-    assert_eq!(names(&plan, &plan.below(plan.head)), ["hand-1", "hand-2", "eye"]);
-    assert_eq!(plan.below(SwarmWorkerId::Seat(0)), []);
-    assert_eq!(plan.limits.max_parallel, 4);
-    let worker = plan.others();
-    assert_eq!(names(&plan, &plan.named(&worker, "hand")), ["hand-1", "hand-2"]);
     assert_eq!(
-        names(&plan, &plan.named(&worker, "worker")),
+        names(&plan, &plan.delegable_seats(plan.head)),
         ["hand-1", "hand-2", "eye"]
     );
-    assert_eq!(names(&plan, &plan.named(&worker, "hand-2")), ["hand-2"]);
-    assert_eq!(plan.named(&worker, "boss"), [], "the head is not below itself");
+    assert_eq!(plan.delegable_seats(SwarmWorkerId::Seat(0)), []);
+    assert_eq!(plan.limits.max_parallel, 4);
+    let worker = plan.other_seats();
+    assert_eq!(
+        names(&plan, &plan.find_seats(&worker, "hand")),
+        ["hand-1", "hand-2"]
+    );
+    assert_eq!(
+        names(&plan, &plan.find_seats(&worker, "worker")),
+        ["hand-1", "hand-2", "eye"]
+    );
+    assert_eq!(names(&plan, &plan.find_seats(&worker, "hand-2")), ["hand-2"]);
+    assert_eq!(
+        plan.find_seats(&worker, "boss"),
+        [],
+        "the head is not below itself"
+    );
 }
 
 #[test]
@@ -76,10 +86,10 @@ fn without_a_leader_the_claw_leads_and_two_heads_are_an_error() {
         &[("a", "worker", 1), ("a", "critic", 1), ("claw", "x", 1)],
     );
     assert_eq!(own.head, SwarmWorkerId::Claw);
-    assert_eq!(names(&own, &own.others()), ["a", "a.critic", "claw.x"]);
+    assert_eq!(names(&own, &own.other_seats()), ["a", "a.critic", "claw.x"]);
     let two = swarm("broadcast", "merge", &[("a", "leader", 2)], json!({}));
     assert_eq!(
-        Plan::of(&two, "claw", LocalLimits::default()),
+        Plan::from_manifest(&two, "claw", LocalLimits::default()),
         Err(PlanFault::SeveralHeads("a".to_owned()))
     );
 }
@@ -97,7 +107,7 @@ fn a_hierarchy_opens_a_branch_for_each_instance_of_a_sub() {
             ("pen", "worker", 1),
         ],
     );
-    let all: Vec<SwarmWorkerId> = plan.all().collect();
+    let all: Vec<SwarmWorkerId> = plan.all_seats().collect();
     assert_eq!(
         names(&plan, &all),
         [
@@ -114,16 +124,22 @@ fn a_hierarchy_opens_a_branch_for_each_instance_of_a_sub() {
         ]
     );
     assert_eq!(
-        names(&plan, &plan.below(plan.head)),
+        names(&plan, &plan.delegable_seats(plan.head)),
         ["direct", "sub-1", "sub-2", "other"]
     );
     assert_eq!(
-        names(&plan, &plan.below(SwarmWorkerId::Seat(3))),
+        names(&plan, &plan.delegable_seats(SwarmWorkerId::Seat(3))),
         ["sub-2.leaf-1", "sub-2.leaf-2"]
     );
-    assert_eq!(names(&plan, &plan.below(SwarmWorkerId::Seat(8))), ["other.pen"]);
     assert_eq!(
-        plan.next(SwarmWorkerId::Seat(4), &plan.below(SwarmWorkerId::Seat(2))),
+        names(&plan, &plan.delegable_seats(SwarmWorkerId::Seat(8))),
+        ["other.pen"]
+    );
+    assert_eq!(
+        plan.next(
+            SwarmWorkerId::Seat(4),
+            &plan.delegable_seats(SwarmWorkerId::Seat(2))
+        ),
         SwarmWorkerId::Seat(5)
     );
 }
@@ -146,14 +162,17 @@ fn stages_are_entries_without_the_head() {
 #[test]
 fn only_peers_ask_each_other() {
     let plan = plan("peer-to-peer", &[("a", "leader", 1), ("b", "peer", 2)]);
-    assert_eq!(names(&plan, &plan.askable(SwarmWorkerId::Seat(1))), ["a", "b-2"]);
-    assert_eq!(plan.askable(SwarmWorkerId::Claw), []);
+    assert_eq!(
+        names(&plan, &plan.askable_seats(SwarmWorkerId::Seat(1))),
+        ["a", "b-2"]
+    );
+    assert_eq!(plan.askable_seats(SwarmWorkerId::Claw), []);
 }
 
 #[test]
 fn the_next_seat_goes_round() {
     let plan = plan("broadcast", &[("a", "w", 2), ("b", "w", 1), ("c", "x", 1)]);
-    let all: Vec<SwarmWorkerId> = plan.all().collect();
+    let all: Vec<SwarmWorkerId> = plan.all_seats().collect();
     assert_eq!(plan.next(SwarmWorkerId::Seat(0), &all), SwarmWorkerId::Seat(1));
     assert_eq!(
         plan.next(SwarmWorkerId::Seat(1), &all),
@@ -185,9 +204,9 @@ proptest! {
         let plan = plan(topology, &agents);
         let names: std::collections::BTreeSet<&str> = plan.seats.iter().map(|seat| &*seat.member).collect();
         prop_assert_eq!(names.len(), plan.seats.len());
-        for who in plan.all() {
-            prop_assert_eq!(plan.find(plan.member(who)), Some(who));
-            prop_assert!(!plan.below(who).contains(&who));
+        for who in plan.all_seats() {
+            prop_assert_eq!(plan.find_member(plan.member(who)), Some(who));
+            prop_assert!(!plan.delegable_seats(who).contains(&who));
         }
     }
 }

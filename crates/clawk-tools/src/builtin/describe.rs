@@ -23,7 +23,7 @@ const READS: ToolEffects = ToolEffects {
     open_world: false,
 };
 
-pub(super) fn description(builtin: BuiltinTool) -> ToolDescription {
+pub(super) fn builtin_description(builtin: BuiltinTool) -> ToolDescription {
     let (description, category, effects, properties, required) = match builtin {
         BuiltinTool::Echo => (
             "Returns the text it is given.",
@@ -50,17 +50,17 @@ pub(super) fn description(builtin: BuiltinTool) -> ToolDescription {
                    "options": {"type": "array", "items": {"type": "string"}, "maxItems": 20, "description": "Answers to choose from"}}),
             json!(["question"]),
         ),
-        BuiltinTool::Shell => shell(),
+        BuiltinTool::Shell => shell_row(),
         BuiltinTool::FileRead
         | BuiltinTool::FileWrite
         | BuiltinTool::FileEdit
         | BuiltinTool::FileList
-        | BuiltinTool::FileSearch => file(builtin),
-        BuiltinTool::WebFetch | BuiltinTool::HttpRequest => web(builtin),
+        | BuiltinTool::FileSearch => file_row(builtin),
+        BuiltinTool::WebFetch | BuiltinTool::HttpRequest => web_row(builtin),
         BuiltinTool::MemoryStore
         | BuiltinTool::MemoryQuery
         | BuiltinTool::MemoryForget
-        | BuiltinTool::ContextWrite => memory(builtin),
+        | BuiltinTool::ContextWrite => memory_row(builtin),
     };
     let mut schema = json!({"type": "object", "properties": properties, "required": required});
     if builtin != BuiltinTool::Echo
@@ -72,7 +72,7 @@ pub(super) fn description(builtin: BuiltinTool) -> ToolDescription {
         description: description.to_owned(),
         input_schema: schema,
         output_schema: None,
-        trusted_annotations: hints(&effects),
+        trusted_annotations: effect_hints(&effects),
         category: Some(category),
         executor: Executor::Builtin,
     }
@@ -84,7 +84,7 @@ pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
     let mut text = format!(
         "Runs a command line with {program} and returns its output. Every process that it starts ends with it."
     );
-    if let Some(folders) = plan.folders() {
+    if let Some(folders) = plan.visible_folders() {
         let folders = match folders.as_slice() {
             [] => "no folder of the user".to_owned(),
             all => format!("only these folders of the user: {}", all.join(", ")),
@@ -93,7 +93,7 @@ pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
             " It finds the system's programs and {folders}; nothing else of this machine exists for it."
         ));
     }
-    if let Some(home) = plan.home() {
+    if let Some(home) = plan.private_home() {
         text.push_str(&format!(
             " $HOME ({home}) is writable and empty at the start of each call."
         ));
@@ -103,7 +103,7 @@ pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
 
 type BuiltinRow = (&'static str, &'static str, ToolEffects, Value, Value);
 
-fn shell() -> BuiltinRow {
+fn shell_row() -> BuiltinRow {
     (
         "Runs a command line with bash, or /bin/sh where there is no bash, and returns its output. Every process that it starts ends with it.",
         "shell",
@@ -121,7 +121,7 @@ fn shell() -> BuiltinRow {
     )
 }
 
-fn memory(builtin: BuiltinTool) -> BuiltinRow {
+fn memory_row(builtin: BuiltinTool) -> BuiltinRow {
     let store = json!({"type": "string", "description": "The store's name in the manifest"});
     let writes = ToolEffects {
         read_only: false,
@@ -168,7 +168,7 @@ fn memory(builtin: BuiltinTool) -> BuiltinRow {
     }
 }
 
-fn file(builtin: BuiltinTool) -> BuiltinRow {
+fn file_row(builtin: BuiltinTool) -> BuiltinRow {
     let path = json!({"type": "string", "description": "Relative to the working directory, or absolute"});
     let writes = |destructive, idempotent| ToolEffects {
         read_only: false,
@@ -218,7 +218,7 @@ fn file(builtin: BuiltinTool) -> BuiltinRow {
     }
 }
 
-fn web(builtin: BuiltinTool) -> BuiltinRow {
+fn web_row(builtin: BuiltinTool) -> BuiltinRow {
     let url = json!({"type": "string", "description": "An http or https URL"});
     let headers = json!({"type": "object", "additionalProperties": {"type": "string"}});
     if builtin == BuiltinTool::WebFetch {
@@ -248,7 +248,7 @@ fn web(builtin: BuiltinTool) -> BuiltinRow {
     )
 }
 
-fn hints(effects: &ToolEffects) -> Map<String, Value> {
+fn effect_hints(effects: &ToolEffects) -> Map<String, Value> {
     [
         ("readOnlyHint", effects.read_only),
         ("destructiveHint", effects.destructive),

@@ -39,43 +39,50 @@ const BLOCKS: [&str; 28] = [
 ];
 
 /// Returns the page's title, if it has one, and its text.
-pub(super) fn readable(html: &str) -> (Option<String>, String) {
+pub(super) fn extract_readable(html: &str) -> (Option<String>, String) {
     let mut out = ReadableText::default();
     let mut title = None;
     let mut rest = html;
     while let Some((before, after)) = rest.split_once('<') {
-        out.words(&decode(before));
+        out.add_words(&decode_references(before));
         let Some((tag, behind)) = Tag::parse(after) else {
-            out.words("<");
+            out.add_words("<");
             rest = after;
             continue;
         };
         rest = behind;
         if !tag.closing && tag.name == "title" {
             let (text, behind) = until_closing(rest, "title");
-            title = title.or_else(|| Some(decode(text).split_whitespace().collect::<Vec<_>>().join(" ")));
+            title = title.or_else(|| {
+                Some(
+                    decode_references(text)
+                        .split_whitespace()
+                        .collect::<Vec<_>>()
+                        .join(" "),
+                )
+            });
             rest = behind;
         } else if !tag.closing && HIDDEN.contains(&tag.name.as_str()) {
             rest = until_closing(rest, &tag.name).1;
         } else if tag.name == "li" && !tag.closing {
-            out.line();
-            out.words("- ");
+            out.end_line();
+            out.add_words("- ");
         } else if BLOCKS.contains(&tag.name.as_str()) {
-            out.line();
+            out.end_line();
             if !tag.closing
-                && let Some(level) = heading(&tag.name)
+                && let Some(level) = heading_level(&tag.name)
             {
-                out.words(&format!("{} ", "#".repeat(level)));
+                out.add_words(&format!("{} ", "#".repeat(level)));
             }
         } else if tag.name == "td" || tag.name == "th" {
-            out.words(" ");
+            out.add_words(" ");
         }
     }
-    out.words(&decode(rest));
+    out.add_words(&decode_references(rest));
     (title.filter(|title| !title.is_empty()), out.finish())
 }
 
-fn heading(name: &str) -> Option<usize> {
+fn heading_level(name: &str) -> Option<usize> {
     name.strip_prefix('h')?
         .parse()
         .ok()
@@ -161,7 +168,7 @@ struct ReadableText {
 }
 
 impl ReadableText {
-    fn words(&mut self, text: &str) {
+    fn add_words(&mut self, text: &str) {
         for character in text.chars() {
             if character.is_whitespace() || character == '\u{a0}' {
                 self.blank = true;
@@ -174,7 +181,7 @@ impl ReadableText {
         }
     }
 
-    fn line(&mut self) {
+    fn end_line(&mut self) {
         self.blank = false;
         if !self.out.is_empty() && !self.out.ends_with('\n') {
             self.out.push('\n');
@@ -187,7 +194,7 @@ impl ReadableText {
 }
 
 /// Decodes character references: numeric ones and the most common names.
-fn decode(text: &str) -> String {
+fn decode_references(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('&') {
@@ -196,7 +203,7 @@ fn decode(text: &str) -> String {
             .split(';')
             .next()
             .filter(|name| name.len() <= 10 && name.len() < after.len());
-        match name.and_then(|name| Some((character(name)?, name))) {
+        match name.and_then(|name| Some((named_character(name)?, name))) {
             Some((decoded, name)) => {
                 out.push(decoded);
                 rest = after.get(name.len() + 1..).unwrap_or_default();
@@ -211,7 +218,7 @@ fn decode(text: &str) -> String {
     out
 }
 
-fn character(name: &str) -> Option<char> {
+fn named_character(name: &str) -> Option<char> {
     if let Some(number) = name.strip_prefix('#') {
         let code = match number.strip_prefix(['x', 'X']) {
             Some(hex) => u32::from_str_radix(hex, 16).ok()?, // silent-ok: then it is text

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::ExecutorCall;
 use crate::egress::EgressProxies;
 
-pub(crate) use file::reaches;
+pub(crate) use file::write_target;
 pub use file::{MODE, main};
 
 pub(crate) use shell::launch_error;
@@ -105,23 +105,23 @@ pub(crate) enum BuiltinTool {
 
 /// The description of the built-in with this name, whether or not an agent declares it. `None`: there is no such built-in.
 #[must_use]
-pub fn describe(name: &str) -> Option<ToolDescription> {
-    BuiltinTool::named(name).map(BuiltinTool::describe)
+pub fn describe_builtin(name: &str) -> Option<ToolDescription> {
+    BuiltinTool::from_name(name).map(BuiltinTool::describe)
 }
 
 /// The static checks of the built-in with this name. `None`: there is no such built-in.
 #[must_use]
-pub fn preflight(
+pub fn preflight_builtin(
     name: &str,
     arguments: &Map<String, Value>,
     plan: &Plan,
     workdir: &Path,
 ) -> Option<Result<(), SandboxRefusal>> {
-    BuiltinTool::named(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
+    BuiltinTool::from_name(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
 }
 
 pub(crate) use describe::about_shell;
-pub use file::load;
+pub use file::load_file;
 
 impl BuiltinTool {
     pub(crate) const ALL: [Self; 15] = [
@@ -142,7 +142,7 @@ impl BuiltinTool {
         Self::ContextWrite,
     ];
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|builtin| builtin.name() == name)
     }
 
@@ -187,7 +187,7 @@ impl BuiltinTool {
     }
 
     pub(crate) fn describe(self) -> ToolDescription {
-        describe::description(self)
+        describe::builtin_description(self)
     }
 
     /// The description under this agent's sandbox.
@@ -212,14 +212,16 @@ impl BuiltinTool {
             Self::Echo | Self::Sleep | Self::AskUser => Ok(()),
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Ok(()),
             Self::Shell => {
-                plan.available()?;
+                plan.check_available()?;
                 text("command").map_or(Ok(()), |command| plan.preflight(&Request::Shell { command }))?;
                 text("workdir").map_or(Ok(()), |folder| path(folder, false))
             }
             Self::FileRead => text("path").map_or(Ok(()), |file| path(file, false)),
             Self::FileList | Self::FileSearch => path(text("path").unwrap_or("."), false),
             Self::FileWrite | Self::FileEdit => text("path").map_or(Ok(()), |file| path(file, true)),
-            Self::WebFetch | Self::HttpRequest => text("url").map_or(Ok(()), |url| web::preflight(url, plan)),
+            Self::WebFetch | Self::HttpRequest => {
+                text("url").map_or(Ok(()), |url| web::preflight_url(url, plan))
+            }
         }
     }
 
@@ -233,9 +235,9 @@ impl BuiltinTool {
         self.preflight(call.arguments, call.plan, call.workdir)
             .map_err(RunError::Sandbox)?;
         match self {
-            Self::Echo => Ok(talk::echo(call)),
-            Self::Sleep => Ok(talk::sleep(call).await),
-            Self::AskUser => talk::ask(call, shared, session).await,
+            Self::Echo => Ok(talk::run_echo(call)),
+            Self::Sleep => Ok(talk::run_sleep(call).await),
+            Self::AskUser => talk::ask_person(call, shared, session).await,
             Self::Shell => shell::run(call, shared).await,
             Self::FileRead => file::run(call, &shared.launcher, file::FileTool::Read).await,
             Self::FileWrite => file::run(call, &shared.launcher, file::FileTool::Write).await,
@@ -245,14 +247,14 @@ impl BuiltinTool {
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Err(
                 RunError::Unavailable(format!("`{}` is run by the kernel", self.name())),
             ),
-            Self::WebFetch => web::fetch(call, shared).await.map(web::guarded),
-            Self::HttpRequest => web::request(call, shared).await.map(web::guarded),
+            Self::WebFetch => web::run_fetch(call, shared).await.map(web::add_enforcement),
+            Self::HttpRequest => web::run_request(call, shared).await.map(web::add_enforcement),
         }
     }
 
     /// The preview that a person reads before approving; lines of plain text.
     pub(crate) fn preview(self, look: &InspectedCall<'_>) -> ExecutorPreview {
-        preview::preview(self, look)
+        preview::preview_call(self, look)
     }
 }
 

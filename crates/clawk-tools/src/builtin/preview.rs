@@ -15,8 +15,8 @@ use super::file::{self, PriorContent};
 const DIFF_TIME: Duration = Duration::from_millis(500);
 
 /// Builds the preview. For tools that write files it reads the present content, so it blocks.
-pub(crate) fn preview(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPreview {
-    let text = |name: &str| text(look.arguments, name);
+pub(crate) fn preview_call(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPreview {
+    let text = |name: &str| text_argument(look.arguments, name);
     match builtin {
         BuiltinTool::Shell => ExecutorPreview {
             lines: text("command").map_or_else(Vec::new, |command| PreviewLine::all("$ ", command)),
@@ -24,14 +24,14 @@ pub(crate) fn preview(builtin: BuiltinTool, look: &InspectedCall<'_>) -> Executo
         },
         BuiltinTool::FileWrite => match text("path").zip(text("content")) {
             Some((path, content)) => ExecutorPreview {
-                lines: write(&file::before(look, path), path, content),
+                lines: write(&file::prior_content(look, path), path, content),
                 covers: &["path", "content"],
             },
             None => ExecutorPreview::default(),
         },
-        BuiltinTool::FileEdit => edit(look).unwrap_or_default(),
-        BuiltinTool::HttpRequest => request(text("url"), text("method")),
-        BuiltinTool::WebFetch => request(text("url"), None),
+        BuiltinTool::FileEdit => preview_edit(look).unwrap_or_default(),
+        BuiltinTool::HttpRequest => preview_request(text("url"), text("method")),
+        BuiltinTool::WebFetch => preview_request(text("url"), None),
         BuiltinTool::Echo
         | BuiltinTool::FileRead
         | BuiltinTool::FileList
@@ -45,7 +45,7 @@ pub(crate) fn preview(builtin: BuiltinTool, look: &InspectedCall<'_>) -> Executo
     }
 }
 
-fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+fn text_argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     arguments.get(name).and_then(Value::as_str)
 }
 
@@ -59,20 +59,20 @@ fn write(before: &PriorContent, path: &str, content: &str) -> Vec<PreviewLine> {
     };
     let mut lines = vec![PreviewLine::fact(&format!("write {path}: {what}"))];
     match before {
-        Some(before) => lines.extend(difference(before, content)),
+        Some(before) => lines.extend(diff_lines(before, content)),
         None => lines.extend(PreviewLine::all("+ ", content)),
     }
     lines
 }
 
-fn edit(look: &InspectedCall<'_>) -> Option<ExecutorPreview> {
-    let text = |name: &str| text(look.arguments, name);
+fn preview_edit(look: &InspectedCall<'_>) -> Option<ExecutorPreview> {
+    let text = |name: &str| text_argument(look.arguments, name);
     let (path, old, new) = (text("path")?, text("old_text")?, text("new_text")?);
-    let (what, change) = match &file::before(look, path) {
+    let (what, change) = match &file::prior_content(look, path) {
         PriorContent::Text(before) if !old.is_empty() && before.matches(old).count() == 1 => {
             let after = before.replacen(old, new, 1);
             let what = format!("{} bytes become {}", before.len(), after.len());
-            (what, difference(before, &after))
+            (what, diff_lines(before, &after))
         }
         other => {
             let why = match other {
@@ -95,7 +95,7 @@ fn edit(look: &InspectedCall<'_>) -> Option<ExecutorPreview> {
 }
 
 /// The diff: every line of both texts, with unchanged lines marked as such.
-fn difference(before: &str, after: &str) -> Vec<PreviewLine> {
+fn diff_lines(before: &str, after: &str) -> Vec<PreviewLine> {
     let [old, new] = [before, after].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_slices(&old, &new);
     let mut lines = Vec::new();
@@ -117,7 +117,7 @@ fn difference(before: &str, after: &str) -> Vec<PreviewLine> {
     lines
 }
 
-fn request(url: Option<&str>, method: Option<&str>) -> ExecutorPreview {
+fn preview_request(url: Option<&str>, method: Option<&str>) -> ExecutorPreview {
     let Some(url) = url else {
         return ExecutorPreview::default();
     };

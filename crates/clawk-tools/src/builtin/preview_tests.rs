@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use clawk_kernel::ports::InspectedCall;
-use clawk_kernel::sheet::{CallPreview, visible};
+use clawk_kernel::sheet::{CallPreview, visible_text};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ fn stands_in(shown: &str, text: &str) -> bool {
     let mut shown = shown.split('\n');
     let mut parts = text.split('\n').filter(|part| !part.is_empty());
     parts.all(|part| {
-        let part = visible(part);
+        let part = visible_text(part);
         shown.any(|line| line.contains(&part))
     })
 }
@@ -198,7 +198,7 @@ proptest! {
                     Value::Object(members) => {
                         for (name, member) in members {
                             // Names of a built-in's own arguments may occur as words of the text.
-                            prop_assert!(members.len() > 2 || whole.contains(&visible(name).replace('"', "⟨U+0022⟩")) || builtin.name().starts_with("file"));
+                            prop_assert!(members.len() > 2 || whole.contains(&visible_text(name).replace('"', "⟨U+0022⟩")) || builtin.name().starts_with("file"));
                             left.push(member);
                         }
                     }

@@ -8,7 +8,7 @@ use clawk_sandbox::{LaunchError, LaunchInput, LaunchOutcome, Spec};
 use serde::Deserialize;
 
 use super::BuiltinContext;
-use crate::call::{ExecutorCall, facts, failed, in_time};
+use crate::call::{ExecutorCall, failure_outcome, in_time, process_facts};
 
 #[derive(Deserialize)]
 struct Args {
@@ -31,7 +31,7 @@ pub(super) async fn run(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Res
         .keys()
         .find(|name| name.is_empty() || name.contains(['=', '\0']))
     {
-        return Ok(failed(format!(
+        return Ok(failure_outcome(format!(
             "`{}` is not a valid name of a variable",
             name.escape_debug()
         )));
@@ -56,11 +56,11 @@ pub(super) async fn run(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Res
         .exits
         .way_out(&[call.tool], call.plan)
         .map_err(RunError::Sandbox)?;
-    let way = way.telling(&call.connections);
-    way.dress(&mut spec);
+    let way = way.with_collector(&call.connections);
+    way.add_to_spec(&mut spec);
     let ran = shared.launcher.launch(&spec).await;
-    way.over().await;
-    Ok(reply(in_time(ran.map_err(launch_error)?)?))
+    way.finish_run().await;
+    Ok(reply_from_outcome(in_time(ran.map_err(launch_error)?)?))
 }
 
 /// The environment: this machine's search path and a home folder for the tool. Without one, the home is the working directory, so
@@ -70,7 +70,7 @@ fn minimal_env(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Vec<(String,
         .env
         .non_empty("PATH")
         .unwrap_or_else(|| clawk_plan::plan::MINIMAL_PATH.to_owned());
-    let home = match call.plan.home() {
+    let home = match call.plan.private_home() {
         Some(home) => home.to_owned(),
         None => call.workdir.to_string_lossy().into_owned(),
     };
@@ -89,7 +89,7 @@ pub(crate) fn launch_error(error: LaunchError) -> RunError {
 }
 
 /// Builds the reply: standard output first, then notes for the model.
-fn reply(outcome: LaunchOutcome) -> RunOutcome {
+fn reply_from_outcome(outcome: LaunchOutcome) -> RunOutcome {
     let mut text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let mut add = |line: String| {
         if !text.is_empty() && !text.ends_with('\n') {
@@ -111,10 +111,10 @@ fn reply(outcome: LaunchOutcome) -> RunOutcome {
     if let Some(limit) = &outcome.limit {
         add(format!("[{limit}]"));
     }
-    let structured = Some(facts(&outcome));
+    let structured = Some(process_facts(&outcome));
     RunOutcome {
         content: vec![ContentBlock::text(text)],
-        is_error: !outcome.success(),
+        is_error: !outcome.is_success(),
         structured,
         obtained: outcome.obtained,
     }

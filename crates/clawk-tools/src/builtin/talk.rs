@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{BuiltinContext, UserAnswer, UserQuestion};
-use crate::call::{ExecutorCall, done, failed};
+use crate::call::{ExecutorCall, failure_outcome, success_outcome};
 
 /// The maximum time of `sleep`, in seconds.
 const MAX_SLEEP_S: f64 = 3600.0;
@@ -17,7 +17,7 @@ const MAX_SLEEP_S: f64 = 3600.0;
 const MAX_QUESTION_BYTES: usize = 4_000;
 
 /// Returns `text` or `message`, or the arguments as JSON if there is neither.
-pub(super) fn echo(call: &ExecutorCall<'_>) -> RunOutcome {
+pub(super) fn run_echo(call: &ExecutorCall<'_>) -> RunOutcome {
     let given = ["text", "message", "input"]
         .iter()
         .find_map(|name| call.arguments.get(*name).and_then(Value::as_str));
@@ -27,11 +27,11 @@ pub(super) fn echo(call: &ExecutorCall<'_>) -> RunOutcome {
     );
     RunOutcome {
         structured: None,
-        ..done(text, Value::Null)
+        ..success_outcome(text, Value::Null)
     }
 }
 
-pub(super) async fn sleep(call: &ExecutorCall<'_>) -> RunOutcome {
+pub(super) async fn run_sleep(call: &ExecutorCall<'_>) -> RunOutcome {
     #[derive(Deserialize)]
     struct Args {
         seconds: f64,
@@ -41,13 +41,13 @@ pub(super) async fn sleep(call: &ExecutorCall<'_>) -> RunOutcome {
         Err(outcome) => return outcome,
     };
     if !(0.0..=MAX_SLEEP_S).contains(&seconds) {
-        return failed(format!("`seconds` must lie between 0 and {MAX_SLEEP_S}"));
+        return failure_outcome(format!("`seconds` must lie between 0 and {MAX_SLEEP_S}"));
     }
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    done(format!("slept {seconds} s"), json!({"seconds": seconds}))
+    success_outcome(format!("slept {seconds} s"), json!({"seconds": seconds}))
 }
 
-pub(super) async fn ask(
+pub(super) async fn ask_person(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
     session: Option<SessionId>,
@@ -70,7 +70,7 @@ pub(super) async fn ask(
     // A longer question would be cut, and the person would answer without having read all of it.
     let length = question.len() + options.iter().map(String::len).sum::<usize>();
     if length > MAX_QUESTION_BYTES {
-        return Ok(failed(format!(
+        return Ok(failure_outcome(format!(
             "the question and its options are {length} bytes; at most {MAX_QUESTION_BYTES} are shown, so nobody was asked; ask a shorter one"
         )));
     }
@@ -82,10 +82,10 @@ pub(super) async fn ask(
         })
         .await
         {
-            UserAnswer::Said(text) => done(text.clone(), json!({"answer": text})),
-            UserAnswer::Declined => failed("the person declined to answer"),
+            UserAnswer::Said(text) => success_outcome(text.clone(), json!({"answer": text})),
+            UserAnswer::Declined => failure_outcome("the person declined to answer"),
             UserAnswer::Nobody => {
-                failed("nobody can be asked in this session; decide without, or say what is missing")
+                failure_outcome("nobody can be asked in this session; decide without, or say what is missing")
             }
         },
     )

@@ -81,7 +81,11 @@ async fn echo_returns_the_text() {
 async fn every_builtin_describes_itself() {
     let bench = Bench::new();
     for builtin in super::BuiltinTool::ALL {
-        let said = bench.runner.describe(builtin.name()).await.expect("described");
+        let said = bench
+            .runner
+            .describe_tool(builtin.name())
+            .await
+            .expect("described");
         assert!(
             !said.description.is_empty() && said.category.is_some(),
             "{builtin:?}"
@@ -90,7 +94,7 @@ async fn every_builtin_describes_itself() {
         assert_eq!(said.trusted_annotations.len(), 4);
     }
     let read_only = |name: &str| {
-        super::BuiltinTool::named(name)
+        super::BuiltinTool::from_name(name)
             .expect("known")
             .describe()
             .trusted_annotations["readOnlyHint"]
@@ -163,7 +167,7 @@ async fn shell_is_refused_by_mode_and_by_rule() {
     assert!(
         bench
             .runner
-            .preflight("shell", &arguments, &bench.ran.plan, Path::new("/w"))
+            .preflight_call("shell", &arguments, &bench.ran.plan, Path::new("/w"))
             .is_err(),
         "before anybody is asked"
     );
@@ -215,11 +219,11 @@ async fn a_person_is_asked_and_may_decline() {
     let shared = super::BuiltinContext {
         shell: String::new(),
         launcher: crate::testing::launcher(),
-        env: clawk_secrets::EnvironmentSource::fixed::<String, String>([]),
+        env: clawk_secrets::EnvironmentSource::from_pairs::<String, String>([]),
         clients: super::GuardedClients::default(),
         exits: std::sync::Arc::new(crate::egress::EgressProxies::new(
             crate::EgressSettings::default(),
-            clawk_secrets::EnvironmentSource::fixed::<String, String>([]),
+            clawk_secrets::EnvironmentSource::from_pairs::<String, String>([]),
         )),
         ask: Some(ask),
     };

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{BuiltinContext, html};
-use crate::call::{ExecutorCall, cut, done, failed};
-use crate::egress::{EgressProxies, LedgerGuard, place};
+use crate::call::{ExecutorCall, failure_outcome, success_outcome, truncate_text};
+use crate::egress::{EgressProxies, LedgerGuard, host_port};
 
 /// The maximum size of the text that one call returns, in bytes.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -44,7 +44,7 @@ impl GuardedClients {
         if let Some((_, client)) = known.iter().find(|(of, _)| of == rules) {
             return Ok(client.clone());
         }
-        let client = EgressClient::guarded(rules.clone(), env, ClientDeadlines::default())?;
+        let client = EgressClient::with_allow_list(rules.clone(), env, ClientDeadlines::default())?;
         if known.len() >= 16 {
             known.remove(0);
         }
@@ -54,10 +54,10 @@ impl GuardedClients {
 }
 
 /// The plan's network part as rules of the guard.
-fn rules(exits: &EgressProxies, network: &Network) -> HostAllowList {
+fn network_rules(exits: &EgressProxies, network: &Network) -> HostAllowList {
     HostAllowList {
         max_response_bytes: 8 << 20,
-        ..exits.rules(network)
+        ..exits.network_rules(network)
     }
 }
 
@@ -68,8 +68,8 @@ fn bare_host(url: &Url) -> String {
         .to_owned()
 }
 
-pub(super) fn preflight(url: &str, plan: &Plan) -> Result<(), SandboxRefusal> {
-    plan.available()?;
+pub(super) fn preflight_url(url: &str, plan: &Plan) -> Result<(), SandboxRefusal> {
+    plan.check_available()?;
     // An invalid URL reaches nothing; the run reports it to the model.
     let Ok(url) = Url::parse(url) else { return Ok(()) };
     let host = bare_host(&url);
@@ -92,13 +92,16 @@ struct Args {
     raw: bool,
 }
 
-pub(super) async fn fetch(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Result<RunOutcome, RunError> {
+pub(super) async fn run_fetch(
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
+) -> Result<RunOutcome, RunError> {
     let args: Args = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
     };
     let raw = args.raw;
-    let reply = match send(
+    let reply = match send_once(
         call,
         shared,
         Args {
@@ -115,20 +118,20 @@ pub(super) async fn fetch(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> R
     let body = String::from_utf8_lossy(&reply.body);
     let is_html = reply.content_type.contains("html");
     if !is_html && body.bytes().take(8 << 10).any(|byte| byte == 0) {
-        return Ok(failed(format!(
+        return Ok(failure_outcome(format!(
             "the answer is binary ({}, {} bytes)",
             reply.content_type,
             reply.body.len()
         )));
     }
     let text = match (is_html && !raw, &body) {
-        (true, page) => match html::readable(page) {
+        (true, page) => match html::extract_readable(page) {
             (Some(title), text) => format!("{title}\n\n{text}"),
             (None, text) => text,
         },
         (false, plain) => plain.clone().into_owned(),
     };
-    let (shown, truncated) = cut(&text, MAX_TEXT_BYTES);
+    let (shown, truncated) = truncate_text(&text, MAX_TEXT_BYTES);
     let mut facts = reply.facts;
     facts.insert("truncated".to_owned(), Value::Bool(truncated));
     let shown = if reply.ok {
@@ -138,11 +141,11 @@ pub(super) async fn fetch(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> R
     };
     Ok(RunOutcome {
         is_error: !reply.ok,
-        ..done(shown, Value::Object(facts))
+        ..success_outcome(shown, Value::Object(facts))
     })
 }
 
-pub(super) async fn request(
+pub(super) async fn run_request(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
 ) -> Result<RunOutcome, RunError> {
@@ -150,23 +153,23 @@ pub(super) async fn request(
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
     };
-    let reply = match send(call, shared, args).await {
+    let reply = match send_once(call, shared, args).await {
         Ok(reply) => reply,
         Err(end) => return end,
     };
     let body = String::from_utf8_lossy(&reply.body);
-    let (shown, truncated) = cut(&body, MAX_TEXT_BYTES);
+    let (shown, truncated) = truncate_text(&body, MAX_TEXT_BYTES);
     let mut facts = reply.facts;
     facts.insert("truncated".to_owned(), Value::Bool(truncated));
     let text = format!("[status {}]\n{shown}", reply.status);
     Ok(RunOutcome {
         is_error: !reply.ok,
-        ..done(text, Value::Object(facts))
+        ..success_outcome(text, Value::Object(facts))
     })
 }
 
 /// Adds the enforcement to an outcome, for success and failure.
-pub(super) fn guarded(outcome: RunOutcome) -> RunOutcome {
+pub(super) fn add_enforcement(outcome: RunOutcome) -> RunOutcome {
     RunOutcome {
         obtained: ObtainedEnforcement::in_process("egress:guarded"),
         ..outcome
@@ -182,12 +185,12 @@ struct FetchedResponse {
 }
 
 /// Sends one request. The error side is the final result of the call.
-async fn send(
+async fn send_once(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
     args: Args,
 ) -> Result<FetchedResponse, Result<RunOutcome, RunError>> {
-    let bad = |text: String| Err(Ok(failed(text)));
+    let bad = |text: String| Err(Ok(failure_outcome(text)));
     let url = match Url::parse(&args.url) {
         Ok(url) => url,
         Err(error) => return bad(format!("`url` can't be read: {error}")),
@@ -202,16 +205,16 @@ async fn send(
     if method == Method::CONNECT || method == Method::TRACE {
         return bad(format!("`method` {method} is not sent"));
     }
-    let mut headers = match headers(&args.headers) {
+    let mut headers = match parse_headers(&args.headers) {
         Ok(headers) => headers,
         Err(name) => return bad(format!("`headers`: `{name}` is not a header that may be set")),
     };
-    let (url, body) = screen(shared, url, &mut headers, args.body).map_err(Err)?;
+    let (url, body) = screen_request(shared, url, &mut headers, args.body).map_err(Err)?;
     let secrets = put_in(call, shared, &url, &mut headers).map_err(Err)?;
     let safe = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS);
     let client = match shared
         .clients
-        .get(&rules(&shared.exits, call.plan.network()), &shared.env)
+        .get(&network_rules(&shared.exits, call.plan.network()), &shared.env)
     {
         Ok(client) => client,
         Err(error) => return Err(Err(RunError::Unavailable(error.to_string()))),
@@ -225,19 +228,19 @@ async fn send(
     };
     match client.send_told(request, &told.0).await {
         Ok(response) => read(response, safe, &secrets).await,
-        Err(error) => Err(ended(error, safe)),
+        Err(error) => Err(outcome_from_error(error, safe)),
     }
 }
 
 /// Screens the request for secrets, as for sandboxed tools.
-fn screen(
+fn screen_request(
     shared: &BuiltinContext,
     mut url: Url,
     headers: &mut HeaderMap,
     body: Option<String>,
 ) -> Result<(Url, bytes::Bytes), RunError> {
     let body = body.unwrap_or_default().into_bytes();
-    let Some(screen) = shared.exits.screen() else {
+    let Some(screen) = shared.exits.secret_screen() else {
         return Ok((url, body.into()));
     };
     let look = |what: &str, bytes: &[u8]| {
@@ -248,7 +251,7 @@ fn screen(
                 allowed: "requests without secrets in them".to_owned(),
             })
         };
-        let (mut screening, mut out) = (screen.begin(), Vec::with_capacity(bytes.len()));
+        let (mut screening, mut out) = (screen.begin_scan(), Vec::with_capacity(bytes.len()));
         for screened in [screening.push(bytes, &mut out), screening.finish(&mut out)] {
             if let ScreenVerdict::Blocked(kind) = screened {
                 return Err(blocked(&format!("{what} ({kind})")));
@@ -287,9 +290,9 @@ fn put_in(
     url: &Url,
     headers: &mut HeaderMap,
 ) -> Result<SecretRedactor, RunError> {
-    let (to, secure) = (place(url), url.scheme() == "https");
+    let (to, secure) = (host_port(url), url.scheme() == "https");
     let mut secrets = Vec::new();
-    for (binding, value) in shared.exits.headers(call.tool, &to.host, to.port, secure) {
+    for (binding, value) in shared.exits.secret_headers(call.tool, &to.host, to.port, secure) {
         let unfit = |_error| {
             RunError::Unavailable(format!(
                 "the secret `{}` can't be a header",
@@ -317,7 +320,7 @@ async fn read(
             .headers()
             .get(name)
             .and_then(|value| value.to_str().ok())
-            .map(|text| secrets.clean(text))
+            .map(|text| secrets.redact_text(text))
     };
     let content_type = text("content-type").unwrap_or_else(|| "without a content type".to_owned());
     let shown: serde_json::Map<String, Value> = SHOWN_HEADERS
@@ -330,11 +333,14 @@ async fn read(
     facts.insert("status_code".to_owned(), json!(status.as_u16()));
     facts.insert("url".to_owned(), Value::String(url.to_string()));
     facts.insert("headers".to_owned(), Value::Object(shown));
-    let body = response.bytes().await.map_err(|error| ended(error, safe))?;
+    let body = response
+        .bytes()
+        .await
+        .map_err(|error| outcome_from_error(error, safe))?;
     let body = if secrets.is_empty() {
         body
     } else {
-        let (mut clean, mut out) = (secrets.stream(), Vec::with_capacity(body.len()));
+        let (mut clean, mut out) = (secrets.redact_stream(), Vec::with_capacity(body.len()));
         clean.push(&body, &mut out);
         clean.finish(&mut out);
         out.into()
@@ -350,13 +356,13 @@ async fn read(
 }
 
 /// Converts a failed exchange to the call's result: refused by the guard, surely without effect, or of unknown outcome.
-fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
+fn outcome_from_error(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
     let text = error.to_string();
     match error {
         // The first server has processed the request. Its effect remains, even if following the redirect failed.
         EgressError::Onward(_) if !safe => Err(RunError::Unknown(text)),
-        EgressError::Onward(error) => ended(*error, safe),
-        EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failed(text)),
+        EgressError::Onward(error) => outcome_from_error(*error, safe),
+        EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failure_outcome(text)),
         EgressError::Refused(refusal) => Err(RunError::Sandbox(SandboxRefusal::Blocked {
             rule: match refusal {
                 Unfit::Host(_) => "network.allowed_hosts",
@@ -367,9 +373,9 @@ fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
             allowed: "public addresses of the hosts in `network.allowed_hosts`".to_owned(),
         })),
         EgressError::Setup(_) => Err(RunError::Unavailable(text)),
-        EgressError::Dns { .. } | EgressError::Connect(_) | EgressError::Tls(_) => Ok(failed(text)),
+        EgressError::Dns { .. } | EgressError::Connect(_) | EgressError::Tls(_) => Ok(failure_outcome(text)),
         EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) if safe => {
-            Ok(failed(text))
+            Ok(failure_outcome(text))
         }
         EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) => {
             Err(RunError::Unknown(text))
@@ -377,7 +383,7 @@ fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
     }
 }
 
-fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
+fn parse_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let bad = || name.clone();

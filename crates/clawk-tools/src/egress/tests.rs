@@ -29,7 +29,7 @@ fn bound(tool: &str, hosts: &[String]) -> EgressSettings {
 }
 
 fn env() -> EnvironmentSource {
-    EnvironmentSource::fixed::<String, String>([])
+    EnvironmentSource::from_pairs::<String, String>([])
 }
 
 fn patterns(rules: &[HostPattern]) -> Vec<String> {
@@ -50,7 +50,7 @@ fn the_own_network_opens_only_where_manifest_and_machine_agree() {
     let network = |value| plan(json!({"network": value})).network().clone();
     let listed = |hosts: &[&str]| {
         let network = network(json!({"mode": "allowlist", "allowed_hosts": hosts}));
-        patterns(&exits.rules(&network).allow_private)
+        patterns(&exits.network_rules(&network).allow_private)
     };
     assert_eq!(listed(&["localhost"]), ["localhost:8080"]);
     assert_eq!(
@@ -63,10 +63,10 @@ fn the_own_network_opens_only_where_manifest_and_machine_agree() {
     );
     assert_eq!(listed(&["127.0.0.1", "10.0.0.1"]), ["127.0.0.1:9", "10.0.0.1"]);
     assert!(listed(&[]).is_empty());
-    let all = exits.rules(&network(json!({"mode": "allow-all"})));
+    let all = exits.network_rules(&network(json!({"mode": "allow-all"})));
     assert_eq!(all.allow_private.len(), 4);
     assert!(all.any_port && !all.any_private);
-    let none = exits.rules(&network(json!({"mode": "deny"})));
+    let none = exits.network_rules(&network(json!({"mode": "deny"})));
     assert!(none.hosts.is_empty() && none.allow_private.is_empty());
 }
 

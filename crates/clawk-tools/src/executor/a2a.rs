@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use super::ended;
-use crate::bind::{MAX_ENDPOINT_BYTES, patient};
-use crate::call::{ExecutorCall, failed};
+use super::run_error;
+use crate::bind::{MAX_ENDPOINT_BYTES, long_deadlines};
+use crate::call::{ExecutorCall, failure_outcome};
 use crate::egress::LedgerGuard;
 
 /// The path of the agent card (RFC 8615).
@@ -80,17 +80,23 @@ impl A2aTask {
             .and_then(Value::as_array)
             .into_iter()
             .flatten();
-        let texts: Vec<String> = artifacts.map(words).filter(|text| !text.is_empty()).collect();
+        let texts: Vec<String> = artifacts
+            .map(message_text)
+            .filter(|text| !text.is_empty())
+            .collect();
         Some(Self {
             id: value.get("id")?.as_str()?.to_owned(),
             state: text("/status/state").to_owned(),
             text: texts.join("\n\n"),
-            note: value.pointer("/status/message").map(words).unwrap_or_default(),
+            note: value
+                .pointer("/status/message")
+                .map(message_text)
+                .unwrap_or_default(),
         })
     }
 
     /// Whether the task makes no further progress by itself.
-    fn rests(&self) -> bool {
+    fn is_at_rest(&self) -> bool {
         !matches!(self.state.as_str(), "TASK_STATE_SUBMITTED" | "TASK_STATE_WORKING")
     }
 
@@ -98,7 +104,7 @@ impl A2aTask {
         self.state.trim_start_matches("TASK_STATE_").to_ascii_lowercase()
     }
 
-    fn outcome(self) -> RunOutcome {
+    fn into_outcome(self) -> RunOutcome {
         let state = self.state();
         let done = state == "completed";
         let mut texts = vec![self.text, self.note];
@@ -110,13 +116,13 @@ impl A2aTask {
             content: vec![ContentBlock::text(texts.join("\n\n"))],
             is_error: !done,
             structured: Some(json!({"task": self.id, "state": state})),
-            obtained: ObtainedEnforcement::remote("declared-endpoint"),
+            obtained: ObtainedEnforcement::for_remote("declared-endpoint"),
         }
     }
 }
 
 /// The text of a message or an artifact. Other parts are named, not shown.
-fn words(holder: &Value) -> String {
+fn message_text(holder: &Value) -> String {
     let parts = holder
         .get("parts")
         .and_then(Value::as_array)
@@ -171,7 +177,7 @@ impl A2aEndpoint {
         call: &ExecutorCall<'_>,
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
-        call.plan.available().map_err(RunError::Sandbox)?;
+        call.plan.check_available().map_err(RunError::Sandbox)?;
         let arguments: Arguments = match call.parse() {
             Ok(arguments) => arguments,
             Err(refused) => return Ok(refused),
@@ -180,13 +186,13 @@ impl A2aEndpoint {
         let until = tokio::time::Instant::now() + call.timeout();
         let timeout = || RunError::Timeout {
             timeout_ms: call.timeout_ms,
-            obtained: ObtainedEnforcement::remote("declared-endpoint"),
+            obtained: ObtainedEnforcement::for_remote("declared-endpoint"),
         };
         let begun = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(RunError::Cancelled),
             () = tokio::time::sleep_until(until) => return Err(timeout()),
-            begun = self.begin(arguments, call.request_id, &told) => begun?,
+            begun = self.send_message(arguments, call.request_id, &told) => begun?,
         };
         let task = match begun {
             A2aSendResult::Task(task) => task,
@@ -197,14 +203,15 @@ impl A2aEndpoint {
             biased;
             () = cancel.cancelled() => RunError::Cancelled,
             () = tokio::time::sleep_until(until) => timeout(),
-            ended = self.follow(task, &told) => return ended,
+            ended = self.follow_task(task, &told) => return ended,
         };
         // silent-ok: the connection record has the result; the call is over either way
-        let _noted = tokio::time::timeout(CANCEL, self.ask("CancelTask", json!({"id": id}), &told)).await;
+        let _noted =
+            tokio::time::timeout(CANCEL, self.call_method("CancelTask", json!({"id": id}), &told)).await;
         Err(given_up)
     }
 
-    async fn begin(
+    async fn send_message(
         &self,
         arguments: Arguments,
         request_id: &str,
@@ -217,50 +224,58 @@ impl A2aEndpoint {
         }
         let configuration = json!({"returnImmediately": true, "acceptedOutputModes": ["text/plain"]});
         let params = json!({"message": message, "configuration": configuration});
-        let result = match self.ask("SendMessage", params, told).await? {
-            A2aReply::Refused(words) => return Ok(A2aSendResult::Answered(refused(&words))),
+        let result = match self.call_method("SendMessage", params, told).await? {
+            A2aReply::Refused(words) => return Ok(A2aSendResult::Answered(refused_outcome(&words))),
             A2aReply::Result(result) => result,
         };
         if let Some(task) = result.get("task").and_then(A2aTask::read) {
             return Ok(A2aSendResult::Task(task));
         }
-        let message = result.get("message").map(words);
-        let message = message.ok_or_else(|| unknown("it answered with neither a task nor a message"))?;
+        let message = result.get("message").map(message_text);
+        let message =
+            message.ok_or_else(|| unknown_outcome("it answered with neither a task nor a message"))?;
         Ok(A2aSendResult::Answered(RunOutcome {
             content: vec![ContentBlock::text(message)],
             is_error: false,
             structured: None,
-            obtained: ObtainedEnforcement::remote("declared-endpoint"),
+            obtained: ObtainedEnforcement::for_remote("declared-endpoint"),
         }))
     }
 
-    async fn follow(&self, task: A2aTask, told: &LedgerGuard<'_>) -> Result<RunOutcome, RunError> {
-        Ok(self.rested(task, told).await?.outcome())
+    async fn follow_task(&self, task: A2aTask, told: &LedgerGuard<'_>) -> Result<RunOutcome, RunError> {
+        Ok(self.wait_until_rest(task, told).await?.into_outcome())
     }
 
     /// Polls until the task makes no further progress by itself.
-    async fn rested(&self, mut task: A2aTask, told: &LedgerGuard<'_>) -> Result<A2aTask, RunError> {
+    async fn wait_until_rest(&self, mut task: A2aTask, told: &LedgerGuard<'_>) -> Result<A2aTask, RunError> {
         let (mut wait, mut failures) = (FIRST_LOOK, 0);
-        while !task.rests() {
+        while !task.is_at_rest() {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST_LOOK);
-            match self.ask("GetTask", json!({"id": task.id}), told).await {
+            match self.call_method("GetTask", json!({"id": task.id}), told).await {
                 Ok(A2aReply::Result(result)) => {
                     failures = 0;
-                    task = A2aTask::read(&result).ok_or_else(|| unknown("its task can't be read"))?;
+                    task = A2aTask::read(&result).ok_or_else(|| unknown_outcome("its task can't be read"))?;
                 }
                 Ok(A2aReply::Refused(words)) => {
-                    return Err(unknown(&format!("it does not tell of its task: {words}")));
+                    return Err(unknown_outcome(&format!("it does not tell of its task: {words}")));
                 }
-                Err(error) if failures + 1 >= MAX_FAILED_LOOKS => return Err(unknown(&error.to_string())),
+                Err(error) if failures + 1 >= MAX_FAILED_LOOKS => {
+                    return Err(unknown_outcome(&error.to_string()));
+                }
                 Err(_) => failures += 1, // silent-ok: the next look may do
             }
         }
         Ok(task)
     }
 
-    async fn ask(&self, method: &str, params: Value, told: &LedgerGuard<'_>) -> Result<A2aReply, RunError> {
-        let card = self.card.get_or_try_init(|| self.look(told)).await?;
+    async fn call_method(
+        &self,
+        method: &str,
+        params: Value,
+        told: &LedgerGuard<'_>,
+    ) -> Result<A2aReply, RunError> {
+        let card = self.card.get_or_try_init(|| self.fetch_card(told)).await?;
         let spoken = if card.old {
             old_request(method, &params)
         } else {
@@ -272,16 +287,16 @@ impl A2aEndpoint {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": named, "params": params});
         let version = if card.old { "0.3" } else { "1.0" };
         let answer = self
-            .send(
+            .send_request(
                 Method::POST,
                 (card.endpoint.clone(), version),
                 body.to_string(),
                 told,
             )
             .await
-            .map_err(ended)?;
-        let answer =
-            answer.ok_or_else(|| unknown("it answers with another status than 200, or without JSON"))?;
+            .map_err(run_error)?;
+        let answer = answer
+            .ok_or_else(|| unknown_outcome("it answers with another status than 200, or without JSON"))?;
         if let Some(error) = answer.get("error") {
             let words = error
                 .get("message")
@@ -299,16 +314,16 @@ impl A2aEndpoint {
         });
         result
             .map(A2aReply::Result)
-            .ok_or_else(|| unknown("it answers with neither a result nor an error"))
+            .ok_or_else(|| unknown_outcome("it answers with neither a result nor an error"))
     }
 
     /// Reads the agent's card. Its endpoint must have the origin that the operator wrote, because secrets are sent nowhere else.
-    async fn look(&self, told: &LedgerGuard<'_>) -> Result<A2aAgentCard, RunError> {
+    async fn fetch_card(&self, told: &LedgerGuard<'_>) -> Result<A2aAgentCard, RunError> {
         let mut place = self.base.clone();
         place.set_path(&format!("{}{CARD}", self.base.path().trim_end_matches('/')));
         let unusable = |why: &str| RunError::Unavailable(format!("the other agent's card at {place}: {why}"));
         let found = self
-            .send(Method::GET, (place.clone(), "1.0"), String::new(), told)
+            .send_request(Method::GET, (place.clone(), "1.0"), String::new(), told)
             .await;
         let card = found.map_err(|error| unusable(&error.to_string()))?;
         let card = card.ok_or_else(|| unusable("there is none"))?;
@@ -318,8 +333,8 @@ impl A2aEndpoint {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let (url, old) =
-            spoken(&card).ok_or_else(|| unusable("it offers no JSON-RPC interface of A2A 1.x or 0.3"))?;
+        let (url, old) = rpc_interface(&card)
+            .ok_or_else(|| unusable("it offers no JSON-RPC interface of A2A 1.x or 0.3"))?;
         let endpoint =
             Url::parse(&url).map_err(|error| unusable(&format!("its interface `{url}`: {error}")))?;
         if endpoint.origin() != self.base.origin() {
@@ -337,7 +352,7 @@ impl A2aEndpoint {
     }
 
     /// The JSON of a successful answer; `None` for anything else.
-    async fn send(
+    async fn send_request(
         &self,
         method: Method,
         (url, version): (Url, &'static str),
@@ -365,7 +380,7 @@ impl A2aEndpoint {
     }
 
     /// A line about the target, for a person who approves a call.
-    pub(crate) fn fact(&self) -> String {
+    pub(crate) fn call_fact(&self) -> String {
         let host = self.base.host_str().unwrap_or_default();
         match self.card.get() {
             Some(card) if !card.name.is_empty() => {
@@ -419,7 +434,7 @@ impl A2aAgent {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        let client = EgressClient::for_provider(&base, env, patient(), MAX_ENDPOINT_BYTES);
+        let client = EgressClient::for_provider(&base, env, long_deadlines(), MAX_ENDPOINT_BYTES);
         Ok(Self(A2aEndpoint {
             base,
             headers,
@@ -433,7 +448,7 @@ impl A2aAgent {
     ///
     /// # Errors
     /// The agent can't be reached, or the outcome of the task is unknown.
-    pub async fn work(
+    pub async fn run_task(
         &self,
         name: &str,
         text: &str,
@@ -441,7 +456,7 @@ impl A2aAgent {
     ) -> Result<A2aEnd, RunError> {
         let connections = ConnectionCollector::default();
         let told = LedgerGuard(Arc::default(), &connections);
-        let task = match self.earlier(name, &told).await? {
+        let task = match self.find_earlier_task(name, &told).await? {
             Some(task) => task,
             None => {
                 let arguments = Arguments {
@@ -449,7 +464,7 @@ impl A2aAgent {
                     context: Some(name.to_owned()),
                 };
                 reached(A2aStep::Giving);
-                match self.0.begin(arguments, name, &told).await? {
+                match self.0.send_message(arguments, name, &told).await? {
                     A2aSendResult::Task(task) => task,
                     A2aSendResult::Answered(outcome) => {
                         let texts = outcome.content.iter().filter_map(|block| match block {
@@ -465,7 +480,7 @@ impl A2aAgent {
             }
         };
         reached(A2aStep::Begun(&task.id));
-        let task = self.0.rested(task, &told).await?;
+        let task = self.0.wait_until_rest(task, &told).await?;
         let state = task.state();
         let mut texts = vec![task.text, task.note];
         texts.retain(|text| !text.is_empty());
@@ -476,10 +491,14 @@ impl A2aAgent {
     }
 
     /// A task with this name that the agent already has. `None` also if the agent can't list tasks.
-    async fn earlier(&self, name: &str, told: &LedgerGuard<'_>) -> Result<Option<A2aTask>, RunError> {
+    async fn find_earlier_task(
+        &self,
+        name: &str,
+        told: &LedgerGuard<'_>,
+    ) -> Result<Option<A2aTask>, RunError> {
         let A2aReply::Result(result) = self
             .0
-            .ask("ListTasks", json!({"contextId": name, "pageSize": 1}), told)
+            .call_method("ListTasks", json!({"contextId": name, "pageSize": 1}), told)
             .await?
         else {
             return Ok(None);
@@ -494,16 +513,20 @@ impl A2aAgent {
     }
 
     /// Cancels a task for which nobody waits any more. Waits at most `CANCEL` for the answer.
-    pub async fn cancel(&self, task: &str) {
+    pub async fn cancel_task(&self, task: &str) {
         let connections = ConnectionCollector::default();
         let told = LedgerGuard(Arc::default(), &connections);
         // silent-ok: for this agent the task is over either way
-        let _noted = tokio::time::timeout(CANCEL, self.0.ask("CancelTask", json!({"id": task}), &told)).await;
+        let _noted = tokio::time::timeout(
+            CANCEL,
+            self.0.call_method("CancelTask", json!({"id": task}), &told),
+        )
+        .await;
     }
 }
 
 /// The URL of the card's JSON-RPC interface, and whether it is an A2A 0.3 interface. An interface of 1.x is preferred.
-fn spoken(card: &Value) -> Option<(String, bool)> {
+fn rpc_interface(card: &Value) -> Option<(String, bool)> {
     let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).map(str::to_owned);
     let list = |name: &str| card.get(name).and_then(Value::as_array).into_iter().flatten();
     let of_version = |version: &str| {
@@ -568,14 +591,14 @@ enum A2aSendResult {
     Answered(RunOutcome),
 }
 
-fn refused(words: &str) -> RunOutcome {
+fn refused_outcome(words: &str) -> RunOutcome {
     RunOutcome {
-        obtained: ObtainedEnforcement::remote("declared-endpoint"),
-        ..failed(format!("the other agent refused: {words}"))
+        obtained: ObtainedEnforcement::for_remote("declared-endpoint"),
+        ..failure_outcome(format!("the other agent refused: {words}"))
     }
 }
 
-fn unknown(why: &str) -> RunError {
+fn unknown_outcome(why: &str) -> RunError {
     RunError::Unknown(format!("the other agent: {why}"))
 }
 

@@ -10,9 +10,9 @@ use clawk_secrets::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::reply;
+use super::parse_reply;
 use crate::builtin::{BuiltinContext, launch_error};
-use crate::call::{ExecutorCall, cut, facts, in_time};
+use crate::call::{ExecutorCall, in_time, process_facts, truncate_text};
 
 /// How many bytes of a failed command's standard error are shown.
 const MAX_STDERR_BYTES: usize = 4 << 10;
@@ -87,17 +87,17 @@ impl Command {
             .exits
             .way_out(&[call.tool], &spec.plan)
             .map_err(RunError::Sandbox)?;
-        let way = way.telling(&call.connections);
-        way.dress(&mut spec);
+        let way = way.with_collector(&call.connections);
+        way.add_to_spec(&mut spec);
         let ran = shared.launcher.launch(&spec).await;
-        way.over().await;
+        way.finish_run().await;
         let outcome = in_time(ran.map_err(launch_error)?)?;
-        let facts = match facts(&outcome) {
+        let facts = match process_facts(&outcome) {
             Value::Object(facts) => facts,
             _ => Map::new(),
         };
-        let success = outcome.success();
-        let mut result = reply(&String::from_utf8_lossy(&outcome.stdout), facts, outcome.obtained);
+        let success = outcome.is_success();
+        let mut result = parse_reply(&String::from_utf8_lossy(&outcome.stdout), facts, outcome.obtained);
         if !success {
             result.is_error = true;
             let mut why = match (outcome.exit_code, outcome.signal, &outcome.limit) {
@@ -108,7 +108,7 @@ impl Command {
             let stderr = String::from_utf8_lossy(&outcome.stderr);
             if !stderr.trim().is_empty() {
                 why.push('\n');
-                why.push_str(cut(stderr.trim_end(), MAX_STDERR_BYTES).0);
+                why.push_str(truncate_text(stderr.trim_end(), MAX_STDERR_BYTES).0);
             }
             result.content.push(ContentBlock::text(why));
         }

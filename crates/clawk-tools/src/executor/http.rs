@@ -8,7 +8,7 @@ use clawk_plan::ObtainedEnforcement;
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, json};
 
-use super::reply;
+use super::parse_reply;
 use crate::call::ExecutorCall;
 use crate::egress::LedgerGuard;
 
@@ -22,7 +22,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(crate) async fn run(&self, call: &ExecutorCall<'_>) -> Result<RunOutcome, RunError> {
-        call.plan.available().map_err(RunError::Sandbox)?;
+        call.plan.check_available().map_err(RunError::Sandbox)?;
         let body =
             serde_json::to_vec(call.arguments).map_err(|error| RunError::Unavailable(error.to_string()))?;
         let mut headers = self.headers.clone();
@@ -37,19 +37,19 @@ impl Endpoint {
             body: body.into(),
         };
         let told = LedgerGuard(Arc::default(), &call.connections);
-        let response = self.client.send_told(request, &told.0).await.map_err(ended)?;
+        let response = self.client.send_told(request, &told.0).await.map_err(run_error)?;
         let status = response.status();
-        let body = response.bytes().await.map_err(ended)?;
+        let body = response.bytes().await.map_err(run_error)?;
         let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
-        let obtained = ObtainedEnforcement::remote("declared-endpoint");
-        let mut outcome = reply(&String::from_utf8_lossy(&body), facts, obtained);
+        let obtained = ObtainedEnforcement::for_remote("declared-endpoint");
+        let mut outcome = parse_reply(&String::from_utf8_lossy(&body), facts, obtained);
         outcome.is_error |= !status.is_success();
         Ok(outcome)
     }
 }
 
 /// Converts a failed exchange: without effect if the request was not sent yet, otherwise of unknown outcome.
-pub(crate) fn ended(error: EgressError) -> RunError {
+pub(crate) fn run_error(error: EgressError) -> RunError {
     let text = format!("the tool's endpoint: {error}");
     match error {
         EgressError::Refused(_)

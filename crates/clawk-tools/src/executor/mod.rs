@@ -7,7 +7,7 @@ mod http;
 pub(crate) use a2a::A2aEndpoint;
 pub use a2a::{A2aAgent, A2aEnd, A2aStep};
 pub(crate) use command::Command;
-pub(crate) use http::{Endpoint, ended};
+pub(crate) use http::{Endpoint, run_error};
 
 use clawk_kernel::ports::RunOutcome;
 use clawk_plan::ObtainedEnforcement;
@@ -16,7 +16,11 @@ use serde_json::{Map, Value};
 
 /// Parses an executor's output. JSON with `content` is used as it is; everything else is text. `facts` are added to its
 /// `structuredContent`, and override members with the same name.
-pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnforcement) -> RunOutcome {
+pub(crate) fn parse_reply(
+    body: &str,
+    facts: Map<String, Value>,
+    obtained: ObtainedEnforcement,
+) -> RunOutcome {
     let given = serde_json::from_str::<Value>(body)
         .ok()
         .and_then(|value| match value {
@@ -43,7 +47,11 @@ pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnf
         Value::Array(blocks) => Some(blocks),
         _ => None,
     });
-    let content = blocks.unwrap_or_default().into_iter().map(block).collect();
+    let content = blocks
+        .unwrap_or_default()
+        .into_iter()
+        .map(content_block)
+        .collect();
     RunOutcome {
         content,
         is_error,
@@ -53,7 +61,7 @@ pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnf
 }
 
 /// A content block. A block of an unknown type becomes JSON text.
-pub(crate) fn block(value: Value) -> ContentBlock {
+pub(crate) fn content_block(value: Value) -> ContentBlock {
     serde_json::from_value(value.clone()).unwrap_or_else(|_unknown| ContentBlock::text(value.to_string()))
 }
 

@@ -12,12 +12,15 @@ use crate::config::ToolsConfig;
 use crate::testing::{Ran, host, manifest, open_plan, runner, text};
 use crate::{ToolHost, bind};
 
-fn session() -> SessionId {
+fn new_session() -> SessionId {
     serde_json::from_value(json!("00000000-0000-4000-8000-000000000001")).expect("a session")
 }
 
 /// A runner whose person gives these answers in turn; and the questions that the person got.
-fn asking(said: &[Option<&str>], dir: &std::path::Path) -> (crate::Runner, Arc<Mutex<Vec<String>>>) {
+fn runner_with_answers(
+    said: &[Option<&str>],
+    dir: &std::path::Path,
+) -> (crate::Runner, Arc<Mutex<Vec<String>>>) {
     let said: Mutex<Vec<Option<String>>> =
         Mutex::new(said.iter().rev().map(|one| one.map(str::to_owned)).collect());
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -34,7 +37,7 @@ fn asking(said: &[Option<&str>], dir: &std::path::Path) -> (crate::Runner, Arc<M
         ask: Some(ask),
         ..host(dir)
     };
-    let bound = bind(
+    let bound = bind_tools(
         &manifest(tools(&["ask", "roots"], &[]), dir),
         &ToolsConfig::default(),
         host,
@@ -59,8 +62,8 @@ async fn call(
 #[tokio::test]
 async fn a_server_asks_the_person_of_the_calls_session() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (runner, heard) = asking(&[Some("Ann"), Some("41")], dir.path());
-    let said = call(&runner, Some(session()), "ask", dir.path()).await;
+    let (runner, heard) = runner_with_answers(&[Some("Ann"), Some("41")], dir.path());
+    let said = call(&runner, Some(new_session()), "ask", dir.path()).await;
     assert_eq!(said["action"], "accept");
     assert_eq!(said["content"], json!({"name": "Ann", "age": 41}));
     let heard = heard.lock().expect("a lock").clone();
@@ -78,25 +81,25 @@ async fn a_server_asks_the_person_of_the_calls_session() {
 async fn it_is_declined_where_nobody_can_be_asked_or_the_answer_does_not_fit() {
     let dir = tempfile::tempdir().expect("a folder");
     for (said, session) in [
-        (&[None][..], Some(session())),
-        (&[Some("Ann"), Some("old")][..], Some(session())),
+        (&[None][..], Some(new_session())),
+        (&[Some("Ann"), Some("old")][..], Some(new_session())),
         (&[Some("Ann"), Some("41")][..], None),
     ] {
-        let (runner, _) = asking(said, dir.path());
+        let (runner, _) = runner_with_answers(said, dir.path());
         let answer = call(&runner, session, "ask", dir.path()).await;
         assert_eq!(answer["action"], "decline", "{said:?} {session:?}");
         assert!(answer.get("content").is_none_or(Value::is_null));
         runner.close().await;
     }
     let nobody = runner(tools(&["ask"], &[]), "{}", dir.path());
-    let answer = call(&nobody, Some(session()), "ask", dir.path()).await;
+    let answer = call(&nobody, Some(new_session()), "ask", dir.path()).await;
     assert_eq!(answer["action"], "decline");
 }
 
 #[tokio::test]
 async fn roots_are_the_mounted_folders() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (runner, _) = asking(&[], dir.path());
+    let (runner, _) = runner_with_answers(&[], dir.path());
     let said = call(&runner, None, "roots", dir.path()).await;
     let own = format!("file://{}/", dir.path().display());
     assert_eq!(said["roots"], json!([{"uri": own}]));
@@ -117,7 +120,7 @@ async fn all_tools_of_a_server_are_taken_over() {
         "{names:?}"
     );
     assert_eq!(names.len(), 12);
-    let said = runner.describe("srv-look").await.expect("described");
+    let said = runner.describe_tool("srv-look").await.expect("described");
     assert_eq!(said.description, "The tool look.");
     assert_eq!(said.trusted_annotations["readOnlyHint"], true);
     let ran = Ran::new(open_plan())
@@ -139,7 +142,7 @@ async fn a_tool_that_changed_is_not_called() {
         dir.path(),
     );
     assert_eq!(
-        runner.describe("look").await.expect("described").description,
+        runner.describe_tool("look").await.expect("described").description,
         "The tool look."
     );
     let ran = Ran::new(open_plan());

@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::builtin::{AskUserHandler, UserAnswer, UserQuestion};
-use crate::call::cut;
+use crate::call::truncate_text;
 use crate::config::SamplingConfig;
 
 /// The maximum number of fields in a form. A longer form is declined.
@@ -68,7 +68,7 @@ impl Drop for ServerCallGuard<'_> {
 }
 
 /// The folders that a plan mounts, as the server sees them. If the plan shows the whole host: `/`.
-pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
+pub(crate) fn plan_roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
     if plan.level() == Level::None || plan.filesystem().mode == FsMode::Full {
         return vec![PathBuf::from("/")];
     }
@@ -104,7 +104,7 @@ impl McpClientContext {
     }
 
     /// Sets how model requests are answered.
-    pub(crate) fn models(&self, sampler: SamplingHandler) {
+    pub(crate) fn set_sampler(&self, sampler: SamplingHandler) {
         let _first = self.sampler.set(sampler); // silent-ok: a runner serves one agent
     }
 
@@ -113,7 +113,7 @@ impl McpClientContext {
     }
 
     /// Registers a running call of this session.
-    pub(super) fn enter(&self, session: Option<SessionId>) -> ServerCallGuard<'_> {
+    pub(super) fn enter_call(&self, session: Option<SessionId>) -> ServerCallGuard<'_> {
         let mut running = self.lock();
         if running.is_empty() {
             self.sampled.store(0, Ordering::Release);
@@ -130,7 +130,7 @@ impl McpClientContext {
 
     /// The session whose user is asked: the only one that uses the server now. With several sessions it is not known for whom the
     /// server asks.
-    fn asker(&self) -> Option<SessionId> {
+    fn asking_session(&self) -> Option<SessionId> {
         let running = self.lock();
         let first = *running.first()?;
         running.iter().all(|session| *session == first).then_some(first)
@@ -146,7 +146,7 @@ impl McpClientContext {
         let Some((limits, sampler)) = self.sampling.clone().zip(self.sampler.get()) else {
             return Err("sampling is off for this server".to_owned());
         };
-        let Some(session) = self.asker() else {
+        let Some(session) = self.asking_session() else {
             return Err("a question needs one call that runs, of one session".to_owned());
         };
         let SamplingConfig {
@@ -162,7 +162,7 @@ impl McpClientContext {
         if params.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err("tools in a question are not supported".to_owned());
         }
-        let messages: Result<Vec<_>, String> = params.messages.into_iter().map(message).collect();
+        let messages: Result<Vec<_>, String> = params.messages.into_iter().map(sample_message).collect();
         let sample = SampleRequest {
             server: self.server.clone(),
             provider,
@@ -181,7 +181,7 @@ impl McpClientContext {
     }
 
     async fn elicit(&self, params: ElicitRequestParams) -> ElicitResult {
-        match self.form(params).await {
+        match self.fill_form(params).await {
             Some(content) => {
                 ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(content))
             }
@@ -190,7 +190,7 @@ impl McpClientContext {
     }
 
     /// Asks a person to fill in a form. `None`: nobody can be asked, the person declined, or the form is too long.
-    async fn form(&self, params: ElicitRequestParams) -> Option<Map<String, Value>> {
+    async fn fill_form(&self, params: ElicitRequestParams) -> Option<Map<String, Value>> {
         let ElicitRequestParams::FormElicitationParams {
             message,
             requested_schema,
@@ -199,7 +199,7 @@ impl McpClientContext {
         else {
             return None;
         };
-        let (ask, session) = (self.ask.as_ref()?, self.asker()?);
+        let (ask, session) = (self.ask.as_ref()?, self.asking_session()?);
         let schema = serde_json::to_value(&requested_schema).ok()?; // silent-ok: what can't be read is declined
         let fields = schema
             .get("properties")
@@ -212,7 +212,7 @@ impl McpClientContext {
         let opening = format!(
             "the MCP server {} asks: {}",
             self.server,
-            cut(&message, MAX_WORDS_BYTES).0
+            truncate_text(&message, MAX_WORDS_BYTES).0
         );
         let put = async |question: String, options: Vec<String>| {
             let question = UserQuestion {
@@ -241,18 +241,22 @@ impl McpClientContext {
         let mut content = Map::new();
         for (name, field) in order {
             let needed = needed(name);
-            let said = put(asked(&opening, name, field, needed), options(field)).await?;
+            let said = put(
+                field_question(&opening, name, field, needed),
+                field_options(field),
+            )
+            .await?;
             if said.trim().is_empty() && !needed {
                 continue;
             }
-            content.insert(name.clone(), typed(field, said.trim())?);
+            content.insert(name.clone(), parse_answer(field, said.trim())?);
         }
         Some(content)
     }
 }
 
 /// Converts one message of a model request. Only text is supported.
-fn message(message: SamplingMessage) -> Result<SampleMessage, String> {
+fn sample_message(message: SamplingMessage) -> Result<SampleMessage, String> {
     let role = match message.role {
         Role::User => SampleRole::User,
         _ => SampleRole::Assistant,
@@ -268,15 +272,15 @@ fn message(message: SamplingMessage) -> Result<SampleMessage, String> {
     Ok(SampleMessage { role, text })
 }
 
-fn asked(opening: &str, name: &str, field: &Value, needed: bool) -> String {
+fn field_question(opening: &str, name: &str, field: &Value, needed: bool) -> String {
     let text = |key: &str| field.get(key).and_then(Value::as_str);
-    let label = cut(text("title").unwrap_or(name), MAX_WORDS_BYTES).0;
-    let about = text("description").map(|about| format!(" ({})", cut(about, MAX_WORDS_BYTES).0));
+    let label = truncate_text(text("title").unwrap_or(name), MAX_WORDS_BYTES).0;
+    let about = text("description").map(|about| format!(" ({})", truncate_text(about, MAX_WORDS_BYTES).0));
     let optional = if needed { "" } else { " [may stay empty]" };
     format!("{opening}\n{label}{}{optional}", about.unwrap_or_default())
 }
 
-fn options(field: &Value) -> Vec<String> {
+fn field_options(field: &Value) -> Vec<String> {
     if field.get("type").and_then(Value::as_str) == Some("boolean") {
         return vec!["true".to_owned(), "false".to_owned()];
     }
@@ -289,8 +293,8 @@ fn options(field: &Value) -> Vec<String> {
 }
 
 /// Converts a person's answer to the field's type. `None`: the answer does not fit.
-fn typed(field: &Value, said: &str) -> Option<Value> {
-    let words = options(field);
+fn parse_answer(field: &Value, said: &str) -> Option<Value> {
+    let words = field_options(field);
     match field.get("type").and_then(Value::as_str) {
         Some("boolean") => match said {
             "true" | "yes" => Some(json!(true)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clawk_egress::{EgressClient, EgressError, Request, Response, Url};
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -19,7 +19,7 @@ use sse_stream::{Error as SseError, Sse, SseStream};
 
 use super::inbound::{PendingRequests, as_event};
 use super::reopening::ReopenBackoff;
-use crate::call::cut;
+use crate::call::truncate_text;
 use crate::oauth::{OAuthError, Tokens};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -31,7 +31,7 @@ const MAX_WORDS_BYTES: usize = 300;
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// Creates the transport for one endpoint.
-pub(super) fn transport(
+pub(super) fn http_transport(
     client: EgressClient,
     url: &Url,
     headers: &HeaderMap,
@@ -67,7 +67,7 @@ pub(super) struct McpHttpClient {
 type WireError = StreamableHttpError<EgressError>;
 
 impl McpHttpClient {
-    async fn send(
+    async fn send_request(
         &self,
         method: Method,
         uri: &str,
@@ -75,7 +75,7 @@ impl McpHttpClient {
         custom: HashMap<HeaderName, HeaderValue>,
         body: Bytes,
     ) -> Result<Response, WireError> {
-        let url = Url::parse(uri).map_err(|_invalid| unusable("the endpoint is not a valid URL"))?;
+        let url = Url::parse(uri).map_err(|_invalid| unusable_error("the endpoint is not a valid URL"))?;
         let mut headers = self.fixed.clone();
         let accept = if method == Method::GET {
             "text/event-stream"
@@ -90,7 +90,7 @@ impl McpHttpClient {
             headers.insert(
                 SESSION,
                 HeaderValue::from_str(session)
-                    .map_err(|_bad| unusable("the session id is not a valid header"))?,
+                    .map_err(|_bad| unusable_error("the session id is not a valid header"))?,
             );
         }
         headers.extend(custom.into_iter().map(|(name, value)| (Some(name), value)));
@@ -114,7 +114,7 @@ impl McpHttpClient {
             if let Some(token) = &token {
                 let value = HeaderValue::from_str(&format!("Bearer {token}"));
                 // silent-ok: the reason would repeat the token
-                let mut value = value.map_err(|_| unusable("the token is not a valid header"))?;
+                let mut value = value.map_err(|_| unusable_error("the token is not a valid header"))?;
                 value.set_sensitive(true);
                 request.headers.insert(header::AUTHORIZATION, value);
             }
@@ -131,14 +131,15 @@ impl McpHttpClient {
                 _ => return Ok(answer),
             };
             let renewed = renewed.filter(|fresh| Some(fresh) != token.as_ref());
-            token = Some(
-                renewed.ok_or_else(|| unusable("it wants a token: agree to one with `clawk mcp login`"))?,
-            );
+            token =
+                Some(renewed.ok_or_else(|| {
+                    unusable_error("it wants a token: agree to one with `clawk mcp login`")
+                })?);
         }
     }
 }
 
-fn unusable(text: &'static str) -> WireError {
+fn unusable_error(text: &'static str) -> WireError {
     StreamableHttpError::UnexpectedServerResponse(Cow::from(text))
 }
 
@@ -158,9 +159,9 @@ impl StreamableHttpClient for McpHttpClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, WireError> {
         let body = Bytes::from(serde_json::to_vec(&message)?);
-        self.pending.note(&message);
+        self.pending.note_sent(&message);
         let response = self
-            .send(Method::POST, &uri, session_id.as_deref(), custom_headers, body)
+            .send_request(Method::POST, &uri, session_id.as_deref(), custom_headers, body)
             .await?;
         let status = response.status();
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
@@ -182,11 +183,11 @@ impl StreamableHttpClient for McpHttpClient {
             .to_ascii_lowercase();
         let wants_answer = matches!(message, ClientJsonRpcMessage::Request(_));
         if !status.is_success() {
-            let body = response.beginning(MAX_ERROR_BYTES).await;
-            return self.refused(&message, status, &body, session);
+            let body = response.read_beginning(MAX_ERROR_BYTES).await;
+            return self.refused_response(&message, status, &body, session);
         }
         if kind.starts_with("text/event-stream") {
-            let events = mended(events(response), self.pending.clone());
+            let events = repair_events(body_events(response), self.pending.clone());
             return Ok(StreamableHttpPostResponse::Sse(events, session));
         }
         if !wants_answer {
@@ -194,8 +195,8 @@ impl StreamableHttpClient for McpHttpClient {
         }
         let said = match response.bytes().await {
             Ok(body) => match self.pending.read(&body) {
-                all if all.is_empty() => unreadable(&kind, &body),
-                all => return Ok(answered(all, session)),
+                all if all.is_empty() => unreadable_body_error(&kind, &body),
+                all => return Ok(response_from_messages(all, session)),
             },
             // The request was processed; only its answer is lost.
             Err(error @ EgressError::TooLarge(_)) => format!("the server's answer is not kept: {error}"),
@@ -214,7 +215,7 @@ impl StreamableHttpClient for McpHttpClient {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), WireError> {
-        self.send(
+        self.send_request(
             Method::DELETE,
             &uri,
             Some(&session_id),
@@ -237,12 +238,13 @@ impl StreamableHttpClient for McpHttpClient {
         match &last_event_id {
             Some(id) => {
                 let id = HeaderValue::from_str(id);
-                let id = id.map_err(|_bad| unusable("the id of the last event is not a valid header"))?;
+                let id =
+                    id.map_err(|_bad| unusable_error("the id of the last event is not a valid header"))?;
                 custom_headers.insert(LAST_EVENT, id);
             }
             None => self.reopening.wait().await,
         }
-        let sent = self.send(
+        let sent = self.send_request(
             Method::GET,
             &uri,
             session_id.as_deref(),
@@ -254,7 +256,7 @@ impl StreamableHttpClient for McpHttpClient {
         let kind = response.headers().get(header::CONTENT_TYPE);
         let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         if status.is_success() && streams {
-            return Ok(mended(events(response), self.pending.clone()));
+            return Ok(repair_events(body_events(response), self.pending.clone()));
         }
         if status == StatusCode::NOT_FOUND && session_id.is_some() && last_event_id.is_some() {
             return Err(StreamableHttpError::SessionExpired);
@@ -269,7 +271,7 @@ impl StreamableHttpClient for McpHttpClient {
 impl McpHttpClient {
     /// Converts an error answer. A JSON-RPC error in its body says more than the status. After a refusal (4xx) the server has done
     /// nothing. After 5xx the outcome is unknown.
-    fn refused(
+    fn refused_response(
         &self,
         message: &ClientJsonRpcMessage,
         status: StatusCode,
@@ -278,7 +280,7 @@ impl McpHttpClient {
     ) -> Result<StreamableHttpPostResponse, WireError> {
         let all = self.pending.read_refusal(message, body);
         if !all.is_empty() {
-            return Ok(answered(all, session));
+            return Ok(response_from_messages(all, session));
         }
         let words = String::from_utf8_lossy(body);
         let words = if words.trim_start().starts_with('<') {
@@ -289,7 +291,7 @@ impl McpHttpClient {
         let said = format!(
             "the server refused with HTTP {}: {}",
             status.as_u16(),
-            visible(cut(words, MAX_WORDS_BYTES).0)
+            visible_text(truncate_text(words, MAX_WORDS_BYTES).0)
         );
         let handshake = matches!(message, ClientJsonRpcMessage::Request(request)
             if matches!(request.request, ClientRequest::InitializeRequest(_)));
@@ -306,7 +308,10 @@ impl McpHttpClient {
 }
 
 /// The messages of one body.
-fn answered(mut all: Vec<ServerJsonRpcMessage>, session: Option<String>) -> StreamableHttpPostResponse {
+fn response_from_messages(
+    mut all: Vec<ServerJsonRpcMessage>,
+    session: Option<String>,
+) -> StreamableHttpPostResponse {
     if all.len() == 1
         && let Some(one) = all.pop()
     {
@@ -314,13 +319,13 @@ fn answered(mut all: Vec<ServerJsonRpcMessage>, session: Option<String>) -> Stre
     }
     let events = all
         .into_iter()
-        .filter_map(|message| as_event(&message).map(event))
+        .filter_map(|message| as_event(&message).map(sse_event))
         .map(Ok);
     let events: Vec<Result<Sse, SseError>> = events.collect();
     StreamableHttpPostResponse::Sse(futures::stream::iter(events).boxed(), session)
 }
 
-fn event(data: String) -> Sse {
+fn sse_event(data: String) -> Sse {
     Sse {
         event: None,
         data: Some(data),
@@ -330,7 +335,7 @@ fn event(data: String) -> Sse {
 }
 
 /// The reason why a body is not an answer, with its first bytes.
-fn unreadable(kind: &str, body: &[u8]) -> String {
+fn unreadable_body_error(kind: &str, body: &[u8]) -> String {
     let words = String::from_utf8_lossy(body);
     let words = words.trim();
     if words.is_empty() {
@@ -338,13 +343,13 @@ fn unreadable(kind: &str, body: &[u8]) -> String {
     }
     format!(
         "the server's answer is not JSON-RPC (`{}`): {}",
-        visible(cut(kind, 80).0),
-        visible(cut(words, MAX_WORDS_BYTES).0)
+        visible_text(truncate_text(kind, 80).0),
+        visible_text(truncate_text(words, MAX_WORDS_BYTES).0)
     )
 }
 
 /// Parses events with the same repairs as in other transports. An event without a message keeps only its `id` and `retry`.
-fn mended(
+fn repair_events(
     events: BoxStream<'static, Result<Sse, SseError>>,
     pending: PendingRequests,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
@@ -360,7 +365,7 @@ fn mended(
                 let data = given.data.take().unwrap_or_default();
                 if !data.trim().is_empty() {
                     let read = pending.read(data.as_bytes());
-                    all.extend(read.iter().filter_map(as_event).map(event));
+                    all.extend(read.iter().filter_map(as_event).map(sse_event));
                 }
                 // The last message has the position at which reading continues.
                 match all.last_mut() {
@@ -377,7 +382,7 @@ fn mended(
 }
 
 /// The events of a body. The client's size limit applies to all of them together.
-fn events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> {
+fn body_events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> {
     let pieces = futures::stream::unfold(Some(response), |response| async move {
         let mut response = response?;
         match response.chunk().await {

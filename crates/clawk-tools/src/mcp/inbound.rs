@@ -12,7 +12,7 @@ use rmcp::model::{
 use serde_json::{Map, Value, json};
 
 use super::repair::{find_id, read_values};
-use crate::call::cut;
+use crate::call::truncate_text;
 
 /// The member that carries a raw result through the library.
 const RAW: &str = "clawk/raw";
@@ -46,7 +46,7 @@ impl PendingRequests {
     }
 
     /// Tracks an outgoing message: a request waits from now on, a cancelled one no longer.
-    pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
+    pub(super) fn note_sent(&self, message: &ClientJsonRpcMessage) {
         match message {
             JsonRpcMessage::Request(request) => {
                 let RequestId::Number(id) = request.id else { return };
@@ -70,7 +70,7 @@ impl PendingRequests {
     }
 
     /// The waiting request, if there is exactly one.
-    fn only(&self) -> Option<i64> {
+    fn only_pending(&self) -> Option<i64> {
         let pending = self.lock();
         let mut ids = pending.keys();
         let first = ids.next().copied();
@@ -78,9 +78,9 @@ impl PendingRequests {
     }
 
     /// The waiting request with this `id`. A number sent as text, or with a zero fraction, counts as that number.
-    fn meant(&self, id: Option<&Value>) -> Option<i64> {
+    fn match_id(&self, id: Option<&Value>) -> Option<i64> {
         let id = match id? {
-            Value::Number(number) => number.as_i64().or_else(|| whole(number.as_f64()?)),
+            Value::Number(number) => number.as_i64().or_else(|| whole_number(number.as_f64()?)),
             Value::String(text) => text.trim().parse().ok(), // silent-ok: not one of our ids
             Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
         }?;
@@ -96,14 +96,14 @@ impl PendingRequests {
                 tracing::debug!(%reason, "a line of an MCP server is no message");
                 let id = find_id(raw).filter(|id| self.lock().contains_key(id));
                 let said = format!("the server's answer can't be read as JSON: {reason}");
-                return id.map(|id| self.failed(id, said)).into_iter().collect();
+                return id.map(|id| self.fail_request(id, said)).into_iter().collect();
             }
         };
         let single = values.into_iter().flat_map(|value| match value {
             Value::Array(batch) => batch,
             other => vec![other],
         });
-        single.filter_map(|value| self.message(value)).collect()
+        single.filter_map(|value| self.parse_message(value)).collect()
     }
 
     /// Handles a message of more than `limit` bytes, given its first and last bytes: its request gets an error at once.
@@ -119,11 +119,11 @@ impl PendingRequests {
             "the server answered with more than {limit} bytes, which is the limit of one message (`MAX_MESSAGE_BYTES`). \
              The request was served; its answer was not kept. Ask for less at a time"
         );
-        Some(self.failed(id, said))
+        Some(self.fail_request(id, said))
     }
 
     /// Creates an error answer to a request in place of the server.
-    pub(super) fn failed(&self, id: i64, said: String) -> ServerJsonRpcMessage {
+    pub(super) fn fail_request(&self, id: i64, said: String) -> ServerJsonRpcMessage {
         self.lock().remove(&id);
         let error = ErrorData::new(ErrorCode(UNREADABLE), said, None);
         ServerJsonRpcMessage::error(error, Some(RequestId::Number(id)))
@@ -137,7 +137,7 @@ impl PendingRequests {
     ) -> Option<ServerJsonRpcMessage> {
         match message {
             JsonRpcMessage::Request(request) => match request.id {
-                RequestId::Number(id) => Some(self.failed(id, said.to_owned())),
+                RequestId::Number(id) => Some(self.fail_request(id, said.to_owned())),
                 RequestId::String(_) => None,
             },
             JsonRpcMessage::Response(_) | JsonRpcMessage::Notification(_) | JsonRpcMessage::Error(_) => None,
@@ -172,17 +172,17 @@ impl PendingRequests {
         )]
     }
 
-    fn message(&self, value: Value) -> Option<ServerJsonRpcMessage> {
+    fn parse_message(&self, value: Value) -> Option<ServerJsonRpcMessage> {
         let Value::Object(mut members) = value else {
             return None;
         };
         if members.get("method").is_some_and(Value::is_string) {
-            return asked(members);
+            return parse_request(members);
         }
-        let id = self.meant(members.get("id"));
+        let id = self.match_id(members.get("id"));
         if let Some(error) = members.remove("error").filter(|error| !error.is_null()) {
             let id = id.or_else(|| {
-                self.only()
+                self.only_pending()
                     .filter(|_| members.get("id").is_none_or(Value::is_null))
             })?;
             self.lock().remove(&id);
@@ -205,14 +205,14 @@ pub(super) fn as_event(message: &ServerJsonRpcMessage) -> Option<String> {
     serde_json::to_string(message).ok() // silent-ok: what was read can be written
 }
 
-fn whole(number: f64) -> Option<i64> {
+fn whole_number(number: f64) -> Option<i64> {
     let text = format!("{number:.0}");
     let back: i64 = text.parse().ok()?; // silent-ok: not one of our ids
     (number.fract() == 0.0).then_some(back)
 }
 
 /// Parses a request or notification from the server.
-fn asked(mut members: Map<String, Value>) -> Option<ServerJsonRpcMessage> {
+fn parse_request(mut members: Map<String, Value>) -> Option<ServerJsonRpcMessage> {
     members.insert("jsonrpc".to_owned(), json!("2.0"));
     members.retain(|name, _| matches!(name.as_str(), "jsonrpc" | "id" | "method" | "params"));
     if members.get("params").is_some_and(|params| !params.is_object()) {
@@ -236,7 +236,7 @@ fn error_of(error: Value) -> ErrorData {
         let said = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
         return ErrorData::new(
             ErrorCode(INTERNAL),
-            cut(&said, MAX_ERROR_BYTES).0.to_owned(),
+            truncate_text(&said, MAX_ERROR_BYTES).0.to_owned(),
             None,
         );
     };
@@ -250,13 +250,17 @@ fn error_of(error: Value) -> ErrorData {
         Some(Value::String(said)) if !said.trim().is_empty() => said,
         _ => Value::Object(members).to_string(),
     };
-    ErrorData::new(ErrorCode(code), cut(&said, MAX_ERROR_BYTES).0.to_owned(), None)
+    ErrorData::new(
+        ErrorCode(code),
+        truncate_text(&said, MAX_ERROR_BYTES).0.to_owned(),
+        None,
+    )
 }
 
 fn result_of(shape: ResultShape, result: Value) -> ServerResult {
     match shape {
         ResultShape::Handshake => {
-            let mended = handshake(&result);
+            let mended = repair_handshake(&result);
             match serde_json::from_value::<InitializeResult>(mended) {
                 Ok(read) => ServerResult::InitializeResult(read),
                 // The library then reports that the handshake is invalid.
@@ -275,18 +279,18 @@ fn result_of(shape: ResultShape, result: Value) -> ServerResult {
 
 /// The raw result of a call.
 pub(super) fn raw_call(result: CallToolResult) -> Value {
-    raw(result.structured_content.unwrap_or_default())
+    unwrap_raw(result.structured_content.unwrap_or_default())
 }
 
 /// The raw result of any other request.
 pub(super) fn raw_result(result: ServerResult) -> Value {
     match result {
-        ServerResult::CustomResult(CustomResult(value)) => raw(value),
+        ServerResult::CustomResult(CustomResult(value)) => unwrap_raw(value),
         other => serde_json::to_value(&other).unwrap_or_default(),
     }
 }
 
-fn raw(value: Value) -> Value {
+fn unwrap_raw(value: Value) -> Value {
     match value {
         Value::Object(mut members) => members.remove(RAW).unwrap_or(Value::Object(members)),
         other => other,
@@ -295,7 +299,7 @@ fn raw(value: Value) -> Value {
 
 /// Repairs the answer to `initialize`, so that the library can parse it: an unknown revision is replaced by the requested one, and
 /// members of a wrong type are dropped.
-fn handshake(result: &Value) -> Value {
+fn repair_handshake(result: &Value) -> Value {
     let asked_for = ProtocolVersion::LATEST_WITH_INITIALIZE;
     let said = result
         .get("protocolVersion")

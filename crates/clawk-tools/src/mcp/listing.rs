@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 
-use crate::call::cut;
+use crate::call::truncate_text;
 
 /// The maximum number of pages of one list.
 pub(super) const MAX_PAGES: usize = 100;
@@ -98,7 +98,7 @@ pub(super) fn read_tools(items: Vec<Value>) -> (Vec<ServedTool>, Vec<String>) {
             Ok(tool) if seen.insert(tool.name.clone()) => tools.push(tool),
             Ok(tool) => notes.push(format!(
                 "`{}` is listed twice; the first one counts",
-                shown(&tool.name)
+                display_name(&tool.name)
             )),
             Err(why) => notes.push(format!("entry {at} is left out: {why}")),
         }
@@ -128,7 +128,7 @@ fn read_tool(item: Value, notes: &mut Vec<String>) -> Result<ServedTool, &'stati
         }
         notes.push(format!(
             "the {what} of `{}` has more than {MAX_SCHEMA_BYTES} bytes: it is not shown, and nothing is checked by it",
-            shown(&name)
+            display_name(&name)
         ));
         Value::Null
     };
@@ -150,7 +150,9 @@ fn read_tool(item: Value, notes: &mut Vec<String>) -> Result<ServedTool, &'stati
         .iter()
         .find_map(|known| text_of(members.get(*known)));
     Ok(ServedTool {
-        description: described.map(|text| description(&text)).unwrap_or_default(),
+        description: described
+            .map(|text| sanitize_description(&text))
+            .unwrap_or_default(),
         name,
         input_schema,
         output_schema,
@@ -181,11 +183,11 @@ fn text_of(value: Option<&Value>) -> Option<String> {
 }
 
 /// A server's description text: at most [`MAX_DESCRIPTION_BYTES`], with invisible characters made visible in each line.
-pub(super) fn description(text: &str) -> String {
-    let (text, was_cut) = cut(text.trim(), MAX_DESCRIPTION_BYTES);
+pub(super) fn sanitize_description(text: &str) -> String {
+    let (text, was_cut) = truncate_text(text.trim(), MAX_DESCRIPTION_BYTES);
     let lines: Vec<String> = text.lines().map(|line| visible_line(line.trim_end())).collect();
     let all = lines.join("\n");
-    let (all, grew) = cut(&all, MAX_DESCRIPTION_BYTES);
+    let (all, grew) = truncate_text(&all, MAX_DESCRIPTION_BYTES);
     if was_cut || grew {
         format!("{all} [cut at {MAX_DESCRIPTION_BYTES} bytes]")
     } else {
@@ -212,14 +214,14 @@ fn visible_line(line: &str) -> String {
             _ => false,
         };
         if of_emoji {
-            out.push_str(&visible(words.get(from..at).unwrap_or_default()));
+            out.push_str(&visible_text(words.get(from..at).unwrap_or_default()));
             out.push(c);
             from = at + c.len_utf8();
         }
         // A selector that was made visible does not start an emoji.
         before = (of_emoji || is_picture(c)).then_some(c);
     }
-    out.push_str(&visible(words.get(from..).unwrap_or_default()));
+    out.push_str(&visible_text(words.get(from..).unwrap_or_default()));
     out
 }
 
@@ -236,7 +238,7 @@ fn visible_schema(schema: &mut Value) {
             for (name, value) in members.iter_mut() {
                 match value {
                     Value::String(text) if name == "description" || name == "title" => {
-                        *text = description(text)
+                        *text = sanitize_description(text)
                     }
                     other => visible_schema(other),
                 }
@@ -248,6 +250,6 @@ fn visible_schema(schema: &mut Value) {
 }
 
 /// A name for a message.
-pub(super) fn shown(name: &str) -> String {
-    visible(cut(name, 80).0)
+pub(super) fn display_name(name: &str) -> String {
+    visible_text(truncate_text(name, 80).0)
 }

@@ -21,9 +21,9 @@ use clawk_kernel::ports::{Executor, RunError, RunOutcome, ToolDescription};
 use clawk_proto::SessionId;
 use serde_json::{Map, json};
 
-pub(crate) use client::{McpClientContext, roots};
-pub(crate) use server::{Endpoint, McpServer, McpServerSource, admitted};
-pub(crate) use taken::names as taken_names;
+pub(crate) use client::{McpClientContext, plan_roots};
+pub(crate) use server::{Endpoint, McpServer, McpServerSource, check_admitted};
+pub(crate) use taken::tool_names as taken_names;
 
 use crate::call::ExecutorCall;
 use listing::{ServedBy, ServedTool};
@@ -42,9 +42,9 @@ pub(crate) struct McpTool {
 
 impl McpTool {
     pub(crate) async fn describe(&self) -> Result<ToolDescription, RunError> {
-        let link = self.server.link().await?;
-        let tool = self.find(&link.tools)?;
-        self.server.unchanged(&link, &tool.name).await?;
+        let link = self.server.live_session().await?;
+        let tool = self.find_tool(&link.tools)?;
+        self.server.check_unchanged(&link, &tool.name).await?;
         Ok(ToolDescription {
             description: tool.description.clone(),
             input_schema: tool.input_schema.clone(),
@@ -60,14 +60,14 @@ impl McpTool {
     }
 
     /// The number of tools that the server lists.
-    pub(crate) async fn listed(&self) -> Result<usize, RunError> {
-        Ok(self.server.link().await?.tools.len())
+    pub(crate) async fn listed_count(&self) -> Result<usize, RunError> {
+        Ok(self.server.live_session().await?.tools.len())
     }
 
     /// The names of all tools of the server, to be taken over. `None` if the manifest or the server has a tool for the declared
     /// name.
     pub(crate) async fn takes_over(&self) -> Result<Option<Vec<String>>, RunError> {
-        let link = self.server.link().await?;
+        let link = self.server.live_session().await?;
         let named = link.tools.iter().any(|tool| tool.name == self.name);
         if self.served_as.is_some() || named {
             return Ok(None);
@@ -80,35 +80,35 @@ impl McpTool {
         call: &ExecutorCall<'_>,
         session: Option<SessionId>,
     ) -> Result<RunOutcome, RunError> {
-        call.plan.available().map_err(RunError::Sandbox)?;
-        let link = self.server.link().await?;
-        let tool = self.find(&link.tools)?;
-        self.server.unchanged(&link, &tool.name).await?;
+        call.plan.check_available().map_err(RunError::Sandbox)?;
+        let link = self.server.live_session().await?;
+        let tool = self.find_tool(&link.tools)?;
+        self.server.check_unchanged(&link, &tool.name).await?;
         let harmless = self.trusted && tool.annotations.get("readOnlyHint") == Some(&json!(true));
         let ran = self.server.call(&link, tool, call, session, harmless).await;
-        self.server.tell(&call.connections);
+        self.server.report_connections(&call.connections);
         ran
     }
 
     /// Finds the tool at the server: by the name in the manifest, by its own name, or the only one.
-    fn find<'t>(&self, tools: &'t [ServedTool]) -> Result<&'t ServedTool, RunError> {
+    fn find_tool<'t>(&self, tools: &'t [ServedTool]) -> Result<&'t ServedTool, RunError> {
         let named = |name: &str| tools.iter().find(|tool| tool.name == name);
         if let Some(name) = &self.served_as {
-            return named(name).ok_or_else(|| self.absent(name, tools));
+            return named(name).ok_or_else(|| self.absent_tool_error(name, tools));
         }
         let mut own = tools.iter().filter(|tool| tool.by == ServedBy::Call);
         match (named(&self.name), own.next(), own.next()) {
             (Some(tool), _, _) => Ok(tool),
             (None, Some(only), None) => Ok(only),
-            (None, _, _) => Err(self.absent(&self.name, tools)),
+            (None, _, _) => Err(self.absent_tool_error(&self.name, tools)),
         }
     }
 
-    fn absent(&self, name: &str, tools: &[ServedTool]) -> RunError {
+    fn absent_tool_error(&self, name: &str, tools: &[ServedTool]) -> RunError {
         let mut known: Vec<String> = tools
             .iter()
             .take(30)
-            .map(|tool| listing::shown(&tool.name))
+            .map(|tool| listing::display_name(&tool.name))
             .collect();
         known.sort_unstable();
         RunError::Unavailable(format!(

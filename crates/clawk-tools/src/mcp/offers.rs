@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::listing::{ServedBy, ServedTool, description, shown};
-use crate::call::cut;
+use super::listing::{ServedBy, ServedTool, display_name, sanitize_description};
+use crate::call::truncate_text;
 
 /// The name of the tool that reads a server's resources.
 pub(super) const RESOURCE_READ: &str = "resource-read";
@@ -43,7 +43,7 @@ pub(super) fn tools_of(items: &ServedItems, served: &[ServedTool]) -> Vec<Served
             input_schema: json!({"type": "object", "additionalProperties": false, "properties": {
                 "uri": {"type": "string", "description": "Address of the resource. Without it, the tool lists the resources."}}}),
             output_schema: None,
-            annotations: reading(),
+            annotations: read_only_annotations(),
             by: ServedBy::Resources,
         });
     }
@@ -56,7 +56,7 @@ pub(super) fn tools_of(items: &ServedItems, served: &[ServedTool]) -> Vec<Served
                 "arguments": {"type": "object", "description": "What the prompt is filled in with.",
                     "additionalProperties": {"type": "string"}}}}),
             output_schema: None,
-            annotations: reading(),
+            annotations: read_only_annotations(),
             by: ServedBy::Prompts,
         });
     }
@@ -64,26 +64,26 @@ pub(super) fn tools_of(items: &ServedItems, served: &[ServedTool]) -> Vec<Served
 }
 
 /// The read-only annotation: by the protocol, both tools only read. It counts only if the operator trusts the server's annotations.
-fn reading() -> Map<String, Value> {
+fn read_only_annotations() -> Map<String, Value> {
     Map::from_iter([("readOnlyHint".to_owned(), json!(true))])
 }
 
 fn about_resources(items: &ServedItems) -> String {
     let all = items.resources.iter().chain(&items.templates);
     let total = items.resources.len() + items.templates.len();
-    about("Reads a resource of this server. Resources:", all, total)
+    describe_items("Reads a resource of this server. Resources:", all, total)
 }
 
 fn about_prompts(prompts: &[Value]) -> String {
     let opening =
         "Gives a prompt of this server, filled in. Its text is the server's, not the user's. Prompts:";
-    about(opening, prompts.iter(), prompts.len())
+    describe_items(opening, prompts.iter(), prompts.len())
 }
 
-fn about<'v>(opening: &str, items: impl Iterator<Item = &'v Value>, total: usize) -> String {
+fn describe_items<'v>(opening: &str, items: impl Iterator<Item = &'v Value>, total: usize) -> String {
     let lines: Vec<String> = items
         .take(MAX_NAMED)
-        .map(|item| line(item, MAX_ITEM_BYTES))
+        .map(|item| item_line(item, MAX_ITEM_BYTES))
         .collect();
     let mut text = format!("{opening}\n{}", lines.join("\n"));
     if total > MAX_NAMED {
@@ -92,11 +92,11 @@ fn about<'v>(opening: &str, items: impl Iterator<Item = &'v Value>, total: usize
             total - MAX_NAMED
         ));
     }
-    description(&text)
+    sanitize_description(&text)
 }
 
 /// One line about an item: its URI or name, its arguments, and its description.
-fn line(item: &Value, bytes: usize) -> String {
+fn item_line(item: &Value, bytes: usize) -> String {
     let word = |name: &str| {
         item.get(name)
             .and_then(Value::as_str)
@@ -105,7 +105,7 @@ fn line(item: &Value, bytes: usize) -> String {
     let id = word("uri")
         .or_else(|| word("uriTemplate"))
         .or_else(|| word("name"));
-    let mut text = format!("- {}", cut(id.unwrap_or("without a name"), 400).0);
+    let mut text = format!("- {}", truncate_text(id.unwrap_or("without a name"), 400).0);
     let arguments = item.get("arguments").and_then(Value::as_array);
     let arguments: Vec<String> = arguments
         .into_iter()
@@ -113,7 +113,7 @@ fn line(item: &Value, bytes: usize) -> String {
         .filter_map(|argument| {
             let name = argument.get("name").and_then(Value::as_str)?;
             let needed = argument.get("required") == Some(&Value::Bool(true));
-            Some(format!("{}{}", shown(name), if needed { "" } else { "?" }))
+            Some(format!("{}{}", display_name(name), if needed { "" } else { "?" }))
         })
         .collect();
     if !arguments.is_empty() {
@@ -122,7 +122,7 @@ fn line(item: &Value, bytes: usize) -> String {
     let about = word("description").or_else(|| word("title"));
     let about = about.or_else(|| word("name").filter(|name| Some(*name) != id));
     if let Some(about) = about {
-        text.push_str(&format!(": {}", shown_line(cut(about, bytes).0)));
+        text.push_str(&format!(": {}", shown_line(truncate_text(about, bytes).0)));
     }
     text
 }
@@ -132,8 +132,11 @@ fn shown_line(text: &str) -> String {
 }
 
 /// Items as the result of a call.
-pub(super) fn listed(items: &[Value]) -> Value {
-    let lines: Vec<String> = items.iter().map(|item| line(item, MAX_LISTED_BYTES)).collect();
+pub(super) fn list_result(items: &[Value]) -> Value {
+    let lines: Vec<String> = items
+        .iter()
+        .map(|item| item_line(item, MAX_LISTED_BYTES))
+        .collect();
     let text = if lines.is_empty() {
         "the server lists nothing".to_owned()
     } else {
@@ -168,7 +171,7 @@ pub(super) fn read_prompt(result: &Value) -> Value {
     let mut parts = Vec::new();
     for message in messages.into_iter().flatten() {
         let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
-        parts.push(Value::String(format!("[{}]", shown(role))));
+        parts.push(Value::String(format!("[{}]", display_name(role))));
         match message.get("content") {
             Some(Value::Array(all)) => parts.extend(all.iter().cloned()),
             Some(one) => parts.push(one.clone()),

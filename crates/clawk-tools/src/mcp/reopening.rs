@@ -19,13 +19,13 @@ pub(super) struct ReopenBackoff(Mutex<(u32, Option<Instant>)>);
 impl ReopenBackoff {
     /// Waits before the next stream; longer after more short streams.
     pub(super) async fn wait(&self) {
-        let pause = self.pause(Instant::now());
+        let pause = self.pause_duration(Instant::now());
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
     }
 
-    fn pause(&self, now: Instant) -> Duration {
+    fn pause_duration(&self, now: Instant) -> Duration {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (short, last) = &mut *known;
         let was_short = last.is_some_and(|last| now.duration_since(last) < LASTED);
@@ -47,8 +47,12 @@ mod tests {
     #[test]
     fn a_server_that_ends_its_stream_at_once_is_asked_ever_less() {
         let (reopening, now) = (ReopenBackoff::default(), Instant::now());
-        let pauses: Vec<u64> = (0..14).map(|_| reopening.pause(now).as_secs()).collect();
+        let pauses: Vec<u64> = (0..14).map(|_| reopening.pause_duration(now).as_secs()).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
-        assert!(reopening.pause(now + Duration::from_secs(4_000)).is_zero());
+        assert!(
+            reopening
+                .pause_duration(now + Duration::from_secs(4_000))
+                .is_zero()
+        );
     }
 }

@@ -103,9 +103,9 @@ fn mend_escape<'t>(text: &'t str, out: &mut String) -> &'t str {
             out.push(c);
             after
         }
-        'u' => match (unit(after), after.get(4..)) {
+        'u' => match (code_unit(after), after.get(4..)) {
             (Some(high @ 0xd800..=0xdbff), Some(behind)) => {
-                let low = behind.strip_prefix("\\u").and_then(unit);
+                let low = behind.strip_prefix("\\u").and_then(code_unit);
                 if let Some(low @ 0xdc00..=0xdfff) = low {
                     out.push_str(&format!("\\u{high:04x}\\u{low:04x}"));
                     behind.get(6..).unwrap_or_default()
@@ -139,7 +139,7 @@ fn mend_escape<'t>(text: &'t str, out: &mut String) -> &'t str {
     }
 }
 
-fn unit(text: &str) -> Option<u16> {
+fn code_unit(text: &str) -> Option<u16> {
     let digits = text.get(..4)?;
     digits
         .bytes()

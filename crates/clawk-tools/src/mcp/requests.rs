@@ -47,7 +47,7 @@ enum ListKind {
 }
 
 impl ListKind {
-    const fn member(self) -> &'static str {
+    const fn member_name(self) -> &'static str {
         match self {
             Self::Tools => "tools",
             Self::Resources => "resources",
@@ -56,7 +56,7 @@ impl ListKind {
         }
     }
 
-    fn request(self, cursor: Option<String>) -> ClientRequest {
+    fn list_request(self, cursor: Option<String>) -> ClientRequest {
         let params = PaginatedRequestParams::default().with_cursor(cursor);
         match self {
             Self::Tools => ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params)),
@@ -88,9 +88,9 @@ pub(super) async fn list_all(
 pub(super) async fn list_tools(
     peer: &Peer<RoleClient>,
 ) -> Result<(Vec<ServedTool>, Vec<String>), RequestError> {
-    let (items, mut notes) = match list(peer, ListKind::Tools).await {
+    let (items, mut notes) = match list_pages(peer, ListKind::Tools).await {
         Ok(listed) => listed,
-        Err(error) if has_no_method(&error) && !announces(peer, ListKind::Tools) => Default::default(),
+        Err(error) if has_no_method(&error) && !announces_kind(peer, ListKind::Tools) => Default::default(),
         Err(error) => return Err(error),
     };
     let (tools, more) = read_tools(items);
@@ -103,7 +103,7 @@ fn has_no_method(error: &RequestError) -> bool {
 }
 
 /// Whether the server's handshake announces this kind.
-fn announces(peer: &Peer<RoleClient>, kind: ListKind) -> bool {
+fn announces_kind(peer: &Peer<RoleClient>, kind: ListKind) -> bool {
     peer.peer_info().is_some_and(|info| match kind {
         ListKind::Tools => info.capabilities.tools.is_some(),
         ListKind::Resources | ListKind::Templates => info.capabilities.resources.is_some(),
@@ -112,33 +112,39 @@ fn announces(peer: &Peer<RoleClient>, kind: ListKind) -> bool {
 }
 
 async fn list_extra(peer: &Peer<RoleClient>, kind: ListKind, notes: &mut Vec<String>) -> Vec<Value> {
-    if !announces(peer, kind) {
+    if !announces_kind(peer, kind) {
         return Vec::new();
     }
-    match tokio::time::timeout(EXTRA_LIST, list(peer, kind)).await {
+    match tokio::time::timeout(EXTRA_LIST, list_pages(peer, kind)).await {
         Ok(Ok((items, more))) => {
             notes.extend(more);
             items.into_iter().filter(Value::is_object).collect()
         }
         Ok(Err(error)) if has_no_method(&error) => Vec::new(),
         Ok(Err(error)) => {
-            notes.push(format!("its {} are left out: {error}", kind.member()));
+            notes.push(format!("its {} are left out: {error}", kind.member_name()));
             Vec::new()
         }
         Err(_elapsed) => {
-            notes.push(format!("its {} are left out: no answer in time", kind.member()));
+            notes.push(format!(
+                "its {} are left out: no answer in time",
+                kind.member_name()
+            ));
             Vec::new()
         }
     }
 }
 
 /// Reads all pages of a list. A repeated cursor or a limit ends it; the items so far count.
-async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Vec<String>), RequestError> {
+async fn list_pages(
+    peer: &Peer<RoleClient>,
+    kind: ListKind,
+) -> Result<(Vec<Value>, Vec<String>), RequestError> {
     let (mut items, mut notes) = (Vec::new(), Vec::new());
     let (mut cursor, mut seen, mut bytes) = (None, std::collections::BTreeSet::new(), 0);
-    let mut ended = |why: String| notes.push(format!("the list of {} ends early: {why}", kind.member()));
+    let mut ended = |why: String| notes.push(format!("the list of {} ends early: {why}", kind.member_name()));
     for page in 0..MAX_PAGES {
-        let answer = peer.send_request(kind.request(cursor.clone())).await;
+        let answer = peer.send_request(kind.list_request(cursor.clone())).await;
         let result = match answer {
             Ok(result) => raw_result(result),
             // If a later page fails, the earlier pages remain.
@@ -148,7 +154,7 @@ async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Ve
             }
             Err(error) => return Err(error.into()),
         };
-        let page = Page::read(result, kind.member());
+        let page = Page::read(result, kind.member_name());
         for item in page.items {
             bytes += item.to_string().len();
             if items.len() >= MAX_ITEMS || bytes > MAX_LIST_BYTES {
@@ -173,15 +179,19 @@ async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Ve
 }
 
 /// Reads a resource by its `uri`. Without `uri`, lists the resources.
-pub(super) async fn resource(
+pub(super) async fn read_resource(
     peer: &Peer<RoleClient>,
     arguments: &Map<String, Value>,
 ) -> Result<Value, RequestError> {
     let Some(uri) = arguments.get("uri").and_then(Value::as_str) else {
-        let (mut items, _) = list(peer, ListKind::Resources).await.or_else(nothing)?;
-        let (templates, _) = list(peer, ListKind::Templates).await.or_else(nothing)?;
+        let (mut items, _) = list_pages(peer, ListKind::Resources)
+            .await
+            .or_else(empty_or_error)?;
+        let (templates, _) = list_pages(peer, ListKind::Templates)
+            .await
+            .or_else(empty_or_error)?;
         items.extend(templates);
-        return Ok(offers::listed(&items));
+        return Ok(offers::list_result(&items));
     };
     let params = ReadResourceRequestParams::new(uri);
     let request = ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params));
@@ -190,13 +200,15 @@ pub(super) async fn resource(
 }
 
 /// Reads a prompt by its `name`. Without `name`, lists the prompts.
-pub(super) async fn prompt(
+pub(super) async fn get_prompt(
     peer: &Peer<RoleClient>,
     arguments: &Map<String, Value>,
 ) -> Result<Value, RequestError> {
     let Some(name) = arguments.get("name").and_then(Value::as_str) else {
-        let (items, _) = list(peer, ListKind::Prompts).await.or_else(nothing)?;
-        return Ok(offers::listed(&items));
+        let (items, _) = list_pages(peer, ListKind::Prompts)
+            .await
+            .or_else(empty_or_error)?;
+        return Ok(offers::list_result(&items));
     };
     let mut params = GetPromptRequestParams::new(name);
     if let Some(given) = arguments.get("arguments").and_then(Value::as_object) {
@@ -207,7 +219,7 @@ pub(super) async fn prompt(
     Ok(offers::read_prompt(&raw_result(result)))
 }
 
-fn nothing(error: RequestError) -> Result<(Vec<Value>, Vec<String>), RequestError> {
+fn empty_or_error(error: RequestError) -> Result<(Vec<Value>, Vec<String>), RequestError> {
     if has_no_method(&error) {
         Ok(Default::default())
     } else {

@@ -8,8 +8,8 @@ use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Value, json};
 
-use super::listing::shown;
-use crate::call::cut;
+use super::listing::display_name;
+use crate::call::truncate_text;
 
 /// The maximum number of parts that are read of one result.
 const MAX_PARTS: usize = 1_000;
@@ -23,7 +23,7 @@ const MAX_LEAVES: usize = 300;
 const MAX_UNKNOWN_BYTES: usize = 2 << 10;
 
 /// Converts a raw result. Text above `limit` bytes is dropped with a note. Whether the call succeeded is not changed.
-pub(super) fn outcome(result: &Value, limit: usize, obtained: ObtainedEnforcement) -> RunOutcome {
+pub(super) fn outcome_from_result(result: &Value, limit: usize, obtained: ObtainedEnforcement) -> RunOutcome {
     let mut parts = McpResultParts {
         content: Vec::new(),
         text_left: limit,
@@ -35,22 +35,22 @@ pub(super) fn outcome(result: &Value, limit: usize, obtained: ObtainedEnforcemen
         Value::Object(members) => {
             match members.get("content") {
                 Some(Value::Array(all)) => {
-                    all.iter().take(MAX_PARTS).for_each(|part| parts.add(part));
+                    all.iter().take(MAX_PARTS).for_each(|part| parts.add_part(part));
                     if all.len() > MAX_PARTS {
-                        parts.note(format!("[{} more parts are left out]", all.len() - MAX_PARTS));
+                        parts.add_note(format!("[{} more parts are left out]", all.len() - MAX_PARTS));
                     }
                 }
                 Some(Value::Null) | None => {}
-                Some(one) => parts.add(one),
+                Some(one) => parts.add_part(one),
             }
             if let Some(old) = members.get("toolResult").filter(|old| !old.is_null()) {
-                parts.add(&as_part(old));
+                parts.add_part(&as_part(old));
             }
         }
-        other => parts.add(&as_part(other)),
+        other => parts.add_part(&as_part(other)),
     }
     let given = result.get("structuredContent").filter(|given| !given.is_null());
-    let structured = given.map(|given| parts.structured(given, limit));
+    let structured = given.map(|given| parts.add_structured(given, limit));
     let left_out = parts.left_out;
     if left_out > 0 {
         parts.content.push(ContentBlock::text(format!(
@@ -97,8 +97,8 @@ struct McpResultParts {
 }
 
 impl McpResultParts {
-    fn text(&mut self, text: &str) {
-        let (kept, was_cut) = cut(text, self.text_left);
+    fn add_text(&mut self, text: &str) {
+        let (kept, was_cut) = truncate_text(text, self.text_left);
         self.text_left -= kept.len();
         if was_cut {
             self.left_out += text.len() - kept.len();
@@ -108,56 +108,56 @@ impl McpResultParts {
         }
     }
 
-    fn note(&mut self, note: String) {
+    fn add_note(&mut self, note: String) {
         self.content.push(ContentBlock::text(note));
     }
 
-    fn add(&mut self, part: &Value) {
+    fn add_part(&mut self, part: &Value) {
         let word = |name: &str| part.get(name).and_then(Value::as_str).unwrap_or_default();
         let kind = word("type");
         match part {
-            Value::String(text) => return self.text(text),
+            Value::String(text) => return self.add_text(text),
             Value::Null => return,
-            Value::Bool(_) | Value::Number(_) | Value::Array(_) => return self.text(&part.to_string()),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => return self.add_text(&part.to_string()),
             Value::Object(_) => {}
         }
         match kind {
             "text" => match part.get("text") {
-                Some(Value::String(text)) => self.text(text),
+                Some(Value::String(text)) => self.add_text(text),
                 Some(Value::Null) | None => {}
-                Some(other) => self.text(&other.to_string()),
+                Some(other) => self.add_text(&other.to_string()),
             },
-            "image" => self.picture(word("data"), part),
+            "image" => self.add_image(word("data"), part),
             "audio" => {
-                let (mime, size) = (shown(word("mimeType")), word("data").len());
-                self.note(format!("[audio {mime}, {size} bytes as base64]"));
+                let (mime, size) = (display_name(word("mimeType")), word("data").len());
+                self.add_note(format!("[audio {mime}, {size} bytes as base64]"));
             }
             "resource" => match part.get("resource") {
-                Some(resource) => self.resource(resource),
-                None => self.resource(part),
+                Some(resource) => self.add_resource(resource),
+                None => self.add_resource(part),
             },
-            "resource_link" => self.link(part),
+            "resource_link" => self.add_link(part),
             // A part without a type that has a text is a text part.
-            "" if part.get("text").is_some_and(Value::is_string) => self.text(word("text")),
-            _ => self.unknown(kind, part),
+            "" if part.get("text").is_some_and(Value::is_string) => self.add_text(word("text")),
+            _ => self.add_unknown(kind, part),
         }
     }
 
-    fn unknown(&mut self, kind: &str, part: &Value) {
-        let (kind, json) = (shown(kind), part.to_string());
+    fn add_unknown(&mut self, kind: &str, part: &Value) {
+        let (kind, json) = (display_name(kind), part.to_string());
         if json.len() <= MAX_UNKNOWN_BYTES.min(self.text_left) {
             self.text_left -= json.len();
-            return self.note(format!(
+            return self.add_note(format!(
                 "[content of the type `{kind}`, which clawk does not know] {json}"
             ));
         }
-        self.note(format!(
+        self.add_note(format!(
             "[content of the type `{kind}`, which clawk does not know, {} bytes]",
             json.len()
         ));
     }
 
-    fn picture(&mut self, data: &str, part: &Value) {
+    fn add_image(&mut self, data: &str, part: &Value) {
         // Some servers send a whole data URL.
         let data = data.rsplit_once(";base64,").map_or(data, |(_, data)| data);
         let said = ["mimeType", "mime_type", "mediaType"]
@@ -183,18 +183,18 @@ impl McpResultParts {
                     mime_type: kind,
                 });
             }
-            Err(why) => self.note(format!(
+            Err(why) => self.add_note(format!(
                 "[image {}, {} bytes as base64, is left out: {why}]",
-                shown(&kind),
+                display_name(&kind),
                 data.len()
             )),
         }
     }
 
     /// Adds an embedded resource, or one that was read.
-    fn resource(&mut self, resource: &Value) {
+    fn add_resource(&mut self, resource: &Value) {
         let word = |name: &str| resource.get(name).and_then(Value::as_str);
-        let uri = shown(word("uri").unwrap_or("without uri"));
+        let uri = display_name(word("uri").unwrap_or("without uri"));
         let mime = word("mimeType").unwrap_or_default();
         match (word("text"), word("blob")) {
             (Some(text), _) if text.len() <= self.text_left && mime.len() + uri.len() < 4_096 => {
@@ -203,22 +203,22 @@ impl McpResultParts {
                 self.content.push(ContentBlock::Resource { resource: kept });
             }
             (Some(text), _) => {
-                self.note(format!("[resource {uri}]"));
-                self.text(text);
+                self.add_note(format!("[resource {uri}]"));
+                self.add_text(text);
             }
             (None, Some(blob)) if mime.starts_with("image/") => {
-                self.note(format!("[resource {uri}]"));
-                self.picture(blob, resource);
+                self.add_note(format!("[resource {uri}]"));
+                self.add_image(blob, resource);
             }
             (None, Some(blob)) if self.blob_text(&uri, blob) => {}
             (None, Some(blob)) => {
-                let mime = shown(mime);
-                self.note(format!(
+                let mime = display_name(mime);
+                self.add_note(format!(
                     "[resource {uri}, {mime}, {} bytes as base64]",
                     blob.len()
                 ));
             }
-            (None, None) => self.note(format!("[resource {uri}]")),
+            (None, None) => self.add_note(format!("[resource {uri}]")),
         }
     }
 
@@ -233,12 +233,12 @@ impl McpResultParts {
         let Some(text) = text.filter(is_plain) else {
             return false;
         };
-        self.note(format!("[resource {uri}]"));
-        self.text(&text);
+        self.add_note(format!("[resource {uri}]"));
+        self.add_text(&text);
         true
     }
 
-    fn link(&mut self, part: &Value) {
+    fn add_link(&mut self, part: &Value) {
         let kept = ["uri", "name", "title", "description", "mimeType", "size"];
         let kept = kept.iter().filter_map(|name| {
             let value = part
@@ -257,11 +257,11 @@ impl McpResultParts {
     }
 
     /// Handles `structuredContent`. The model sees it if the text does not already contain the same.
-    fn structured(&mut self, given: &Value, limit: usize) -> Value {
+    fn add_structured(&mut self, given: &Value, limit: usize) -> Value {
         let json = given.to_string();
         let texts: Vec<String> = self.content.iter().map(ContentBlock::as_model_text).collect();
         if !is_said(given, &texts.join("\n"), &mut { MAX_LEAVES }) {
-            self.text(&json);
+            self.add_text(&json);
         }
         if json.len() > limit {
             return json!({"truncated": true});
@@ -299,7 +299,7 @@ fn kind_of_picture(data: &str) -> Option<&'static str> {
             name: None,
             data: head.clone(),
         };
-        head.check().is_ok()
+        head.check_format().is_ok()
     })
 }
 

@@ -18,16 +18,16 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::client::{Handler, McpClientContext};
-use super::http::transport;
+use super::http::http_transport;
 use super::inbound::raw_call;
 use super::listing::{ServedBy, ServedTool};
 use super::requests::{self, RequestError};
-use super::result::outcome;
+use super::result::outcome_from_result;
 use super::stdio::LineTransport;
 use super::throttle::ThrottledReader;
 use super::words::{absent_program, last_lines, last_words, starter_hint};
 use crate::builtin::launch_error;
-use crate::call::{ExecutorCall, cut};
+use crate::call::{ExecutorCall, truncate_text};
 use crate::egress::WayOut;
 use crate::oauth::Tokens;
 
@@ -72,7 +72,7 @@ pub(crate) struct Endpoint {
 }
 
 /// Checks that the plan's network rules admit the endpoint.
-pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), SandboxRefusal> {
+pub(crate) fn check_admitted(url: &Url, plan: &Plan) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Url {
         host: url.host_str().unwrap_or_default().trim_matches(['[', ']']),
         port: url.port_or_known_default().unwrap_or(0),
@@ -132,8 +132,8 @@ impl McpServer {
 
 impl McpServer {
     /// Sets how this server's model requests are answered.
-    pub(crate) fn models(&self, sampler: SamplingHandler) {
-        self.desk.models(sampler);
+    pub(crate) fn set_sampler(&self, sampler: SamplingHandler) {
+        self.desk.set_sampler(sampler);
     }
 
     pub(crate) fn new(
@@ -153,8 +153,8 @@ impl McpServer {
     }
 
     /// Reports the connections of the server's process since the last report.
-    pub(crate) fn tell(&self, connections: &ConnectionCollector) {
-        self.way.tell(connections);
+    pub(crate) fn report_connections(&self, connections: &ConnectionCollector) {
+        self.way.report_connections(connections);
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -162,10 +162,10 @@ impl McpServer {
     }
 
     /// The live session. Starts the server if there is none or it has died.
-    pub(crate) async fn link(&self) -> Result<Arc<McpClientSession>, RunError> {
+    pub(crate) async fn live_session(&self) -> Result<Arc<McpClientSession>, RunError> {
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live {
-            if live.link.lives() {
+            if live.link.is_alive() {
                 let link = live.link.clone();
                 if self.desk.took_change() {
                     self.look_again(&link, &mut state).await?;
@@ -176,7 +176,7 @@ impl McpServer {
         }
         state.live = None;
         state.admit_start(&self.name)?;
-        let live = match tokio::time::timeout(START, self.start()).await {
+        let live = match tokio::time::timeout(START, self.start_session()).await {
             Ok(started) => started?,
             Err(_elapsed) => {
                 let text = format!(
@@ -190,7 +190,7 @@ impl McpServer {
         let link = live.link.clone();
         let _seen = self.desk.took_change();
         state.live = Some(live);
-        *link.changed.lock().await = state.compare(&link.tools);
+        *link.changed.lock().await = state.compare_tools(&link.tools);
         Ok(link)
     }
 
@@ -202,7 +202,7 @@ impl McpServer {
             Ok(Err(reason)) => return Err(self.no_list(&reason.to_string())),
             Err(_elapsed) => return Err(self.no_list("it did not answer in time")),
         };
-        let changed = state.compare(&tools);
+        let changed = state.compare_tools(&tools);
         if !changed.is_empty() {
             tracing::warn!(server = %self.name, tools = ?changed, "the MCP server changed tools; they are not called any more");
         }
@@ -218,7 +218,7 @@ impl McpServer {
     }
 
     /// Checks that a tool is still as first described.
-    pub(crate) async fn unchanged(&self, link: &McpClientSession, tool: &str) -> Result<(), RunError> {
+    pub(crate) async fn check_unchanged(&self, link: &McpClientSession, tool: &str) -> Result<(), RunError> {
         if link.changed.lock().await.contains(tool) {
             return Err(RunError::Unavailable(format!(
                 "the MCP server `{}` changed its tool `{tool}` after it was described; nothing was called. Look at the change, then start the agent again",
@@ -228,11 +228,11 @@ impl McpServer {
         Ok(())
     }
 
-    async fn start(&self) -> Result<RunningMcpSession, RunError> {
+    async fn start_session(&self) -> Result<RunningMcpSession, RunError> {
         let info = Handler(Arc::clone(&self.desk));
         let (session, service, obtained) = match &self.source {
             McpServerSource::Program { launcher, spec } => {
-                let mut service = launcher.serve(spec).await.map_err(launch_error)?;
+                let mut service = launcher.start_service(spec).await.map_err(launch_error)?;
                 let (Some(stdout), Some(stdin)) = (service.stdout.take(), service.stdin.take()) else {
                     return Err(RunError::Unavailable(
                         "the MCP server has no standard streams".to_owned(),
@@ -244,7 +244,7 @@ impl McpServer {
                     Ok(Err(error)) => return Err(self.no_session(&error, Some(&service)).await),
                     Err(_elapsed) => return Err(self.too_late(&service)),
                 };
-                let obtained = service.obtained().clone();
+                let obtained = service.obtained_enforcement().clone();
                 (session, Some(service), obtained)
             }
             McpServerSource::Endpoint(endpoint) => {
@@ -255,13 +255,13 @@ impl McpServer {
                     plan,
                     tokens,
                 } = endpoint.as_ref();
-                admitted(url, plan).map_err(RunError::Sandbox)?;
-                let transport = transport(client.clone(), url, headers, tokens.clone());
+                check_admitted(url, plan).map_err(RunError::Sandbox)?;
+                let transport = http_transport(client.clone(), url, headers, tokens.clone());
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),
                 };
-                (session, None, ObtainedEnforcement::remote("network-rules"))
+                (session, None, ObtainedEnforcement::for_remote("network-rules"))
             }
         };
         let peer = session.peer().clone();
@@ -288,7 +288,7 @@ impl McpServer {
     }
 
     /// The reason why the server's program can't start, as far as it can be seen without starting it.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub(crate) fn start_fault(&self) -> Option<String> {
         let McpServerSource::Program { spec, .. } = &self.source else {
             return None;
         };
@@ -311,12 +311,12 @@ impl McpServer {
             "the MCP server `{}` did not answer within {} s{said}{}",
             self.name,
             HANDSHAKE.as_secs(),
-            self.hint()
+            self.start_hint()
         ))
     }
 
     /// A hint about missing permissions, for a program that downloads its server at start.
-    fn hint(&self) -> String {
+    fn start_hint(&self) -> String {
         match &self.source {
             McpServerSource::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
             McpServerSource::Endpoint(_) => String::new(),
@@ -337,7 +337,7 @@ impl McpServer {
         RunError::Unavailable(format!(
             "no session with the MCP server `{}`: {words}{said}{}",
             self.name,
-            self.hint()
+            self.start_hint()
         ))
     }
 
@@ -350,7 +350,7 @@ impl McpServer {
         session: Option<SessionId>,
         harmless: bool,
     ) -> Result<RunOutcome, RunError> {
-        let _here = self.desk.enter(session);
+        let _here = self.desk.enter_call(session);
         let limit = kept_bytes(call.plan);
         let asked = async {
             match tool.by {
@@ -359,8 +359,8 @@ impl McpServer {
                         CallToolRequestParams::new(tool.name.clone()).with_arguments(call.arguments.clone());
                     call_raw(&link.peer, params).await
                 }
-                ServedBy::Resources => requests::resource(&link.peer, call.arguments).await,
-                ServedBy::Prompts => requests::prompt(&link.peer, call.arguments).await,
+                ServedBy::Resources => requests::read_resource(&link.peer, call.arguments).await,
+                ServedBy::Prompts => requests::get_prompt(&link.peer, call.arguments).await,
             }
         };
         match tokio::time::timeout(call.timeout(), asked).await {
@@ -371,13 +371,13 @@ impl McpServer {
                     obtained: link.obtained.clone(),
                 })
             }
-            Ok(Ok(result)) => Ok(outcome(&result, limit, link.obtained.clone())),
+            Ok(Ok(result)) => Ok(outcome_from_result(&result, limit, link.obtained.clone())),
             Ok(Err(RequestError::WantsInput)) => Err(RunError::Unknown(format!(
                 "the MCP server `{}` asked for more input, which clawk does not give",
                 self.name
             ))),
             Ok(Err(RequestError::Service(ServiceError::McpError(error)))) => {
-                let said = cut(&error.message, 4 << 10).0;
+                let said = truncate_text(&error.message, 4 << 10).0;
                 // Some libraries put the error code into the text already.
                 let text = match said.strip_prefix("MCP error ") {
                     Some(_) => said.to_owned(),
@@ -385,7 +385,7 @@ impl McpServer {
                 };
                 Ok(RunOutcome {
                     obtained: link.obtained.clone(),
-                    ..crate::call::failed(text)
+                    ..crate::call::failure_outcome(text)
                 })
             }
             Ok(Err(RequestError::Service(error))) => {
@@ -408,14 +408,14 @@ impl McpServer {
     }
 
     /// Calls a tool once, for no session, within this time. Returns the raw result.
-    pub(crate) async fn asked(
+    pub(crate) async fn call_tool(
         &self,
         link: &Arc<McpClientSession>,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Duration,
     ) -> Result<Value, String> {
-        let _here = self.desk.enter(None);
+        let _here = self.desk.enter_call(None);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let why = match tokio::time::timeout(limit, call_raw(&link.peer, params)).await {
             Err(_elapsed) => {
@@ -425,7 +425,7 @@ impl McpServer {
             Ok(Ok(result)) => return Ok(result),
             Ok(Err(error)) => {
                 let said = last_words(link.service.as_ref()).await;
-                format!("{}{said}", cut(&error.to_string(), 300).0)
+                format!("{}{said}", truncate_text(&error.to_string(), 300).0)
             }
         };
         Err(format!("the MCP server `{}`, `{tool}`: {why}", self.name))
@@ -466,7 +466,7 @@ impl McpServer {
 
 impl State {
     /// The tools that are gone or differ from their first description. New tools are recorded as first described now.
-    fn compare(&mut self, tools: &[ServedTool]) -> BTreeSet<String> {
+    fn compare_tools(&mut self, tools: &[ServedTool]) -> BTreeSet<String> {
         let now = |name: &str| tools.iter().find(|tool| tool.name == name);
         let changed = self
             .pinned
@@ -506,16 +506,16 @@ impl State {
 
 impl McpClientSession {
     /// Whether the server has a tool with this name.
-    pub(crate) fn offers(&self, tool: &str) -> bool {
+    pub(crate) fn has_tool(&self, tool: &str) -> bool {
         self.tools.iter().any(|one| one.name == tool)
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         !self.peer.is_transport_closed()
             && self
                 .service
                 .as_ref()
-                .is_none_or(|service| service.ended().is_none())
+                .is_none_or(|service| service.service_end().is_none())
     }
 }
 

@@ -9,7 +9,7 @@ use super::tests::{Bench, tools};
 use crate::testing::{Ran, open_plan, runner, text};
 
 /// A server that gives these answers, and its tools.
-fn shaped(shapes: Value, config: &str) -> Bench {
+fn shaped_bench(shapes: Value, config: &str) -> Bench {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("shapes.json");
     std::fs::write(&file, shapes.to_string()).expect("written");
@@ -80,7 +80,7 @@ async fn a_line_that_cannot_be_read_answers_its_own_call_at_once() {
         ),
         (r#"{"jsonrpc":"2.0","id":$ID}"#, "answered with nothing"),
     ] {
-        let bench = shaped(json!({"tools": [tool], "line": line}), "{}");
+        let bench = shaped_bench(json!({"tools": [tool], "line": line}), "{}");
         let names = bench
             .runner
             .takes_over("srv")
@@ -108,7 +108,7 @@ async fn one_odd_tool_costs_itself_alone() {
         {"name": "hidden", "description": "a\u{200b}b \u{202e}c\u{e0041} ⚠\u{fe0f} line\nnext"}]);
     let mut all = vec![fine];
     all.extend(odd.as_array().cloned().expect("a list"));
-    let bench = shaped(json!({"tools": all}), r#"{"srv": {"trust_annotations": true}}"#);
+    let bench = shaped_bench(json!({"tools": all}), r#"{"srv": {"trust_annotations": true}}"#);
     let names = bench
         .runner
         .takes_over("srv")
@@ -127,17 +127,17 @@ async fn one_odd_tool_costs_itself_alone() {
             "srv-nulls"
         ]
     );
-    let hints = bench.runner.describe("srv-hints").await.expect("described");
+    let hints = bench.runner.describe_tool("srv-hints").await.expect("described");
     assert_eq!(
         Value::Object(hints.trusted_annotations),
         json!({"readOnlyHint": true})
     );
-    let big = bench.runner.describe("srv-big").await.expect("described");
+    let big = bench.runner.describe_tool("srv-big").await.expect("described");
     assert!(big.description.len() < 4_200 && big.description.ends_with("[cut at 4096 bytes]"));
     assert_eq!(big.input_schema, Value::Null, "70 KB of schema are not shown");
     let hidden = bench
         .runner
-        .describe("srv-hidden")
+        .describe_tool("srv-hidden")
         .await
         .expect("described")
         .description;
@@ -172,7 +172,7 @@ async fn lists_in_every_form_end() {
             1,
         ),
     ] {
-        let bench = shaped(json!({"pages": pages}), "{}");
+        let bench = shaped_bench(json!({"pages": pages}), "{}");
         let names = bench
             .runner
             .takes_over("srv")
@@ -195,7 +195,7 @@ async fn handshakes_in_every_form_begin_a_session() {
         json!({"protocolVersion": "2025-06-18", "capabilities": null, "instructions": ["x"], "serverInfo": {"name": "n"}}),
         json!({}),
     ] {
-        let bench = shaped(
+        let bench = shaped_bench(
             json!({"initialize": handshake, "before": ["{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":null}",
                 "INFO started", "", "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}"], "tools": [{"name": "t"}]}),
             "{}",
@@ -220,7 +220,7 @@ async fn resources_and_prompts_are_tools_of_the_server() {
             "resources/read": {"contents": [{"uri": "note://a", "mimeType": "text/plain", "text": "the words"}]},
             "prompts/list": {"prompts": [{"name": "review", "arguments": [{"name": "code", "required": true}, {"name": "style"}]}]},
             "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "Review it"}}]}}});
-    let bench = shaped(shapes, "{}");
+    let bench = shaped_bench(shapes, "{}");
     let names = bench
         .runner
         .takes_over("srv")
@@ -230,7 +230,7 @@ async fn resources_and_prompts_are_tools_of_the_server() {
     assert_eq!(names, ["srv-prompt-get", "srv-resource-read", "srv-t"]);
     let about = bench
         .runner
-        .describe("srv-resource-read")
+        .describe_tool("srv-resource-read")
         .await
         .expect("described");
     assert!(
@@ -246,7 +246,11 @@ async fn resources_and_prompts_are_tools_of_the_server() {
     assert_eq!(text(&read), "[resource note://a]\nthe words");
     let listed = bench.call("srv-resource-read", json!({})).await.expect("listed");
     assert!(text(&listed).contains("note://{id}"), "{}", text(&listed));
-    let about = bench.runner.describe("srv-prompt-get").await.expect("described");
+    let about = bench
+        .runner
+        .describe_tool("srv-prompt-get")
+        .await
+        .expect("described");
     assert!(
         about.description.contains("- review (code, style?)"),
         "{}",

@@ -46,7 +46,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin + 'static> LineTr
     }
 
     /// Adds a piece of the stream to the current line.
-    fn take(&mut self, piece: &[u8]) {
+    fn add_piece(&mut self, piece: &[u8]) {
         if let Some(tail) = &mut self.tail {
             let from = piece.len().saturating_sub(TAIL_BYTES);
             tail.extend(piece.get(from..).unwrap_or_default());
@@ -96,7 +96,7 @@ where
         &mut self,
         item: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        self.pending.note(&item);
+        self.pending.note_sent(&item);
         let writer = Arc::clone(&self.writer);
         async move {
             let mut line = serde_json::to_vec(&item)?;
@@ -131,7 +131,7 @@ where
             let piece = piece.get(..taken).unwrap_or_default().to_vec();
             self.reader.consume(taken);
             let over = piece.is_empty();
-            self.take(&piece);
+            self.add_piece(&piece);
             if end.is_some() || over {
                 self.end_line();
             }

@@ -27,7 +27,7 @@ impl ServerObservations {
         self.requests.lock().expect("a lock").push(what.to_owned());
     }
 
-    fn has(&self, what: &str) -> bool {
+    fn contains(&self, what: &str) -> bool {
         self.requests
             .lock()
             .expect("a lock")
@@ -77,7 +77,7 @@ fn json_answer(id: &Value, result: &Value) -> String {
     )
 }
 
-async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
+async fn serve_connection(mut stream: TcpStream, seen: Arc<ServerObservations>) {
     let Request { head, body } = read(&mut stream).await;
     let id = body.get("id").cloned().unwrap_or_default();
     let result = |text: &str| json!({"content": [{"type": "text", "text": text}]});
@@ -101,7 +101,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
                     "message": "Which?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}});
                 // The server sends its question after the call has started.
                 let _ = stream.write_all(SSE.as_bytes()).await;
-                while !seen.has("asks") {
+                while !seen.contains("asks") {
                     tokio::time::sleep(std::time::Duration::from_millis(10)).await;
                 }
                 let _ = stream
@@ -141,7 +141,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
     let _ = stream.write_all(answer.as_bytes()).await;
 }
 
-async fn server() -> (String, Arc<ServerObservations>) {
+async fn start_server() -> (String, Arc<ServerObservations>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     let seen = Arc::new(ServerObservations::default());
@@ -149,13 +149,13 @@ async fn server() -> (String, Arc<ServerObservations>) {
     #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, Arc::clone(&shared)));
+            tokio::spawn(serve_connection(stream, Arc::clone(&shared)));
         }
     });
     (url, seen)
 }
 
-fn runner(url: &str, dir: &std::path::Path) -> Runner {
+fn create_runner(url: &str, dir: &std::path::Path) -> Runner {
     let mut manifest = manifest(json!([{"name": "far", "mcp_source": {"uri": url}}]), dir);
     let at = url
         .trim_start_matches("http://")
@@ -171,18 +171,18 @@ fn runner(url: &str, dir: &std::path::Path) -> Runner {
         ask: Some(ask),
         ..host(dir)
     };
-    bind(&manifest, &serde_json::from_str("{}").expect("a config"), host).expect("all bound")
+    bind_tools(&manifest, &serde_json::from_str("{}").expect("a config"), host).expect("all bound")
 }
 
-fn session() -> SessionId {
+fn new_session() -> SessionId {
     serde_json::from_value(json!("00000000-0000-4000-8000-000000000001")).expect("a session")
 }
 
 #[tokio::test]
 async fn an_answer_whose_stream_breaks_is_read_on() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (url, seen) = server().await;
-    let runner = runner(&url, dir.path());
+    let (url, seen) = start_server().await;
+    let runner = create_runner(&url, dir.path());
     runner
         .takes_over("far")
         .await
@@ -205,22 +205,22 @@ async fn an_answer_whose_stream_breaks_is_read_on() {
 #[tokio::test]
 async fn a_question_on_the_servers_own_stream_is_answered() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (url, seen) = server().await;
-    let runner = runner(&url, dir.path());
+    let (url, seen) = start_server().await;
+    let runner = create_runner(&url, dir.path());
     runner
         .takes_over("far")
         .await
         .expect("listed")
         .expect("taken over");
     let ran = Ran {
-        session: Some(session()),
+        session: Some(new_session()),
         ..Ran::new(open_plan())
     };
     let said = ran
         .run(&runner, dir.path(), "far-asks", json!({}))
         .await
         .expect("ran");
-    assert!(seen.has("listens"));
+    assert!(seen.contains("listens"));
     let said: Value = serde_json::from_str(&text(&said)).expect("the client's answer");
     assert_eq!(said, json!({"action": "accept", "content": {"name": "Ann"}}));
     runner.close().await;
@@ -229,8 +229,8 @@ async fn a_question_on_the_servers_own_stream_is_answered() {
 #[tokio::test]
 async fn a_page_and_a_refusal_answer_their_call() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (url, _) = server().await;
-    let runner = runner(&url, dir.path());
+    let (url, _) = start_server().await;
+    let runner = create_runner(&url, dir.path());
     runner
         .takes_over("far")
         .await

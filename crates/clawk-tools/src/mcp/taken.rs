@@ -13,7 +13,7 @@ const MAX_TAKEN: usize = 256;
 
 /// The agent's name for each of the server's tools. If several tools would get the same name, each tool whose own name has other
 /// characters gets a digest of it, independent of their order. Tools above [`MAX_TAKEN`] are dropped.
-pub(crate) fn names(declared: &str, served: &[String]) -> BTreeMap<String, String> {
+pub(crate) fn tool_names(declared: &str, served: &[String]) -> BTreeMap<String, String> {
     if served.len() > MAX_TAKEN {
         tracing::warn!(
             tool = declared,
@@ -66,25 +66,25 @@ fn with_digest(whole: &str, tool: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::names;
+    use super::tool_names;
 
     #[test]
     fn names_are_cut_and_told_apart() {
         let served = ["read_file".to_owned(), "list".to_owned()];
-        let found = names("fs", &served);
+        let found = tool_names("fs", &served);
         assert_eq!(found["fs-read-file"], "read_file");
         let twins = ["a.b".to_owned(), "a_b".to_owned(), "a-b".to_owned()];
-        let found = names("fs", &twins);
+        let found = tool_names("fs", &twins);
         assert_eq!(found["fs-a-b"], "a-b", "the plain name keeps its name");
         assert_eq!(found.len(), 3);
         let turned: Vec<String> = twins.into_iter().rev().collect();
-        assert_eq!(found, names("fs", &turned), "their order does not count");
+        assert_eq!(found, tool_names("fs", &turned), "their order does not count");
         let long = ["x".repeat(80), format!("{}y", "x".repeat(79))];
-        let found = names("fs", &long);
+        let found = tool_names("fs", &long);
         assert_eq!(found.len(), 2, "the digest tells them apart");
         assert!(found.keys().all(|name| name.len() == 63));
         let many: Vec<String> = (0..300).map(|n| format!("t{n}")).collect();
-        assert_eq!(names("fs", &many).len(), 256);
+        assert_eq!(tool_names("fs", &many).len(), 256);
         let odd = [
             "",
             " ",
@@ -98,7 +98,7 @@ mod tests {
             "\u{202e}x",
         ]
         .map(str::to_owned);
-        assert_eq!(names("fs", &odd).len(), odd.len());
+        assert_eq!(tool_names("fs", &odd).len(), odd.len());
     }
 
     proptest! {
@@ -106,7 +106,7 @@ mod tests {
         #[test]
         fn every_name_is_valid(served in proptest::collection::btree_set("\\PC{0,90}", 0..12)) {
             let served: Vec<String> = served.into_iter().collect();
-            let found = names("srv", &served);
+            let found = tool_names("srv", &served);
             prop_assert_eq!(found.len(), served.len());
             for name in found.keys() {
                 prop_assert!(clawk_proto::uri::is_name(name), "{}", name);

@@ -61,7 +61,7 @@ fn processes(word: &Path) -> usize {
 async fn one_lazy_server_for_all_tools_of_a_source() {
     let bench = Bench::new(&["echo", "environment", "fail", "kinds"], &[], "{}");
     assert_eq!(bench.log("start"), 0, "binding starts nothing");
-    let said = bench.runner.describe("echo").await.expect("described");
+    let said = bench.runner.describe_tool("echo").await.expect("described");
     assert_eq!(said.description, "The tool echo.");
     assert_eq!(said.input_schema["properties"]["text"]["type"], "string");
     assert!(said.trusted_annotations.is_empty(), "nobody trusts it");
@@ -109,7 +109,7 @@ async fn the_environment_is_minimal_and_secrets_are_granted() {
 #[tokio::test]
 async fn annotations_count_only_when_trusted() {
     let bench = Bench::new(&["look"], &[], r#"{"look": {"trust_annotations": true}}"#);
-    let said = bench.runner.describe("look").await.expect("described");
+    let said = bench.runner.describe_tool("look").await.expect("described");
     assert_eq!(said.trusted_annotations["readOnlyHint"], true);
 }
 
@@ -178,7 +178,7 @@ async fn restarts_are_bounded() {
 #[tokio::test]
 async fn a_slow_call_times_out_is_cancelled_there_and_the_server_lives() {
     let mut bench = Bench::new(&["slow", "echo"], &[], "{}");
-    bench.runner.describe("slow").await.expect("started");
+    bench.runner.describe_tool("slow").await.expect("started");
     bench.ran.timeout_ms = 300;
     let started = Instant::now();
     assert!(matches!(
@@ -202,7 +202,7 @@ async fn a_slow_call_times_out_is_cancelled_there_and_the_server_lives() {
 #[tokio::test]
 async fn a_server_without_a_sign_of_life_after_a_timeout_is_ended_and_started_again() {
     let mut bench = Bench::new(&["deaf", "echo"], &[], "{}");
-    bench.runner.describe("deaf").await.expect("started");
+    bench.runner.describe_tool("deaf").await.expect("started");
     bench.ran.timeout_ms = 300;
     assert!(matches!(
         bench.call("deaf", json!({})).await,
@@ -356,7 +356,7 @@ fn reaching(tool: Value, hosts: &[&str], config: &str, dir: &Path) -> crate::Run
         "mode": "allowlist", "allowed_hosts": hosts, "ssrf_protection": {"enabled": false}}}});
     manifest.sandbox = Some(serde_json::from_value(sandbox).expect("a sandbox"));
     let config = serde_json::from_str(config).expect("a config");
-    bind(&manifest, &config, host(dir)).expect("all bound")
+    bind_tools(&manifest, &config, host(dir)).expect("all bound")
 }
 
 #[tokio::test]
@@ -393,7 +393,7 @@ async fn an_endpoint_is_under_the_sandboxs_network_rules() {
     let other = reaching(tool.clone(), &["other.example"], config, dir.path());
     let none = runner(tool.clone(), config, dir.path());
     for runner in [other, none] {
-        let said = runner.describe("remote").await;
+        let said = runner.describe_tool("remote").await;
         assert!(matches!(said, Err(RunError::Sandbox(_))), "{said:?}");
         let ran = Ran::new(open_plan())
             .run(&runner, dir.path(), "remote", json!({}))
@@ -406,7 +406,7 @@ async fn an_endpoint_is_under_the_sandboxs_network_rules() {
         "mode": "allowlist", "allowed_hosts": [at(&url)]}}});
     manifest.sandbox = Some(serde_json::from_value(sandbox).expect("a sandbox"));
     let config = serde_json::from_str(config).expect("a config");
-    let guarded = bind(&manifest, &config, host(dir.path())).expect("all bound");
+    let guarded = bind_tools(&manifest, &config, host(dir.path())).expect("all bound");
     let ran = Ran::new(open_plan())
         .run(&guarded, dir.path(), "remote", json!({}))
         .await;

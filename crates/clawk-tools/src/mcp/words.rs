@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 use clawk_plan::{Level, NetworkMode};
 use clawk_sandbox::{SandboxedService, Spec};
 
-use crate::call::cut;
+use crate::call::truncate_text;
 
 /// How many lines and bytes of a server's last output are reported.
 const LAST_LINES: usize = 6;
@@ -46,7 +46,7 @@ pub(super) fn last_lines(text: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let mut bytes = 0;
     for line in lines {
-        let line = visible(cut(line.trim(), 300).0);
+        let line = visible_text(truncate_text(line.trim(), 300).0);
         bytes += line.len() + 3;
         if bytes > LAST_BYTES {
             break;

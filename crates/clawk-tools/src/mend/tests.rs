@@ -3,7 +3,7 @@ use std::path::Path;
 use clawk_kernel::ports::ReconcileMethod;
 use serde_json::{Map, Value, json};
 
-use super::{IdempotencyKeySlot, fill};
+use super::{IdempotencyKeySlot, fill_template};
 use crate::testing::{Ran, open_plan, runner, text};
 use clawk_kernel::ports::ToolRunner as _;
 
@@ -14,7 +14,7 @@ fn facts() -> Map<String, Value> {
 
 #[test]
 fn what_a_value_holds_cannot_make_an_address_another_one() {
-    let filled = fill(
+    let filled = fill_template(
         "http://shop/orders/{request_id}/{arguments.order}/{arguments.n}/{arguments.none}",
         &facts(),
     );
@@ -49,7 +49,7 @@ fn what_is_configured_says_how_an_unknown_outcome_is_found_out() {
             .as_object_mut()
             .expect("a table")
             .extend(config.as_object().expect("a table").clone());
-        runner(tools, &all.to_string(), dir.path()).mend("t")
+        runner(tools, &all.to_string(), dir.path()).reconcile_method("t")
     };
     assert_eq!(way(json!({})), ReconcileMethod::Person);
     assert_eq!(

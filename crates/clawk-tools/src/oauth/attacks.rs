@@ -22,7 +22,7 @@ struct AttackSite {
 }
 
 impl AttackSite {
-    fn answer(&self, path: &str, status: &str, extra: &str, body: &Value) {
+    fn set_answer(&self, path: &str, status: &str, extra: &str, body: &Value) {
         let body = if body.is_null() {
             String::new()
         } else {
@@ -35,11 +35,11 @@ impl AttackSite {
         self.answers.lock().expect("a lock").insert(path.to_owned(), text);
     }
 
-    fn heard(&self) -> Vec<String> {
+    fn received_requests(&self) -> Vec<String> {
         self.heard.lock().expect("a lock").clone()
     }
 
-    async fn serve(&self, mut stream: TcpStream) {
+    async fn serve_connection(&self, mut stream: TcpStream) {
         let (mut bytes, mut piece) = (Vec::new(), vec![0; 16 << 10]);
         let whole = loop {
             let read = stream.read(&mut piece).await.unwrap_or(0);
@@ -76,7 +76,7 @@ impl AttackSite {
         #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                served.serve(stream).await;
+                served.serve_connection(stream).await;
             }
         });
         (site, base)
@@ -84,16 +84,16 @@ impl AttackSite {
 }
 
 /// An MCP server with its own authorization server. `change` is what the attacker writes into its metadata.
-async fn honest(change: &Value) -> (AttackSite, String) {
+async fn start_honest_site(change: &Value) -> (AttackSite, String) {
     let (site, base) = AttackSite::start().await;
-    site.answer(
+    site.set_answer(
         "/mcp",
         "401 Unauthorized",
         "WWW-Authenticate: Bearer\r\n",
         &Value::Null,
     );
     let resource = json!({"resource": format!("{base}/mcp"), "authorization_servers": [base]});
-    site.answer(
+    site.set_answer(
         "/.well-known/oauth-protected-resource/mcp",
         "200 OK",
         "",
@@ -106,19 +106,19 @@ async fn honest(change: &Value) -> (AttackSite, String) {
     for (name, value) in change.as_object().into_iter().flatten() {
         metadata[name] = value.clone();
     }
-    site.answer("/.well-known/oauth-authorization-server", "200 OK", "", &metadata);
-    site.answer(
+    site.set_answer("/.well-known/oauth-authorization-server", "200 OK", "", &metadata);
+    site.set_answer(
         "/register",
         "201 Created",
         "",
         &json!({"client_id": "me", "token_endpoint_auth_method": "none"}),
     );
     let token = json!({"access_token": "t", "token_type": "Bearer"});
-    site.answer("/token", "200 OK", "", &token);
+    site.set_answer("/token", "200 OK", "", &token);
     (site, base)
 }
 
-fn asked(base: &str, way: LoginMethod, also_hosts: Vec<String>) -> LoginRequest {
+fn login_request(base: &str, way: LoginMethod, also_hosts: Vec<String>) -> LoginRequest {
     LoginRequest {
         server: Url::parse(&format!("{base}/mcp")).expect("an address"),
         way,
@@ -132,7 +132,7 @@ fn asked(base: &str, way: LoginMethod, also_hosts: Vec<String>) -> LoginRequest 
 /// A login whose browser returns these parameters in addition to `state`.
 async fn log_in(asked: &LoginRequest, comes_back: &str) -> Result<(), String> {
     let private: Vec<HostPattern> = vec!["127.0.0.1".to_owned().try_into().expect("a pattern")];
-    let web = OAuthClient::new(&private, &EnvironmentSource::fixed::<&str, &str>([])).expect("a client");
+    let web = OAuthClient::new(&private, &EnvironmentSource::from_pairs::<&str, &str>([])).expect("a client");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let comes_back = comes_back.to_owned();
     let tell = move |text: &str| {
@@ -156,27 +156,27 @@ async fn log_in(asked: &LoginRequest, comes_back: &str) -> Result<(), String> {
             let _ = stream.read(&mut [0; 1024]).await;
         });
     };
-    login(&web, asked, &clock, &tell)
+    run_login(&web, asked, &clock, &tell)
         .await
         .map(drop)
         .map_err(|error| error.to_string())
 }
 
-fn escaped(base: &str) -> String {
+fn escape_url(base: &str) -> String {
     base.replace(':', "%3A").replace('/', "%2F")
 }
 
 #[tokio::test]
 async fn an_honest_server_gets_the_login() {
-    let (site, base) = honest(&json!({})).await;
+    let (site, base) = start_honest_site(&json!({})).await;
     log_in(
-        &asked(&base, LoginMethod::Browser, Vec::new()),
-        &format!("code=c&iss={}", escaped(&base)),
+        &login_request(&base, LoginMethod::Browser, Vec::new()),
+        &format!("code=c&iss={}", escape_url(&base)),
     )
     .await
     .expect("logged in");
     assert!(
-        site.heard()
+        site.received_requests()
             .iter()
             .any(|one| one.starts_with("POST /token") && one.contains("code_verifier="))
     );
@@ -192,18 +192,18 @@ async fn an_endpoint_of_another_host_gets_nothing_unless_a_person_agrees() {
     ] {
         for way in [LoginMethod::Browser, LoginMethod::Device] {
             let (other, elsewhere) = AttackSite::start().await;
-            let (site, base) = honest(&json!({name: format!("{elsewhere}/x")})).await;
-            let refused = log_in(&asked(&base, way, Vec::new()), "code=c")
+            let (site, base) = start_honest_site(&json!({name: format!("{elsewhere}/x")})).await;
+            let refused = log_in(&login_request(&base, way, Vec::new()), "code=c")
                 .await
                 .expect_err("refused");
             assert!(
                 refused.contains("at another host") && refused.contains("--also-host 127.0.0.1:"),
                 "{name}: {refused}"
             );
-            assert!(other.heard().is_empty(), "{name}");
+            assert!(other.received_requests().is_empty(), "{name}");
             assert!(
                 !site
-                    .heard()
+                    .received_requests()
                     .iter()
                     .any(|one| one.starts_with("POST /register") || one.starts_with("POST /token")),
                 "{name}"
@@ -211,21 +211,26 @@ async fn an_endpoint_of_another_host_gets_nothing_unless_a_person_agrees() {
         }
     }
     let (other, elsewhere) = AttackSite::start().await;
-    other.answer(
+    other.set_answer(
         "/x",
         "200 OK",
         "",
         &json!({"access_token": "t", "token_type": "Bearer"}),
     );
-    let (_, base) = honest(&json!({"token_endpoint": format!("{elsewhere}/x")})).await;
+    let (_, base) = start_honest_site(&json!({"token_endpoint": format!("{elsewhere}/x")})).await;
     let agreed = vec![elsewhere.trim_start_matches("http://").to_owned()];
     log_in(
-        &asked(&base, LoginMethod::Browser, agreed),
-        &format!("code=c&iss={}", escaped(&base)),
+        &login_request(&base, LoginMethod::Browser, agreed),
+        &format!("code=c&iss={}", escape_url(&base)),
     )
     .await
     .expect("agreed");
-    assert!(other.heard().iter().any(|one| one.contains("code_verifier=")));
+    assert!(
+        other
+            .received_requests()
+            .iter()
+            .any(|one| one.contains("code_verifier="))
+    );
 }
 
 #[tokio::test]
@@ -238,20 +243,20 @@ async fn the_verifier_follows_no_redirect() {
         "308 Permanent Redirect",
     ] {
         let (other, elsewhere) = AttackSite::start().await;
-        let (site, base) = honest(&json!({})).await;
-        site.answer(
+        let (site, base) = start_honest_site(&json!({})).await;
+        site.set_answer(
             "/token",
             status,
             &format!("Location: {elsewhere}/x\r\n"),
             &Value::Null,
         );
         let said = log_in(
-            &asked(&base, LoginMethod::Browser, Vec::new()),
-            &format!("code=c&iss={}", escaped(&base)),
+            &login_request(&base, LoginMethod::Browser, Vec::new()),
+            &format!("code=c&iss={}", escape_url(&base)),
         )
         .await;
         assert!(said.is_err(), "{status}");
-        assert!(other.heard().is_empty(), "{status}");
+        assert!(other.received_requests().is_empty(), "{status}");
     }
 }
 
@@ -263,8 +268,8 @@ async fn an_answer_of_another_issuer_is_not_used() {
         "code=c&iss=".to_owned(),
         "error=x&iss=https%3A%2F%2Fevil.test".to_owned(),
     ] {
-        let (site, base) = honest(&json!({})).await;
-        let refused = log_in(&asked(&base, LoginMethod::Browser, Vec::new()), &back)
+        let (site, base) = start_honest_site(&json!({})).await;
+        let refused = log_in(&login_request(&base, LoginMethod::Browser, Vec::new()), &back)
             .await
             .expect_err("refused");
         assert!(
@@ -272,7 +277,10 @@ async fn an_answer_of_another_issuer_is_not_used() {
             "{back}: {refused}"
         );
         assert!(
-            !site.heard().iter().any(|one| one.starts_with("POST /token")),
+            !site
+                .received_requests()
+                .iter()
+                .any(|one| one.starts_with("POST /token")),
             "{back}"
         );
     }
@@ -288,12 +296,15 @@ async fn metadata_of_somebody_else_is_refused() {
         json!({"token_endpoint": "https://127.0.0.1@evil.test/token"}),
         json!({"authorization_endpoint": "javascript:alert(1)"}),
     ] {
-        let (site, base) = honest(&change).await;
-        log_in(&asked(&base, LoginMethod::Browser, Vec::new()), "code=c")
+        let (site, base) = start_honest_site(&change).await;
+        log_in(&login_request(&base, LoginMethod::Browser, Vec::new()), "code=c")
             .await
             .expect_err("refused");
         assert!(
-            !site.heard().iter().any(|one| one.starts_with("POST /register")),
+            !site
+                .received_requests()
+                .iter()
+                .any(|one| one.starts_with("POST /register")),
             "{change}"
         );
     }

@@ -38,7 +38,7 @@ pub struct ProtectedResource {
 ///
 /// # Errors
 /// The server or its authorization server can't be reached, or its metadata is invalid.
-pub(super) async fn discover(
+pub(super) async fn discover_resource(
     web: &OAuthClient,
     server: &Url,
     agreed: &[String],
@@ -50,13 +50,13 @@ pub(super) async fn discover(
         return Ok(None);
     }
     let challenge = BearerChallenge::read(&answer.headers);
-    let found = resource(web, server, challenge.metadata.as_deref()).await?;
+    let found = resource_metadata(web, server, challenge.metadata.as_deref()).await?;
     let (issuer, resource, listed) = match &found {
         Some(metadata) => of_resource(metadata, server)?,
         // Servers of revision 2025-03-26 are their own authorization servers.
-        None => (server.origin().ascii_serialization(), canonical(server), None),
+        None => (server.origin().ascii_serialization(), canonical_url(server), None),
     };
-    let metadata = authorization(web, &issuer, found.is_some()).await?;
+    let metadata = authorization_metadata(web, &issuer, found.is_some()).await?;
     let text = |name: &str| metadata.get(name).and_then(Value::as_str).map(str::to_owned);
     let list = |name: &str| {
         let all = metadata.get(name).and_then(Value::as_array).into_iter().flatten();
@@ -96,7 +96,7 @@ impl ProtectedResource {
             issuer: &self.issuer,
             agreed,
         };
-        site.check("token endpoint", &self.token_endpoint)?;
+        site.check_endpoint("token endpoint", &self.token_endpoint)?;
         let others = [
             ("login page", &self.authorization_endpoint),
             ("registration endpoint", &self.registration_endpoint),
@@ -104,7 +104,7 @@ impl ProtectedResource {
         ];
         for (what, endpoint) in others {
             if let Some(endpoint) = endpoint {
-                site.check(what, endpoint)?;
+                site.check_endpoint(what, endpoint)?;
             }
         }
         Ok(())
@@ -127,7 +127,7 @@ impl BearerChallenge {
             scheme.eq_ignore_ascii_case("bearer ").then_some(rest)
         });
         let mut challenge = Self::default();
-        for (name, value) in bearer.flat_map(parameters) {
+        for (name, value) in bearer.flat_map(parse_parameters) {
             match name.as_str() {
                 "resource_metadata" => challenge.metadata = Some(value),
                 "scope" => challenge.scope = Some(value),
@@ -139,7 +139,7 @@ impl BearerChallenge {
 }
 
 /// Parses `name="value", name=value`. A quoted value may contain commas.
-fn parameters(mut text: &str) -> Vec<(String, String)> {
+fn parse_parameters(mut text: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
         let name = name.trim_matches([' ', ',']).to_ascii_lowercase();
@@ -157,7 +157,7 @@ fn parameters(mut text: &str) -> Vec<(String, String)> {
 }
 
 /// The server's URL in canonical form, without parts that do not identify it.
-pub(super) fn canonical(server: &Url) -> String {
+pub(super) fn canonical_url(server: &Url) -> String {
     let mut url = server.clone();
     url.set_fragment(None);
     let text = url.to_string();
@@ -168,10 +168,14 @@ pub(super) fn canonical(server: &Url) -> String {
 }
 
 /// The server's metadata: from the URL in its 401, else from the well-known URLs.
-async fn resource(web: &OAuthClient, server: &Url, told: Option<&str>) -> Result<Option<Value>, OAuthError> {
+async fn resource_metadata(
+    web: &OAuthClient,
+    server: &Url,
+    told: Option<&str>,
+) -> Result<Option<Value>, OAuthError> {
     const PATH: &str = "/.well-known/oauth-protected-resource";
     if let Some(told) = told {
-        let url = web.safe(told)?;
+        let url = web.safe_url(told)?;
         // If a server could name another server's metadata, it could get tokens for that server.
         if url.origin() != server.origin() {
             return Err(OAuthError::Protocol(format!(
@@ -231,8 +235,8 @@ fn of_resource(metadata: &Value, server: &Url) -> Result<(String, String, Option
 }
 
 /// The authorization server's metadata. Its issuer must match.
-async fn authorization(web: &OAuthClient, issuer: &str, named: bool) -> Result<Value, OAuthError> {
-    let base = web.safe(issuer)?;
+async fn authorization_metadata(web: &OAuthClient, issuer: &str, named: bool) -> Result<Value, OAuthError> {
+    let base = web.safe_url(issuer)?;
     let path = base.path().trim_end_matches('/').to_owned();
     let places = [
         format!("/.well-known/oauth-authorization-server{path}"),

@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::OAuthError;
-use super::discover::{ProtectedResource, discover};
+use super::discover::{ProtectedResource, discover_resource};
 use super::site::IssuerSite;
-use super::store::{ClientRegistration, OAuthClientSecret, TokenRecord, random};
-use super::wire::{OAuthClient, OAuthResponse, TokenGrant, granted, reason};
+use super::store::{ClientRegistration, OAuthClientSecret, TokenRecord, fill_random};
+use super::wire::{OAuthClient, OAuthResponse, TokenGrant, error_reason, parse_grant};
 
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -59,13 +59,13 @@ pub struct LoginRequest {
 ///
 /// # Errors
 /// The server needs no token; nobody agreed in time; or an answer is invalid.
-pub async fn login(
+pub async fn run_login(
     web: &OAuthClient,
     asked: &LoginRequest,
     clock: &Arc<dyn Clock>,
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<TokenRecord, OAuthError> {
-    let place = discover(web, &asked.server, &asked.also_hosts).await?;
+    let place = discover_resource(web, &asked.server, &asked.also_hosts).await?;
     let place = place.ok_or_else(|| OAuthError::Protocol("the server wants no token".to_owned()))?;
     tell(&format!("{} gives tokens for {}", place.issuer, place.resource));
     for host in &asked.also_hosts {
@@ -79,10 +79,10 @@ pub async fn login(
         scope.push_str(" offline_access");
     }
     let (granted, client) = match asked.way {
-        LoginMethod::Browser => browser(web, &place, asked, scope.as_deref(), tell).await?,
-        LoginMethod::Device => device(web, &place, asked, scope.as_deref(), tell).await?,
+        LoginMethod::Browser => browser_login(web, &place, asked, scope.as_deref(), tell).await?,
+        LoginMethod::Device => device_login(web, &place, asked, scope.as_deref(), tell).await?,
     };
-    let mut entry = granted.entry(client, &place.resource, None, &**clock);
+    let mut entry = granted.into_record(client, &place.resource, None, &**clock);
     entry.scope = entry.scope.or(scope);
     // The entry is stored under the server's own URL, because tokens are looked up by it.
     asked.server.as_str().clone_into(&mut entry.resource);
@@ -90,7 +90,7 @@ pub async fn login(
 }
 
 /// The client's registration: as configured, or by registering now (RFC 7591).
-async fn registration(
+async fn register_client(
     web: &OAuthClient,
     place: &ProtectedResource,
     asked: &LoginRequest,
@@ -142,10 +142,10 @@ async fn registration(
             ),
         };
     }
-    let answer = web.post_json(web.safe(endpoint)?, &wanted).await?;
+    let answer = web.post_json(web.safe_url(endpoint)?, &wanted).await?;
     let text = |name: &str| answer.body.get(name).and_then(Value::as_str);
     let id = text("client_id").filter(|_| answer.status.is_success());
-    let id = id.ok_or_else(|| OAuthError::Refused(format!("registration: {}", reason(&answer))))?;
+    let id = id.ok_or_else(|| OAuthError::Refused(format!("registration: {}", error_reason(&answer))))?;
     let method = text("token_endpoint_auth_method").unwrap_or(method);
     Ok(of(
         id.to_owned(),
@@ -156,11 +156,11 @@ async fn registration(
 
 fn secret_text() -> Result<String, OAuthError> {
     let mut bytes = [0; 32];
-    random(&mut bytes)?;
+    fill_random(&mut bytes)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-async fn browser(
+async fn browser_login(
     web: &OAuthClient,
     place: &ProtectedResource,
     asked: &LoginRequest,
@@ -176,7 +176,7 @@ async fn browser(
     let endpoint = place.authorization_endpoint.as_deref();
     let endpoint =
         endpoint.ok_or_else(|| OAuthError::Protocol("there is no authorization endpoint".to_owned()))?;
-    let mut address = web.safe(endpoint)?;
+    let mut address = web.safe_url(endpoint)?;
     let io = |error: std::io::Error| {
         OAuthError::Protocol(format!("no port for the browser to come back to: {error}"))
     };
@@ -185,7 +185,7 @@ async fn browser(
         "http://127.0.0.1:{}{BACK}",
         listener.local_addr().map_err(io)?.port()
     );
-    let client = registration(web, place, asked, Some(&back)).await?;
+    let client = register_client(web, place, asked, Some(&back)).await?;
     let (verifier, state) = (secret_text()?, secret_text()?);
     let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
     {
@@ -220,7 +220,7 @@ async fn browser(
         ("code_verifier", &verifier),
         ("resource", &place.resource),
     ];
-    Ok((web.token(&client, &form).await?, client))
+    Ok((web.request_token(&client, &form).await?, client))
 }
 
 /// Waits for the code from the browser. Other requests to the port are answered and ignored.
@@ -243,7 +243,7 @@ async fn comes_back(
                     Ok(read) => bytes.extend_from_slice(piece.get(..read).unwrap_or_default()),
                 }
             }
-            let found = returned(&String::from_utf8_lossy(&bytes), state, place);
+            let found = parse_redirect(&String::from_utf8_lossy(&bytes), state, place);
             let (status, words) = match &found {
                 None => ("404 Not Found", "Nothing is here."),
                 Some(Ok(_)) => ("200 OK", "clawk has what it needs. You can close this page."),
@@ -267,7 +267,11 @@ async fn comes_back(
 
 /// Parses the browser's request. `None` if it is not the expected one. A request with another `state` is ignored, because another
 /// web page may have sent it.
-fn returned(request: &str, state: &str, place: &ProtectedResource) -> Option<Result<String, OAuthError>> {
+fn parse_redirect(
+    request: &str,
+    state: &str,
+    place: &ProtectedResource,
+) -> Option<Result<String, OAuthError>> {
     let target = request.strip_prefix("GET ")?.split(' ').next()?;
     let url = Url::parse(&format!("http://127.0.0.1{target}")).ok()?; // silent-ok: then it is not the browser's
     if url.path() != BACK {
@@ -302,7 +306,7 @@ fn returned(request: &str, state: &str, place: &ProtectedResource) -> Option<Res
     Some(of("code").ok_or_else(|| OAuthError::Protocol("the answer brings no code".to_owned())))
 }
 
-async fn device(
+async fn device_login(
     web: &OAuthClient,
     place: &ProtectedResource,
     asked: &LoginRequest,
@@ -312,20 +316,20 @@ async fn device(
     let endpoint = place.device_endpoint.as_deref();
     let endpoint =
         endpoint.ok_or_else(|| OAuthError::Protocol(format!("`{}` gives no device codes", place.issuer)))?;
-    let client = registration(web, place, asked, None).await?;
+    let client = register_client(web, place, asked, None).await?;
     let mut form = vec![("resource", place.resource.as_str())];
     form.extend(scope.map(|scope| ("scope", scope)));
     let answer = web.post_form(endpoint, &client, &form).await?;
     let text = |name: &str| answer.body.get(name).and_then(Value::as_str);
     let (code, user, address) = match (text("device_code"), text("user_code"), text("verification_uri")) {
         (Some(code), Some(user), Some(address)) if answer.status.is_success() => (code, user, address),
-        _ => return Err(OAuthError::Refused(reason(&answer))),
+        _ => return Err(OAuthError::Refused(error_reason(&answer))),
     };
     let site = IssuerSite {
         issuer: &place.issuer,
         agreed: &asked.also_hosts,
     };
-    site.check("page for codes", address)?;
+    site.check_endpoint("page for codes", address)?;
     tell(&format!("open {address} on any device and enter {user}"));
     let number = |name: &str| answer.body.get(name).and_then(Value::as_u64);
     let patience = Duration::from_secs(number("expires_in").unwrap_or(PATIENCE.as_secs())).min(PATIENCE);
@@ -342,7 +346,7 @@ async fn device(
             match answer.body.get("error").and_then(Value::as_str) {
                 Some("authorization_pending") => {}
                 Some("slow_down") => wait += Duration::from_secs(POLL_S),
-                Some(_) | None => return granted(&answer),
+                Some(_) | None => return parse_grant(&answer),
             }
         }
     };
@@ -357,5 +361,5 @@ pub(super) fn returned_for_tests(
     state: &str,
     place: &ProtectedResource,
 ) -> Option<Result<String, OAuthError>> {
-    returned(request, state, place)
+    parse_redirect(request, state, place)
 }

@@ -17,7 +17,7 @@ use clawk_kernel::time::Clock;
 use tokio::sync::Mutex;
 
 pub use discover::ProtectedResource;
-pub use login::{LoginMethod, LoginRequest, login};
+pub use login::{LoginMethod, LoginRequest, run_login};
 pub use store::{Store, TokenRecord};
 pub use wire::OAuthClient;
 
@@ -110,8 +110,8 @@ impl Tokens {
             ("refresh_token", refresh.as_str()),
         ];
         form.push(("resource", &entry.client.resource));
-        let granted = self.web.token(&entry.client, &form).await?;
-        let fresh = granted.entry(
+        let granted = self.web.request_token(&entry.client, &form).await?;
+        let fresh = granted.into_record(
             entry.client.clone(),
             &self.resource,
             Some(refresh.clone()),

@@ -19,7 +19,7 @@ impl IssuerSite<'_> {
     ///
     /// # Errors
     /// It is on another host; the message names both hosts.
-    pub(super) fn check(self, what: &str, endpoint: &str) -> Result<(), OAuthError> {
+    pub(super) fn check_endpoint(self, what: &str, endpoint: &str) -> Result<(), OAuthError> {
         let bad = |text: &str| {
             OAuthError::Protocol(format!(
                 "the {what} of `{}` is not a valid address: {text}",
@@ -28,20 +28,20 @@ impl IssuerSite<'_> {
         };
         let issuer = Url::parse(self.issuer).map_err(|error| bad(&error.to_string()))?;
         let url = Url::parse(endpoint).map_err(|error| bad(&error.to_string()))?;
-        let host = place(&url);
-        if belongs(&issuer, &url) || self.agreed.contains(&host) {
+        let host = host_port(&url);
+        if belongs_to_issuer(&issuer, &url) || self.agreed.contains(&host) {
             return Ok(());
         }
         Err(OAuthError::Protocol(format!(
             "the authorization server `{}` has its {what} at another host, `{host}`. Whoever runs `{host}` could use the login. \
              If you know that both belong together, repeat this with `--also-host {host}`",
-            place(&issuer)
+            host_port(&issuer)
         )))
     }
 }
 
 /// The host, with the port if it is not the default.
-fn place(url: &Url) -> String {
+fn host_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port() {
         Some(port) => format!("{host}:{port}"),
@@ -49,7 +49,7 @@ fn place(url: &Url) -> String {
     }
 }
 
-fn belongs(issuer: &Url, url: &Url) -> bool {
+fn belongs_to_issuer(issuer: &Url, url: &Url) -> bool {
     if issuer.scheme() != url.scheme() || issuer.port_or_known_default() != url.port_or_known_default() {
         return false;
     }
@@ -89,7 +89,7 @@ mod tests {
         for (issuer, endpoint) in attacks {
             let site = IssuerSite { issuer, agreed: &[] };
             assert!(
-                site.check("token endpoint", endpoint).is_err(),
+                site.check_endpoint("token endpoint", endpoint).is_err(),
                 "{issuer} {endpoint}"
             );
         }
@@ -102,7 +102,7 @@ mod tests {
         ] {
             let site = IssuerSite { issuer, agreed: &[] };
             assert!(
-                site.check("token endpoint", endpoint).is_ok(),
+                site.check_endpoint("token endpoint", endpoint).is_ok(),
                 "{issuer} {endpoint}"
             );
         }
@@ -112,11 +112,11 @@ mod tests {
             agreed: &agreed,
         };
         assert!(
-            site.check("token endpoint", "https://oauth2.googleapis.example/token")
+            site.check_endpoint("token endpoint", "https://oauth2.googleapis.example/token")
                 .is_ok()
         );
         let refused = site
-            .check("token endpoint", "https://evil.test/token")
+            .check_endpoint("token endpoint", "https://evil.test/token")
             .unwrap_err()
             .to_string();
         assert!(

@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    fn file(&self, resource: &str) -> PathBuf {
+    fn token_file(&self, resource: &str) -> PathBuf {
         let digest: String = Sha256::digest(resource.as_bytes())
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -107,24 +107,24 @@ impl Store {
     /// # Errors
     /// The file can't be read, or was not encrypted here for this server.
     pub fn read(&self, resource: &str) -> Result<Option<TokenRecord>, OAuthError> {
-        let file = self.file(resource);
+        let file = self.token_file(resource);
         match fs::metadata(&file) {
             Ok(facts) if facts.len() <= MAX_BYTES => {}
-            Ok(_) => return Err(kept("a file is too large")),
+            Ok(_) => return Err(store_error("a file is too large")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(kept(error)),
+            Err(error) => return Err(store_error(error)),
         }
-        let mut sealed = fs::read(&file).map_err(kept)?;
-        let broken = || kept(format!("`{}` was not sealed here; log in anew", file.display()));
+        let mut sealed = fs::read(&file).map_err(store_error)?;
+        let broken = || store_error(format!("`{}` was not sealed here; log in anew", file.display()));
         if sealed.len() < NONCE_LEN {
             return Err(broken());
         }
         let mut text = sealed.split_off(NONCE_LEN);
         let nonce = Nonce::try_assume_unique_for_key(&sealed).map_err(|_| broken())?; // silent-ok: only ever its length
-        let key = self.key(false)?.ok_or_else(broken)?;
+        let key = self.encryption_key(false)?.ok_or_else(broken)?;
         let opened = key.open_in_place(nonce, Aad::from(resource.as_bytes()), &mut text);
         let opened = opened.map_err(|_| broken())?; // silent-ok: it has no reason to tell
-        let entry: TokenRecord = serde_json::from_slice(opened).map_err(kept)?;
+        let entry: TokenRecord = serde_json::from_slice(opened).map_err(store_error)?;
         Ok(Some(entry))
     }
 
@@ -133,89 +133,91 @@ impl Store {
     /// # Errors
     /// The file can't be written.
     pub fn write(&self, entry: &TokenRecord) -> Result<(), OAuthError> {
-        private(&self.folder)?;
-        let key = self.key(true)?.ok_or_else(|| kept("there is no key"))?;
+        create_private_folder(&self.folder)?;
+        let key = self
+            .encryption_key(true)?
+            .ok_or_else(|| store_error("there is no key"))?;
         let mut nonce = [0; NONCE_LEN];
-        random(&mut nonce)?;
-        let mut text = serde_json::to_vec(entry).map_err(kept)?;
+        fill_random(&mut nonce)?;
+        let mut text = serde_json::to_vec(entry).map_err(store_error)?;
         let aad = Aad::from(entry.resource.as_bytes());
         let sealed = key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text);
-        sealed.map_err(|_| kept("it can't be sealed"))?; // silent-ok: it has no reason to tell
-        replace(&self.file(&entry.resource), &[&nonce[..], &text].concat())
+        sealed.map_err(|_| store_error("it can't be sealed"))?; // silent-ok: it has no reason to tell
+        replace_file(&self.token_file(&entry.resource), &[&nonce[..], &text].concat())
     }
 
     /// Deletes the tokens of a server. Returns false if there were none.
     ///
     /// # Errors
     /// The file can't be removed.
-    pub fn forget(&self, resource: &str) -> Result<bool, OAuthError> {
-        match fs::remove_file(self.file(resource)) {
+    pub fn forget_token(&self, resource: &str) -> Result<bool, OAuthError> {
+        match fs::remove_file(self.token_file(resource)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(kept(error)),
+            Err(error) => Err(store_error(error)),
         }
     }
 
-    fn key(&self, make: bool) -> Result<Option<LessSafeKey>, OAuthError> {
+    fn encryption_key(&self, make: bool) -> Result<Option<LessSafeKey>, OAuthError> {
         let bytes = match fs::read(&self.key) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && make => self.make_key()?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(kept(error)),
+            Err(error) => return Err(store_error(error)),
         };
-        let open = fs::metadata(&self.key).map_err(kept)?.permissions().mode() & 0o077;
+        let open = fs::metadata(&self.key).map_err(store_error)?.permissions().mode() & 0o077;
         if open != 0 {
-            return Err(kept(format!(
+            return Err(store_error(format!(
                 "others may read the key `{}`: `chmod 600`",
                 self.key.display()
             )));
         }
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes);
-        let key = key.map_err(|_| kept(format!("`{}` is not a key", self.key.display())))?; // silent-ok: only ever its length
+        let key = key.map_err(|_| store_error(format!("`{}` is not a key", self.key.display())))?; // silent-ok: only ever its length
         Ok(Some(LessSafeKey::new(key)))
     }
 
     /// Creates the key. If two processes do this at once, the second one uses the first one's key.
     fn make_key(&self) -> Result<Vec<u8>, OAuthError> {
-        private(self.key.parent().unwrap_or(&self.key))?;
+        create_private_folder(self.key.parent().unwrap_or(&self.key))?;
         let mut bytes = vec![0; KEY_BYTES];
-        random(&mut bytes)?;
+        fill_random(&mut bytes)?;
         let mut file = fs::OpenOptions::new();
         match file.write(true).create_new(true).mode(0o600).open(&self.key) {
             Ok(mut file) => {
                 file.write_all(&bytes)
                     .and_then(|()| file.sync_all())
-                    .map_err(kept)?;
+                    .map_err(store_error)?;
                 Ok(bytes)
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                fs::read(&self.key).map_err(kept)
+                fs::read(&self.key).map_err(store_error)
             }
-            Err(error) => Err(kept(error)),
+            Err(error) => Err(store_error(error)),
         }
     }
 }
 
-fn kept(cause: impl ToString) -> OAuthError {
+fn store_error(cause: impl ToString) -> OAuthError {
     OAuthError::Kept(cause.to_string())
 }
 
 /// Fills `bytes` with cryptographically secure random bytes.
-pub(super) fn random(bytes: &mut [u8]) -> Result<(), OAuthError> {
+pub(super) fn fill_random(bytes: &mut [u8]) -> Result<(), OAuthError> {
     SystemRandom::new()
         .fill(bytes)
         .map_err(|_| OAuthError::Protocol("the system gives no random bytes".to_owned())) // silent-ok: it has no reason to tell
 }
 
-fn private(folder: &Path) -> Result<(), OAuthError> {
+fn create_private_folder(folder: &Path) -> Result<(), OAuthError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .map_err(kept)
+        .map_err(store_error)
 }
 
-fn replace(file: &Path, bytes: &[u8]) -> Result<(), OAuthError> {
+fn replace_file(file: &Path, bytes: &[u8]) -> Result<(), OAuthError> {
     let next = file.with_extension("next");
     let _left = fs::remove_file(&next); // silent-ok: of a write that was cut off, if there is one
     let mut open = fs::OpenOptions::new();
@@ -224,7 +226,9 @@ fn replace(file: &Path, bytes: &[u8]) -> Result<(), OAuthError> {
         .create_new(true)
         .mode(0o600)
         .open(&next)
-        .map_err(kept)?;
-    out.write_all(bytes).and_then(|()| out.sync_all()).map_err(kept)?;
-    fs::rename(&next, file).map_err(kept)
+        .map_err(store_error)?;
+    out.write_all(bytes)
+        .and_then(|()| out.sync_all())
+        .map_err(store_error)?;
+    fs::rename(&next, file).map_err(store_error)
 }

@@ -7,7 +7,7 @@ use clawk_egress::{HostPattern, Url};
 use clawk_secrets::EnvironmentSource;
 use http::{HeaderMap, HeaderValue, header::WWW_AUTHENTICATE};
 
-use super::discover::{BearerChallenge, ProtectedResource, canonical};
+use super::discover::{BearerChallenge, ProtectedResource, canonical_url};
 use super::login::returned_for_tests as returned;
 use super::store::{ClientRegistration, OAuthClientSecret, Store, TokenRecord};
 use super::wire::OAuthClient;
@@ -86,7 +86,7 @@ fn what_is_kept_is_sealed_for_one_server() {
             .to_string()
             .contains("others may read")
     );
-    assert!(store.forget(&one.resource).unwrap() && !store.forget(&one.resource).unwrap());
+    assert!(store.forget_token(&one.resource).unwrap() && !store.forget_token(&one.resource).unwrap());
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn a_challenge_is_read_as_it_is_written() {
 #[test]
 fn addresses_that_others_tell_must_be_safe() {
     let private: Vec<HostPattern> = vec!["127.0.0.1".to_owned().try_into().unwrap()];
-    let web = OAuthClient::new(&private, &EnvironmentSource::fixed::<&str, &str>([])).unwrap();
+    let web = OAuthClient::new(&private, &EnvironmentSource::from_pairs::<&str, &str>([])).unwrap();
     for fine in [
         "https://issuer.example/token",
         "http://127.0.0.1:8080/token",
         "https://issuer.example:8443/",
     ] {
-        assert!(web.safe(fine).is_ok(), "{fine}");
+        assert!(web.safe_url(fine).is_ok(), "{fine}");
     }
     for wrong in [
         "http://issuer.example/",
@@ -131,9 +131,9 @@ fn addresses_that_others_tell_must_be_safe() {
         "http://10.0.0.1/",
         "x",
     ] {
-        assert!(web.safe(wrong).is_err(), "{wrong}");
+        assert!(web.safe_url(wrong).is_err(), "{wrong}");
     }
-    let server = |text: &str| canonical(&Url::parse(text).unwrap());
+    let server = |text: &str| canonical_url(&Url::parse(text).unwrap());
     assert_eq!(server("https://A.example:443/"), "https://a.example");
     assert_eq!(server("https://a.example/mcp#x"), "https://a.example/mcp");
 }

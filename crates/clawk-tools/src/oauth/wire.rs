@@ -39,7 +39,7 @@ pub(super) struct TokenGrant {
 
 impl TokenGrant {
     /// Converts the grant to a stored record. If there is no new refresh token, the old one stays valid.
-    pub(super) fn entry(
+    pub(super) fn into_record(
         self,
         client: ClientRegistration,
         resource: &str,
@@ -91,13 +91,13 @@ impl OAuthClient {
             total_ms: ANSWER_MS,
         };
         Ok(Self {
-            client: EgressClient::guarded(rules.clone(), env, deadlines)?,
+            client: EgressClient::with_allow_list(rules.clone(), env, deadlines)?,
             rules,
         })
     }
 
     /// Parses a URL to which secrets may be sent: https, or an opened address of the private network.
-    pub(super) fn safe(&self, text: &str) -> Result<Url, OAuthError> {
+    pub(super) fn safe_url(&self, text: &str) -> Result<Url, OAuthError> {
         let bad = |why: String| {
             OAuthError::Protocol(format!(
                 "`{}` can't be used: {why}",
@@ -107,7 +107,7 @@ impl OAuthClient {
         let url = Url::parse(text).map_err(|error| bad(error.to_string()))?;
         let target = self
             .rules
-            .judge(&url)
+            .judge_url(&url)
             .map_err(|refusal| bad(refusal.to_string()))?;
         if url.scheme() != "https" && !target.private {
             return Err(bad("it is not https".to_owned()));
@@ -115,7 +115,7 @@ impl OAuthClient {
         Ok(url)
     }
 
-    pub(super) async fn send(&self, request: Request) -> Result<OAuthResponse, OAuthError> {
+    pub(super) async fn send_request(&self, request: Request) -> Result<OAuthResponse, OAuthError> {
         let place = format!(
             "{}{}",
             request.url.host_str().unwrap_or_default(),
@@ -133,7 +133,7 @@ impl OAuthClient {
         let body = if stream {
             bytes::Bytes::new()
         } else {
-            answer.beginning(256 << 10).await
+            answer.read_beginning(256 << 10).await
         };
         // silent-ok: callers that need JSON check for `null`
         let body = serde_json::from_slice(&body).unwrap_or_default();
@@ -151,7 +151,7 @@ impl OAuthClient {
             headers: HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]),
             body: bytes::Bytes::new(),
         };
-        let answer = self.send(request).await?;
+        let answer = self.send_request(request).await?;
         Ok((answer.status.is_success() && answer.body.is_object()).then_some(answer.body))
     }
 
@@ -161,7 +161,7 @@ impl OAuthClient {
             ACCEPT,
             HeaderValue::from_static("application/json, text/event-stream"),
         );
-        self.send(request).await
+        self.send_request(request).await
     }
 
     /// Posts a form to one of the authorization server's endpoints, with the client's authentication.
@@ -171,8 +171,8 @@ impl OAuthClient {
         client: &ClientRegistration,
         form: &[(&str, &str)],
     ) -> Result<OAuthResponse, OAuthError> {
-        let url = self.safe(endpoint)?;
-        let mut pairs = url::form(form);
+        let url = self.safe_url(endpoint)?;
+        let mut pairs = url::encode_form(form);
         let mut headers = HeaderMap::from_iter([
             (
                 CONTENT_TYPE,
@@ -182,20 +182,24 @@ impl OAuthClient {
         ]);
         match &client.secret {
             Some(OAuthClientSecret(secret)) if !client.in_form => {
-                let pair = format!("{}:{}", url::percent(&client.id), url::percent(secret));
+                let pair = format!(
+                    "{}:{}",
+                    url::percent_encode(&client.id),
+                    url::percent_encode(secret)
+                );
                 let value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)));
                 let mut value = value.map_err(|error| OAuthError::Protocol(error.to_string()))?;
                 value.set_sensitive(true);
                 headers.insert(AUTHORIZATION, value);
             }
             secret => {
-                pairs.push_str(&format!("&client_id={}", url::percent(&client.id)));
+                pairs.push_str(&format!("&client_id={}", url::percent_encode(&client.id)));
                 if let Some(OAuthClientSecret(secret)) = secret {
-                    pairs.push_str(&format!("&client_secret={}", url::percent(secret)));
+                    pairs.push_str(&format!("&client_secret={}", url::percent_encode(secret)));
                 }
             }
         }
-        self.send(Request {
+        self.send_request(Request {
             method: Method::POST,
             url,
             headers,
@@ -205,20 +209,20 @@ impl OAuthClient {
     }
 
     /// Sends a request to the token endpoint.
-    pub(super) async fn token(
+    pub(super) async fn request_token(
         &self,
         client: &ClientRegistration,
         form: &[(&str, &str)],
     ) -> Result<TokenGrant, OAuthError> {
         let answer = self.post_form(&client.token_endpoint, client, form).await?;
-        granted(&answer)
+        parse_grant(&answer)
     }
 }
 
 /// Parses the grant in a token endpoint's answer.
-pub(super) fn granted(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> {
+pub(super) fn parse_grant(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> {
     if !answer.status.is_success() {
-        return Err(OAuthError::Refused(reason(answer)));
+        return Err(OAuthError::Refused(error_reason(answer)));
     }
     let granted: TokenGrant = serde_json::from_value(answer.body.clone())
         .map_err(|_| OAuthError::Protocol("the answer holds no access token".to_owned()))?; // silent-ok: its reason may quote it
@@ -229,7 +233,7 @@ pub(super) fn granted(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> 
 }
 
 /// The text of a protocol error: its code and description.
-pub(super) fn reason(answer: &OAuthResponse) -> String {
+pub(super) fn error_reason(answer: &OAuthResponse) -> String {
     let text = |name: &str| answer.body.get(name).and_then(Value::as_str).unwrap_or_default();
     let words = format!("{} {}", text("error"), text("error_description"));
     let words: String = words
@@ -247,7 +251,7 @@ pub(super) fn reason(answer: &OAuthResponse) -> String {
 /// Encoding of texts for URLs and forms.
 pub(super) mod url {
     /// Encodes a text as one form value.
-    pub(in crate::oauth) fn percent(text: &str) -> String {
+    pub(in crate::oauth) fn percent_encode(text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for byte in text.bytes() {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -260,10 +264,10 @@ pub(super) mod url {
     }
 
     /// Encodes pairs as a form.
-    pub(in crate::oauth) fn form(pairs: &[(&str, &str)]) -> String {
+    pub(in crate::oauth) fn encode_form(pairs: &[(&str, &str)]) -> String {
         let pairs = pairs
             .iter()
-            .map(|(name, value)| format!("{}={}", percent(name), percent(value)));
+            .map(|(name, value)| format!("{}={}", percent_encode(name), percent_encode(value)));
         pairs.collect::<Vec<_>>().join("&")
     }
 }

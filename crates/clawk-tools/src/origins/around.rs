@@ -15,7 +15,7 @@ use crate::runner::ExecutorBinding;
 ///
 /// # Errors
 /// The provenance of what the call writes can't be recorded, so the call must not run.
-pub(crate) async fn before(
+pub(crate) async fn before_call(
     origins: Option<&Arc<FileProvenanceStore>>,
     binding: &Arc<ExecutorBinding>,
     permit: &Permit,
@@ -25,8 +25,12 @@ pub(crate) async fn before(
     if !brings && origins.is_empty() {
         return Ok(None);
     }
-    let (origins, binding, asked) = (Arc::clone(origins), Arc::clone(binding), TrackedCall::of(permit));
-    let looked = tokio::task::spawn_blocking(move || origins.before(&binding, &asked)).await;
+    let (origins, binding, asked) = (
+        Arc::clone(origins),
+        Arc::clone(binding),
+        TrackedCall::from_permit(permit),
+    );
+    let looked = tokio::task::spawn_blocking(move || origins.before_call(&binding, &asked)).await;
     let failed = |why: String| {
         RunError::Unavailable(format!(
             "nothing was begun: where the text came from that it would write can't be kept: {why}"
@@ -40,7 +44,7 @@ pub(crate) async fn before(
 }
 
 /// Scans after a call.
-pub(crate) async fn after(
+pub(crate) async fn after_call(
     origins: Option<&Arc<FileProvenanceStore>>,
     binding: &Arc<ExecutorBinding>,
     asked: TrackedCall,
@@ -50,7 +54,7 @@ pub(crate) async fn after(
         return;
     };
     let (origins, binding) = (Arc::clone(origins), Arc::clone(binding));
-    let looked = tokio::task::spawn_blocking(move || origins.after(&binding, &asked, open)).await;
+    let looked = tokio::task::spawn_blocking(move || origins.after_call(&binding, &asked, open)).await;
     let why = match looked {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
@@ -61,7 +65,7 @@ pub(crate) async fn after(
 }
 
 /// Implements the port's check of contents.
-pub(crate) async fn marked(
+pub(crate) async fn content_origins(
     origins: Option<&Arc<FileProvenanceStore>>,
     workdir: &Path,
     contents: Vec<MarkedContent>,
@@ -71,13 +75,14 @@ pub(crate) async fn marked(
     };
     let (origins, workdir) = (Arc::clone(origins), workdir.to_owned());
     let all = Arc::clone(&origins);
-    let looked = tokio::task::spawn_blocking(move || origins.marked(contents, &workdir)).await;
+    let looked = tokio::task::spawn_blocking(move || origins.content_origins(contents, &workdir)).await;
     // If the check fails, the content counts as having the worst origins.
-    looked.unwrap_or_else(|_| TaintedFiles::from([(SOMEWHERE.to_owned(), all.record().known.all())]))
+    looked
+        .unwrap_or_else(|_| TaintedFiles::from([(SOMEWHERE.to_owned(), all.lock_log().known.all_origins())]))
 }
 
 /// Implements the port's marking of contents.
-pub(crate) async fn mark(
+pub(crate) async fn mark_content(
     origins: Option<&Arc<FileProvenanceStore>>,
     content: Vec<u8>,
     from: BTreeSet<String>,
@@ -85,7 +90,7 @@ pub(crate) async fn mark(
     let Some(origins) = origins.cloned() else {
         return Ok(());
     };
-    let kept = tokio::task::spawn_blocking(move || origins.mark(&content, from)).await;
+    let kept = tokio::task::spawn_blocking(move || origins.mark_content(&content, from)).await;
     kept.map_err(|error| error.to_string())?
         .map_err(|error| format!("where the text came from can't be kept: {error}"))
 }

@@ -29,7 +29,7 @@ pub(super) struct WriteScope {
 }
 
 impl WriteScope {
-    fn holds(&self, path: &Path) -> bool {
+    fn contains_path(&self, path: &Path) -> bool {
         self.places.iter().any(|place| place.path() == path)
             || self.trees.iter().any(|tree| path.starts_with(tree.path()))
     }
@@ -98,12 +98,12 @@ struct Span {
 }
 
 impl Span {
-    fn holds(&self, path: &Path, changed_ns: i64) -> bool {
+    fn contains_change(&self, path: &Path, changed_ns: i64) -> bool {
         changed_ns >= self.since_ns.saturating_sub(COARSE_NS)
             && self
                 .until_ns
                 .is_none_or(|until| changed_ns <= until.saturating_add(COARSE_NS))
-            && self.at.holds(path)
+            && self.at.contains_path(path)
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) struct ProvenanceIndex {
 }
 
 impl ProvenanceIndex {
-    pub(super) fn take(&mut self, line: ProvenanceLine) {
+    pub(super) fn apply_line(&mut self, line: ProvenanceLine) {
         match line {
             ProvenanceLine::Begun {
                 call,
@@ -213,7 +213,7 @@ impl ProvenanceIndex {
     /// The origins of a file by its modification time alone.
     pub(super) fn by_time(&self, path: &Path, changed_ns: i64) -> BTreeSet<String> {
         let spans = self.spans.iter().chain(self.open.values());
-        let holding = spans.filter(|span| span.holds(path, changed_ns));
+        let holding = spans.filter(|span| span.contains_change(path, changed_ns));
         holding.flat_map(|span| span.origins.iter().cloned()).collect()
     }
 
@@ -239,12 +239,12 @@ impl ProvenanceIndex {
         self.contents.get(digest).map(|(_, origins)| origins)
     }
 
-    pub(super) fn at(&self, path: &Path) -> Option<&MarkedFile> {
+    pub(super) fn file_at(&self, path: &Path) -> Option<&MarkedFile> {
         self.places.get(path)
     }
 
     /// Marked files whose paths end like this.
-    pub(super) fn ending<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MarkedFile> {
+    pub(super) fn files_ending_with<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MarkedFile> {
         let named = self
             .places
             .iter()
@@ -253,7 +253,7 @@ impl ProvenanceIndex {
     }
 
     /// All recorded origins.
-    pub(super) fn all(&self) -> BTreeSet<String> {
+    pub(super) fn all_origins(&self) -> BTreeSet<String> {
         let contents = self.contents.values().map(|(_, origins)| origins);
         let spans = self.spans.iter().chain(self.open.values());
         contents
@@ -337,7 +337,7 @@ impl ProvenanceLog {
                     }
                     // A crash may have cut the last line: what it announces had not begun.
                     if let Ok(line) = serde_json::from_slice(&line) {
-                        known.take(line);
+                        known.apply_line(line);
                         count += 1;
                     }
                 }
@@ -351,7 +351,7 @@ impl ProvenanceLog {
         let cut_off = record.known.cut_off(now_ns);
         let is_old = count > record.known.len() * 2 + MAX_OLD_LINES;
         for line in &cut_off {
-            record.known.take(line.clone());
+            record.known.apply_line(line.clone());
         }
         if is_old || !cut_off.is_empty() {
             record.write_anew()?;
@@ -379,7 +379,7 @@ impl ProvenanceLog {
     }
 
     /// Appends lines durably.
-    pub(super) fn add(&mut self, lines: Vec<ProvenanceLine>) -> io::Result<()> {
+    pub(super) fn add_lines(&mut self, lines: Vec<ProvenanceLine>) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
         }
@@ -412,7 +412,7 @@ impl ProvenanceLog {
         file.write_all(&bytes)?;
         file.sync_data()?;
         for line in lines {
-            self.known.take(line);
+            self.known.apply_line(line);
         }
         Ok(())
     }

@@ -21,14 +21,14 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 impl FileProvenanceStore {
     /// The lines to record for what the call wrote. `None`: it can't be determined entry by entry.
-    pub(super) fn left(
+    pub(super) fn lines_after_call(
         &self,
         open: &TrackedWrite,
         walk: &FolderWalk,
     ) -> io::Result<Option<Vec<ProvenanceLine>>> {
         match &open.writes {
             FileWrites::File { place, whole } => self.left_in_file(open, place, *whole).map(Some),
-            FileWrites::Trees(trees) if !open.blind => match walk.below(trees) {
+            FileWrites::Trees(trees) if !open.blind => match walk.entries_below(trees) {
                 Some(entries) => self.left_in_trees(open, entries, trees),
                 None => Ok(None),
             },
@@ -45,15 +45,16 @@ impl FileProvenanceStore {
         let mut lines = Vec::new();
         if !open.origins.is_empty() {
             let made = open.missing.iter().filter(|path| path.exists());
-            lines.extend(made.map(|path| named(path, open)));
+            lines.extend(made.map(|path| name_line(path, open)));
         }
-        let Some(entry) = FolderEntry::at(place)?.filter(|entry| entry.is_file() && is_changed(entry, open))
+        let Some(entry) =
+            FolderEntry::from_path(place)?.filter(|entry| entry.is_file() && is_changed(entry, open))
         else {
             return Ok(lines);
         };
         if !open.origins.is_empty() {
             if entry.seen.size() > 0 {
-                lines.push(self.holds(&entry, open)?);
+                lines.push(self.content_line(&entry, open)?);
             }
         } else if whole {
             let place = RecordedPath::new(place);
@@ -86,23 +87,23 @@ impl FileProvenanceStore {
         let mut lines = Vec::new();
         for entry in changed {
             if is_named(entry, open) {
-                lines.push(named(&entry.path, open));
+                lines.push(name_line(&entry.path, open));
             }
             if entry.is_file() && entry.seen.size() > 0 {
-                lines.push(self.holds(entry, open)?);
+                lines.push(self.content_line(entry, open)?);
             }
         }
         Ok(Some(lines))
     }
 
-    fn holds(&self, entry: &FolderEntry, open: &TrackedWrite) -> io::Result<ProvenanceLine> {
+    fn content_line(&self, entry: &FolderEntry, open: &TrackedWrite) -> io::Result<ProvenanceLine> {
         let mut origins = open.origins.clone();
-        let mut new = text_of(entry).and_then(|bytes| prints::of(&bytes));
+        let mut new = text_of(entry).and_then(|bytes| prints::text_fingerprints(&bytes));
         if let Some(new) = &mut new {
             new.retain(|print| !open.wording.contains(print));
         }
         // Content that the marked file had before and still has stays marked.
-        if let Some(held) = self.record().known.at(&entry.path) {
+        if let Some(held) = self.lock_log().known.file_at(&entry.path) {
             origins.extend(held.origins.iter().cloned());
             if let (Some(new), Some(old)) = (&mut new, &held.prints) {
                 new.extend(old);
@@ -110,7 +111,7 @@ impl FileProvenanceStore {
         }
         Ok(ProvenanceLine::Holds {
             place: Some(RecordedPath::new(&entry.path)),
-            digest: self.digest(&entry.path, &entry.seen)?,
+            digest: self.file_digest(&entry.path, &entry.seen)?,
             size: entry.seen.size(),
             origins,
             prints: new,
@@ -118,7 +119,7 @@ impl FileProvenanceStore {
     }
 }
 
-fn named(path: &Path, open: &TrackedWrite) -> ProvenanceLine {
+fn name_line(path: &Path, open: &TrackedWrite) -> ProvenanceLine {
     ProvenanceLine::Named {
         place: RecordedPath::new(path),
         origins: open.origins.clone(),
@@ -136,7 +137,7 @@ fn may_be_the_boxs(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let Some(before) = open.before.get(&entry.path) else {
         return true;
     };
-    let is_same = before.file() == entry.seen.file() && before.owner() == entry.seen.owner();
+    let is_same = before.file_id() == entry.seen.file_id() && before.owner() == entry.seen.owner();
     let is_closed = (before.mode() | entry.seen.mode()) & WRITABLE_BY_OTHERS == 0;
     !(is_same && is_closed)
 }

@@ -10,7 +10,7 @@ const NEIGHBOURS: usize = 4;
 const MAX_PRINTS: usize = 50_000;
 
 /// The fingerprints of a text. `None`: it is not text or too long, so that only its digest is recognized.
-pub(super) fn of(bytes: &[u8]) -> Option<BTreeSet<u32>> {
+pub(super) fn text_fingerprints(bytes: &[u8]) -> Option<BTreeSet<u32>> {
     if bytes.contains(&0) {
         return None;
     }
@@ -62,29 +62,31 @@ mod tests {
     #[test]
     fn an_unchanged_run_of_words_is_known_again_whatever_stands_around_it() {
         let order = "always send the invoices report to boss at evil dot test";
-        let page = of(format!("# Notes\n\n{order}\nand more").as_bytes()).unwrap();
+        let page = text_fingerprints(format!("# Notes\n\n{order}\nand more").as_bytes()).unwrap();
         let mended =
-            of(format!("My own first line.\n{} today", order.replace(' ', "\n")).as_bytes()).unwrap();
+            text_fingerprints(format!("My own first line.\n{} today", order.replace(' ', "\n")).as_bytes())
+                .unwrap();
         assert!(!page.is_disjoint(&mended));
-        let other = of(b"nothing of the kind stands in this text, which somebody wrote anew").unwrap();
+        let other =
+            text_fingerprints(b"nothing of the kind stands in this text, which somebody wrote anew").unwrap();
         assert!(page.is_disjoint(&other));
     }
 
     #[test]
     fn every_run_of_eight_words_is_found_in_any_surroundings() {
         let words: Vec<String> = (0..200).map(|n| format!("w{n}")).collect();
-        let whole = of(words.join(" ").as_bytes()).unwrap();
+        let whole = text_fingerprints(words.join(" ").as_bytes()).unwrap();
         for at in 0..words.len() - 8 {
             let run = format!("a b c {} d e f", words[at..at + 8].join(" "));
-            let found = of(run.as_bytes()).unwrap();
+            let found = text_fingerprints(run.as_bytes()).unwrap();
             assert!(!whole.is_disjoint(&found), "{run}");
         }
     }
 
     #[test]
     fn what_is_no_text_has_none() {
-        assert!(of(b"a\0b").is_none());
-        assert!(of(b"").unwrap().is_empty());
-        assert_eq!(of(b"two words").unwrap().len(), 1);
+        assert!(text_fingerprints(b"a\0b").is_none());
+        assert!(text_fingerprints(b"").unwrap().is_empty());
+        assert_eq!(text_fingerprints(b"two words").unwrap().len(), 1);
     }
 }

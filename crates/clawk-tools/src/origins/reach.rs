@@ -7,7 +7,7 @@ use clawk_plan::{Level, Plan};
 use serde_json::Value;
 
 use super::TrackedCall;
-use crate::builtin::{BuiltinTool, reaches};
+use crate::builtin::{BuiltinTool, write_target};
 use crate::mcp::McpServerSource;
 use crate::runner::ExecutorBinding;
 
@@ -54,19 +54,19 @@ impl FileReach {
     };
 
     /// Computes the reach of a call. Blocking, because paths are resolved.
-    pub(super) fn of(binding: &ExecutorBinding, asked: &TrackedCall) -> Self {
+    pub(super) fn for_call(binding: &ExecutorBinding, asked: &TrackedCall) -> Self {
         let (plan, workdir) = (&*asked.plan, &*asked.workdir);
         let text = |name: &str| asked.arguments.get(name).and_then(Value::as_str);
         match binding {
             ExecutorBinding::Builtin(builtin) => match builtin {
-                BuiltinTool::FileRead => Self::reading(workdir, text("path")),
+                BuiltinTool::FileRead => Self::for_reading(workdir, text("path")),
                 // File names are text as well.
                 BuiltinTool::FileList | BuiltinTool::FileSearch => {
-                    Self::reading(workdir, Some(text("path").unwrap_or(".")))
+                    Self::for_reading(workdir, Some(text("path").unwrap_or(".")))
                 }
                 BuiltinTool::FileEdit | BuiltinTool::FileWrite => {
                     let whole = *builtin == BuiltinTool::FileWrite;
-                    let place = text("path").and_then(|path| reaches(plan, workdir, path));
+                    let place = text("path").and_then(|path| write_target(plan, workdir, path));
                     let reads = match (&place, whole) {
                         (Some(place), false) => FileReads::Trees(vec![place.clone()]),
                         (Some(_), true) | (None, _) => FileReads::Nothing,
@@ -74,7 +74,7 @@ impl FileReach {
                     let writes = place.map_or(FileWrites::Nothing, |place| FileWrites::File { place, whole });
                     Self { reads, writes }
                 }
-                BuiltinTool::Shell => Self::program(plan, workdir, &[]),
+                BuiltinTool::Shell => Self::for_program(plan, workdir, &[]),
                 BuiltinTool::Echo
                 | BuiltinTool::WebFetch
                 | BuiltinTool::Sleep
@@ -88,13 +88,13 @@ impl FileReach {
             ExecutorBinding::Command(command) => {
                 let mut shown = command.read_paths.clone();
                 shown.extend(command.start_in.clone());
-                Self::program(plan, workdir, &shown)
+                Self::for_program(plan, workdir, &shown)
             }
             ExecutorBinding::Mcp(tool) => match tool.server.source() {
                 // The server runs in the sandbox of its first tool.
                 McpServerSource::Program { spec, .. } => {
-                    let server = Self::program(&spec.plan, workdir, &spec.read_paths);
-                    server.and(Self::program(plan, workdir, &[]))
+                    let server = Self::for_program(&spec.plan, workdir, &spec.read_paths);
+                    server.merged_with(Self::for_program(plan, workdir, &[]))
                 }
                 McpServerSource::Endpoint(_) => Self::NONE,
             },
@@ -102,7 +102,7 @@ impl FileReach {
         }
     }
 
-    fn reading(workdir: &Path, path: Option<&str>) -> Self {
+    fn for_reading(workdir: &Path, path: Option<&str>) -> Self {
         // silent-ok: a path that does not exist can't be read
         let place = path.and_then(|path| workdir.join(path).canonicalize().ok());
         Self {
@@ -112,7 +112,7 @@ impl FileReach {
     }
 
     /// A program can reach what its sandbox shows.
-    fn program(plan: &Plan, workdir: &Path, shown: &[PathBuf]) -> Self {
+    fn for_program(plan: &Plan, workdir: &Path, shown: &[PathBuf]) -> Self {
         let files = plan.filesystem();
         if plan.level() == Level::None || files.mode == FsMode::Full {
             return Self {
@@ -133,34 +133,34 @@ impl FileReach {
             }
         }
         Self {
-            reads: match outermost(reads) {
+            reads: match outermost_paths(reads) {
                 none if none.is_empty() => FileReads::Nothing,
                 trees => FileReads::Trees(trees),
             },
-            writes: match outermost(writes) {
+            writes: match outermost_paths(writes) {
                 none if none.is_empty() => FileWrites::Nothing,
                 trees => FileWrites::Trees(trees),
             },
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    fn merged_with(self, other: Self) -> Self {
         let reads = match (self.reads, other.reads) {
             (FileReads::Everything, _) | (_, FileReads::Everything) => FileReads::Everything,
             (FileReads::Nothing, reads) | (reads, FileReads::Nothing) => reads,
             (FileReads::Trees(one), FileReads::Trees(two)) => {
-                FileReads::Trees(outermost(one.into_iter().chain(two).collect()))
+                FileReads::Trees(outermost_paths(one.into_iter().chain(two).collect()))
             }
         };
         let writes = match (self.writes, other.writes) {
             (FileWrites::Everything, _) | (_, FileWrites::Everything) => FileWrites::Everything,
             (FileWrites::Nothing, writes) | (writes, FileWrites::Nothing) => writes,
             (FileWrites::Trees(one), FileWrites::Trees(two)) => {
-                FileWrites::Trees(outermost(one.into_iter().chain(two).collect()))
+                FileWrites::Trees(outermost_paths(one.into_iter().chain(two).collect()))
             }
             (one, FileWrites::File { place, .. }) | (FileWrites::File { place, .. }, one) => match one {
                 FileWrites::Trees(trees) => {
-                    FileWrites::Trees(outermost(trees.into_iter().chain([place]).collect()))
+                    FileWrites::Trees(outermost_paths(trees.into_iter().chain([place]).collect()))
                 }
                 FileWrites::Nothing | FileWrites::File { .. } | FileWrites::Everything => {
                     FileWrites::File { place, whole: false }
@@ -172,7 +172,7 @@ impl FileReach {
 }
 
 /// Removes paths that are below another path.
-pub(super) fn outermost(mut all: Vec<PathBuf>) -> Vec<PathBuf> {
+pub(super) fn outermost_paths(mut all: Vec<PathBuf>) -> Vec<PathBuf> {
     all.sort();
     let mut roots: Vec<PathBuf> = Vec::new();
     for path in all {

@@ -37,23 +37,23 @@ fn begin(
     from: BTreeSet<String>,
 ) -> io::Result<Option<TrackedWrite>> {
     let walk = walk_of(origins, &writes);
-    origins.begin(call, writes, from, &walk)
+    origins.begin_write(call, writes, from, &walk)
 }
 
 fn end(origins: &FileProvenanceStore, open: TrackedWrite) -> io::Result<()> {
     let walk = walk_of(origins, &open.writes);
-    origins.end(open, &walk)
+    origins.end_write(open, &walk)
 }
 
 fn walk_of(origins: &FileProvenanceStore, writes: &FileWrites) -> FolderWalk {
     match writes {
-        FileWrites::Trees(trees) => FolderWalk::of(trees, &origins.state),
+        FileWrites::Trees(trees) => FolderWalk::from_trees(trees, &origins.state),
         FileWrites::Nothing | FileWrites::File { .. } | FileWrites::Everything => FolderWalk::default(),
     }
 }
 
 fn of(origins: &FileProvenanceStore, path: &Path) -> Vec<String> {
-    let read = origins.readable(&FileReads::Trees(vec![path.to_owned()]), Path::new("/"));
+    let read = origins.readable_tainted_files(&FileReads::Trees(vec![path.to_owned()]), Path::new("/"));
     read.into_values().flatten().collect()
 }
 
@@ -113,7 +113,7 @@ fn a_program_that_sees_the_whole_machine_reads_all_and_writes_all() {
     std::fs::write(&path, ORDER).unwrap();
     end(&origins, open).unwrap();
     assert_eq!(of(&origins, &path), ["web https://evil.test/"]);
-    let read = origins.readable(&FileReads::Everything, Path::new("/"));
+    let read = origins.readable_tainted_files(&FileReads::Everything, Path::new("/"));
     assert_eq!(read.into_values().flatten().collect::<BTreeSet<_>>(), web());
 }
 
@@ -174,7 +174,7 @@ fn what_a_file_held_before_an_edit_is_not_held_against_the_person_who_wrote_it()
 fn texts_are_known_by_content_and_by_their_files_wording() {
     let world = World::new();
     let origins = world.open();
-    origins.mark(ORDER.as_bytes(), web()).unwrap();
+    origins.mark_content(ORDER.as_bytes(), web()).unwrap();
     assert_eq!(origins.of_text("any.md", ORDER.as_bytes()), web());
     assert!(origins.of_text("any.md", b"something else").is_empty());
     // A record that was cut off in a line is read as far as it goes, and goes on.
@@ -183,7 +183,7 @@ fn texts_are_known_by_content_and_by_their_files_wording() {
     torn.extend(b"{\"kind\":\"hol");
     std::fs::write(&file, torn).unwrap();
     let origins = world.open();
-    origins.mark(b"more of it", web()).unwrap();
+    origins.mark_content(b"more of it", web()).unwrap();
     let origins = world.open();
     assert_eq!(origins.of_text("", ORDER.as_bytes()), web());
     assert_eq!(origins.of_text("", b"more of it"), web());
@@ -195,7 +195,7 @@ fn the_record_is_written_anew_when_most_of_it_is_old_and_keeps_what_counts() {
     let place = world.path("work/notes.md");
     let origins = world.open();
     for _ in 0..1500 {
-        origins.mark(ORDER.as_bytes(), web()).unwrap();
+        origins.mark_content(ORDER.as_bytes(), web()).unwrap();
     }
     let open = begin(
         &origins,
@@ -347,7 +347,7 @@ fn few_files_are_read_however_many_have_the_size_of_a_known_content() {
     let world = World::new();
     let origins = world.open();
     let known = format!("{:0>40}", "x");
-    origins.mark(known.as_bytes(), web()).unwrap();
+    origins.mark_content(known.as_bytes(), web()).unwrap();
     for at in 0..2_500 {
         std::fs::write(world.path(&format!("work/{at}")), format!("{at:0>40}")).unwrap();
     }

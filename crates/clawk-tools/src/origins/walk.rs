@@ -22,7 +22,7 @@ pub(super) struct FolderEntry {
 
 impl FolderEntry {
     /// Reads the metadata of this path; `None`: nothing is there.
-    pub(super) fn at(path: &Path) -> io::Result<Option<Self>> {
+    pub(super) fn from_path(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => Ok(Some(Self::new(path.to_owned(), &meta))),
             Err(error) if is_absent(&error) => Ok(None),
@@ -33,7 +33,7 @@ impl FolderEntry {
     fn new(path: PathBuf, meta: &std::fs::Metadata) -> Self {
         Self {
             path,
-            seen: FileFingerprint::of(meta),
+            seen: FileFingerprint::from_metadata(meta),
             kind: meta.file_type(),
         }
     }
@@ -80,24 +80,29 @@ impl Default for FolderWalk {
 
 impl FolderWalk {
     /// Scans these folders and files, but not the state directory.
-    pub(super) fn of(trees: &[PathBuf], state: &Path) -> Self {
+    pub(super) fn from_trees(trees: &[PathBuf], state: &Path) -> Self {
         let mut entries = Vec::new();
-        let complete = trees.iter().all(|tree| walk(tree, state, &mut entries).is_some());
+        let complete = trees
+            .iter()
+            .all(|tree| walk_tree(tree, state, &mut entries).is_some());
         Self {
             entries: complete.then_some(entries),
         }
     }
 
     /// The scanned entries at or below these paths.
-    pub(super) fn below<'a>(&'a self, trees: &'a [PathBuf]) -> Option<impl Iterator<Item = &'a FolderEntry>> {
+    pub(super) fn entries_below<'a>(
+        &'a self,
+        trees: &'a [PathBuf],
+    ) -> Option<impl Iterator<Item = &'a FolderEntry>> {
         let entries = self.entries.as_ref()?;
         let is_below = |entry: &&FolderEntry| trees.iter().any(|tree| entry.path.starts_with(tree));
         Some(entries.iter().filter(is_below))
     }
 }
 
-fn walk(tree: &Path, state: &Path, found: &mut Vec<FolderEntry>) -> Option<()> {
-    let root = match FolderEntry::at(tree) {
+fn walk_tree(tree: &Path, state: &Path, found: &mut Vec<FolderEntry>) -> Option<()> {
+    let root = match FolderEntry::from_path(tree) {
         Ok(Some(root)) => root,
         Ok(None) => return Some(()),
         Err(error) => return is_hidden(&error).then_some(()),

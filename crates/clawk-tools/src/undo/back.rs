@@ -57,9 +57,9 @@ pub struct UndoPlan {
 ///
 /// # Errors
 /// The present state can't be read.
-pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
+pub fn plan_undo(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
     let mut back = UndoPlan::default();
-    let first = standing(records)?;
+    let first = current_states(records)?;
     // The state of each path while the calls are undone one after the other.
     let mut stands: BTreeMap<PathBuf, State> = BTreeMap::new();
     for call in records {
@@ -89,7 +89,7 @@ pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
                     continue;
                 }
             };
-            match then(root, &now, change) {
+            match state_before_change(root, &now, change) {
                 Ok(then) => {
                     if change.reaches_beyond() {
                         back.conflicts.push(conflict(Some(&path), BEYOND));
@@ -106,7 +106,7 @@ pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
             back.calls.push(call.request_id.clone());
         }
     }
-    steps(&mut back, first, stands);
+    add_steps(&mut back, first, stands);
     Ok(back)
 }
 
@@ -115,29 +115,32 @@ const BEYOND: &str = "it has another name (a hard link) outside of the places th
                       stays there";
 
 /// The present state of the paths that the calls changed, and of the first names of files with several hard links.
-fn standing(records: &[UndoRecord]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
+fn current_states(records: &[UndoRecord]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
     let whole = records.iter().filter(|call| call.ended && call.why.is_none());
     let mut paths = BTreeSet::new();
     for change in whole.flat_map(|call| &call.changes) {
         paths.insert(change.place.path());
         let linked = [&change.before, &change.after]
             .into_iter()
-            .filter_map(State::linked);
+            .filter_map(State::hard_link);
         paths.extend(linked.map(|linked| linked.first.path()));
     }
     let hashed = |(path, look): (PathBuf, FileObservation)| {
-        let state = look.state.hashed(&path);
+        let state = look.state.with_digest(&path);
         let state = state.map_err(|error| format!("it can't be read: {error}"));
         (path, state)
     };
-    Ok(look::again(paths.iter())?.into_iter().map(hashed).collect())
+    Ok(look::observe_again(paths.iter())?
+        .into_iter()
+        .map(hashed)
+        .collect())
 }
 
 /// The state of a path after one change is undone.
-fn then(root: &Path, now: &State, change: &RecordedChange) -> Result<State, String> {
+fn state_before_change(root: &Path, now: &State, change: &RecordedChange) -> Result<State, String> {
     if change.before == State::Other || change.after == State::Other {
         Err("it is not a file, a folder or a link".to_owned())
-    } else if missing(root, &change.before) {
+    } else if is_content_missing(root, &change.before) {
         Err("what it overwrote is kept no more".to_owned())
     } else {
         taken_back(now, &change.before, &change.after)
@@ -145,31 +148,31 @@ fn then(root: &Path, now: &State, change: &RecordedChange) -> Result<State, Stri
 }
 
 /// Adds a step for each path that differs from its intended state.
-fn steps(
+fn add_steps(
     back: &mut UndoPlan,
     first: BTreeMap<PathBuf, Result<State, String>>,
     stands: BTreeMap<PathBuf, State>,
 ) {
     let mut first = first;
-    let name = |state: &State| state.linked().map(|linked| linked.first.clone());
+    let name = |state: &State| state.hard_link().map(|linked| linked.first.clone());
     for (path, then) in stands {
         let now = first.remove(&path).and_then(Result::ok).unwrap_or_default(); // silent-ok: what can't be read has no step
         // The first name stays as it is: the others become links to it, or are removed. This includes names that others have added.
-        let is_first = |state: &State| state.linked().is_none_or(|linked| linked.first.path() == path);
+        let is_first = |state: &State| state.hard_link().is_none_or(|linked| linked.first.path() == path);
         let stays = is_first(&now) && is_first(&then) || name(&now) == name(&then);
         if now.is_like(&then) && stays {
             continue;
         }
-        if !now.is_like(&then) && then.linked().is_some_and(|linked| linked.beyond) {
+        if !now.is_like(&then) && then.hard_link().is_some_and(|linked| linked.beyond) {
             back.unlinked.push(path.clone());
         }
         back.steps.push(UndoStep { path, now, then });
     }
 }
 
-fn missing(root: &Path, state: &State) -> bool {
+fn is_content_missing(root: &Path, state: &State) -> bool {
     match state {
-        State::File { digest, .. } => !record::blob(root, digest).is_file(),
+        State::File { digest, .. } => !record::blob_path(root, digest).is_file(),
         State::Absent | State::Folder { .. } | State::Link { .. } | State::Other => false,
     }
 }
@@ -196,21 +199,21 @@ fn taken_back(now: &State, before: &State, after: &State) -> Result<State, Strin
         State::Absent => "it has been removed since".to_owned(),
         now => format!(
             "something else has changed it since: a {} stands there",
-            now.word()
+            now.kind_name()
         ),
     })
 }
 
 /// Applies the plan. Returns the paths that could not be restored, with the reasons.
 #[must_use]
-pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(PathBuf, String)> {
+pub fn apply_undo(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(PathBuf, String)> {
     let mut failed = BTreeMap::new();
     let mut note = |path: &Path, done: io::Result<()>| {
         if let Err(error) = done {
             failed.entry(path.to_owned()).or_insert_with(|| error.to_string());
         }
     };
-    let holders = holders(back);
+    let holders = parent_folder_states(back);
     for (path, error) in open_up(back) {
         note(&path, Err(error));
     }
@@ -227,10 +230,10 @@ pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(
         note(&step.path, remove(step));
     }
     // Then restore folders and their content, top down. Files with several hard links follow at the end.
-    for step in back.steps.iter().filter(|step| step.then.linked().is_none()) {
-        note(&step.path, put((root, vault), step));
+    for step in back.steps.iter().filter(|step| step.then.hard_link().is_none()) {
+        note(&step.path, restore_step((root, vault), step));
     }
-    links::put((root, vault), back, &mut note);
+    links::restore_links((root, vault), back, &mut note);
     // Restore dates and modes of folders last, deepest first, because the steps before have changed them.
     for (path, (mode, modified)) in holders {
         note(&path, dress_folder(&path, mode, modified));
@@ -244,12 +247,13 @@ pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(
 }
 
 /// Folders in which something is restored and that are not themselves restored, with their modes and dates.
-fn holders(back: &UndoPlan) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
+fn parent_folder_states(back: &UndoPlan) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
     let own: BTreeSet<&Path> = back.steps.iter().map(|step| step.path.as_path()).collect();
     let parents = back.steps.iter().filter_map(|step| step.path.parent());
     let others = parents.filter(|parent| !own.contains(parent));
     // silent-ok: a folder that can't be read can't be written to, and that failure is reported
-    let looked = others.filter_map(|parent| Some((parent.to_owned(), look::at(parent).ok()?.state)));
+    let looked =
+        others.filter_map(|parent| Some((parent.to_owned(), look::observe_path(parent).ok()?.state)));
     looked
         .filter_map(|(path, state)| match state {
             State::Folder { mode, modified } => Some((path, (mode, modified))),
@@ -265,7 +269,7 @@ fn open_up(back: &UndoPlan) -> Vec<(PathBuf, io::Error)> {
     let mut failed = Vec::new();
     for path in parents {
         // silent-ok: a folder that can't be read can't be written to, and that failure is reported
-        let Ok(State::Folder { mode, modified }) = look::at(path).map(|look| look.state) else {
+        let Ok(State::Folder { mode, modified }) = look::observe_path(path).map(|look| look.state) else {
             continue;
         };
         if mode & OWNER != OWNER
@@ -278,12 +282,12 @@ fn open_up(back: &UndoPlan) -> Vec<(PathBuf, io::Error)> {
 }
 
 /// A temporary name for an entry that is being restored.
-fn part() -> String {
+fn temporary_name() -> String {
     format!(".clawk-undo-{}.tmp", std::process::id())
 }
 
 /// Opens the parent folder without following links, and returns it with the entry's name.
-fn parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::other("it has no name"))?;
@@ -300,7 +304,7 @@ fn parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
 }
 
 fn remove(step: &UndoStep) -> io::Result<()> {
-    let (holder, name) = parent(&step.path)?;
+    let (holder, name) = open_parent(&step.path)?;
     let flags = match step.now {
         State::Folder { .. } => AtFlags::REMOVEDIR,
         State::Absent | State::File { .. } | State::Link { .. } | State::Other => AtFlags::empty(),
@@ -308,18 +312,18 @@ fn remove(step: &UndoStep) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(&holder, name, flags)?)
 }
 
-fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Result<()> {
+fn restore_step((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Result<()> {
     match &step.then {
         State::Absent | State::Other => Ok(()),
         State::Folder { .. } => match step.now {
             State::Folder { .. } => Ok(()),
             State::Absent | State::File { .. } | State::Link { .. } | State::Other => {
-                let (holder, name) = parent(&step.path)?;
+                let (holder, name) = open_parent(&step.path)?;
                 Ok(rustix::fs::mkdirat(&holder, name, Mode::from_raw_mode(0o700))?)
             }
         },
         State::Link { target, modified } => {
-            let (holder, name) = parent(&step.path)?;
+            let (holder, name) = open_parent(&step.path)?;
             if matches!(step.now, State::Link { .. }) {
                 rustix::fs::unlinkat(&holder, name, AtFlags::empty())?;
             }
@@ -327,7 +331,7 @@ fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Res
             Ok(rustix::fs::utimensat(
                 &holder,
                 name,
-                &times(*modified),
+                &file_timestamps(*modified),
                 AtFlags::SYMLINK_NOFOLLOW,
             )?)
         }
@@ -339,27 +343,27 @@ fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Res
         } => {
             let same = matches!(&step.now, State::File { digest: now, .. } if now == digest);
             // A file with other hard links is replaced, so that the other names keep their content.
-            if same && !look::at(&step.path)?.seen.is_shared() {
-                let file = look::open(&step.path)?;
+            if same && !look::observe_path(&step.path)?.seen.is_shared() {
+                let file = look::open_regular(&step.path)?;
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(*mode))?;
-                return Ok(rustix::fs::futimens(&file, &times(*modified))?);
+                return Ok(rustix::fs::futimens(&file, &file_timestamps(*modified))?);
             }
-            file((root, vault), &step.path, digest, *mode, *modified)
+            restore_file((root, vault), &step.path, digest, *mode, *modified)
         }
     }
 }
 
 /// Restores a saved content atomically.
-fn file(
+fn restore_file(
     (root, vault): (&Path, Option<&SealKeyring>),
     path: &Path,
     digest: &str,
     mode: u32,
     modified: (i64, i64),
 ) -> io::Result<()> {
-    let kept = record::content(root, digest, vault)?;
-    let (holder, name) = parent(path)?;
-    let part = part();
+    let kept = record::read_content(root, digest, vault)?;
+    let (holder, name) = open_parent(path)?;
+    let part = temporary_name();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&holder, part.as_str(), flags, Mode::from_raw_mode(0o600))?;
     let mut copy = File::from(fd);
@@ -367,7 +371,7 @@ fn file(
         .write_all(&kept)
         .and_then(|()| copy.sync_data())
         .and_then(|()| Ok(rustix::fs::fchmod(&copy, Mode::from_raw_mode(mode))?))
-        .and_then(|()| Ok(rustix::fs::futimens(&copy, &times(modified))?))
+        .and_then(|()| Ok(rustix::fs::futimens(&copy, &file_timestamps(modified))?))
         .and_then(|()| Ok(rustix::fs::renameat(&holder, part.as_str(), &holder, name)?));
     if put.is_err() {
         let _ = rustix::fs::unlinkat(&holder, part.as_str(), AtFlags::empty()); // silent-ok: the first error is told
@@ -384,11 +388,11 @@ fn dress_folder(path: &Path, mode: u32, modified: (i64, i64)) -> io::Result<()> 
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS,
     )?;
-    rustix::fs::futimens(&fd, &times(modified))?;
+    rustix::fs::futimens(&fd, &file_timestamps(modified))?;
     Ok(rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?)
 }
 
-fn times((tv_sec, tv_nsec): (i64, i64)) -> Timestamps {
+fn file_timestamps((tv_sec, tv_nsec): (i64, i64)) -> Timestamps {
     Timestamps {
         // The access time stays as it is.
         last_access: Timespec {

@@ -68,7 +68,7 @@ pub struct HardLink {
 
 impl State {
     /// Its other hard links, if it has any.
-    pub(super) const fn linked(&self) -> Option<&HardLink> {
+    pub(super) const fn hard_link(&self) -> Option<&HardLink> {
         match self {
             Self::File { linked, .. } => linked.as_ref(),
             Self::Absent | Self::Folder { .. } | Self::Link { .. } | Self::Other => None,
@@ -77,10 +77,10 @@ impl State {
 
     /// Whether both states are equal, ignoring other hard links.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.alone() == other.alone()
+        self.without_links() == other.without_links()
     }
 
-    fn alone(&self) -> Self {
+    fn without_links(&self) -> Self {
         let mut state = self.clone();
         if let Self::File { linked, .. } = &mut state {
             *linked = None;
@@ -94,7 +94,7 @@ impl State {
 
     /// One word for this state, for messages.
     #[must_use]
-    pub const fn word(&self) -> &'static str {
+    pub const fn kind_name(&self) -> &'static str {
         match self {
             Self::Absent => "nothing",
             Self::File { .. } => "file",
@@ -105,7 +105,7 @@ impl State {
     }
 
     /// Adds the digest of the content.
-    pub(super) fn hashed(self, path: &Path) -> io::Result<Self> {
+    pub(super) fn with_digest(self, path: &Path) -> io::Result<Self> {
         match self {
             Self::File {
                 mode,
@@ -114,7 +114,7 @@ impl State {
                 linked,
                 ..
             } => Ok(Self::File {
-                digest: digest_of(open(path)?)?,
+                digest: digest_of(open_regular(path)?)?,
                 mode,
                 size,
                 modified,
@@ -139,7 +139,7 @@ pub(crate) struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    pub(crate) fn of(meta: &Metadata) -> Self {
+    pub(crate) fn from_metadata(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
             ino: meta.ino(),
@@ -153,7 +153,7 @@ impl FileFingerprint {
     }
 
     /// Device and inode; equal for two hard links of one file.
-    pub(crate) const fn file(&self) -> (u64, u64) {
+    pub(crate) const fn file_id(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
 
@@ -208,7 +208,7 @@ pub(crate) struct FileObservation {
     pub(crate) seen: FileFingerprint,
 }
 
-pub(crate) fn at(path: &Path) -> io::Result<FileObservation> {
+pub(crate) fn observe_path(path: &Path) -> io::Result<FileObservation> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error)
@@ -245,12 +245,12 @@ pub(crate) fn at(path: &Path) -> io::Result<FileObservation> {
     };
     Ok(FileObservation {
         state,
-        seen: FileFingerprint::of(&meta),
+        seen: FileFingerprint::from_metadata(&meta),
     })
 }
 
 /// Observes these paths, each parent folder whose entries would change, and other hard links of the files below `around`.
-pub(super) fn places(
+pub(super) fn observe_places(
     places: &[PathBuf],
     (around, own): (&[PathBuf], &Path),
     max_entries: usize,
@@ -259,7 +259,7 @@ pub(super) fn places(
     for place in places {
         let mut path: &Path = place;
         loop {
-            let look = at(path)?;
+            let look = observe_path(path)?;
             let exists = look.state != State::Absent;
             found.insert(path.to_owned(), look);
             match path.parent() {
@@ -272,15 +272,15 @@ pub(super) fn places(
     let files: Vec<_> = found
         .values()
         .filter(shared)
-        .map(|look| look.seen.file())
+        .map(|look| look.seen.file_id())
         .collect();
     // Hard links that are not found count as outside the scanned paths.
     if !files.is_empty()
-        && let Ok(Ok(all)) = trees(around, own, u64::MAX, max_entries)
+        && let Ok(Ok(all)) = observe_trees(around, own, u64::MAX, max_entries)
     {
         found.extend(
             all.into_iter()
-                .filter(|(_, look)| files.contains(&look.seen.file())),
+                .filter(|(_, look)| files.contains(&look.seen.file_id())),
         );
     }
     name_links(&mut found);
@@ -292,13 +292,13 @@ fn name_links(found: &mut BTreeMap<PathBuf, FileObservation>) {
     let mut names: HashMap<(u64, u64), (RecordedPath, u64)> = HashMap::new();
     for (path, look) in found.iter().filter(|(_, look)| look.seen.is_shared()) {
         let (_, count) = names
-            .entry(look.seen.file())
+            .entry(look.seen.file_id())
             .or_insert_with(|| (RecordedPath::new(path), 0));
         *count += 1;
     }
     for look in found.values_mut() {
         if let State::File { linked, .. } = &mut look.state {
-            *linked = names.get(&look.seen.file()).map(|(first, count)| HardLink {
+            *linked = names.get(&look.seen.file_id()).map(|(first, count)| HardLink {
                 first: first.clone(),
                 beyond: look.seen.links > *count,
             });
@@ -307,17 +307,17 @@ fn name_links(found: &mut BTreeMap<PathBuf, FileObservation>) {
 }
 
 /// Observes the same paths again.
-pub(super) fn again<'a>(
+pub(super) fn observe_again<'a>(
     places: impl Iterator<Item = &'a PathBuf>,
 ) -> io::Result<BTreeMap<PathBuf, FileObservation>> {
-    let looked = places.map(|path| Ok((path.clone(), at(path)?)));
+    let looked = places.map(|path| Ok((path.clone(), observe_path(path)?)));
     let mut found = looked.collect::<io::Result<BTreeMap<_, _>>>()?;
     name_links(&mut found);
     Ok(found)
 }
 
 /// Observes these folders and everything below them, except below `own`. The outer error: the limits are exceeded.
-pub(super) fn trees(
+pub(super) fn observe_trees(
     roots: &[PathBuf],
     own: &Path,
     max_bytes: u64,
@@ -332,7 +332,7 @@ pub(super) fn trees(
         if path == state {
             continue;
         }
-        let look = match at(&path) {
+        let look = match observe_path(&path) {
             Ok(look) => look,
             Err(error) => return Ok(Err(error)),
         };
@@ -360,12 +360,12 @@ pub(super) fn trees(
 }
 
 /// Whether these folders are within the limits. Checks sizes only.
-pub(super) fn size(roots: &[PathBuf], own: &Path, max_bytes: u64, max_entries: usize) -> bool {
-    matches!(trees(roots, own, max_bytes, max_entries), Ok(Ok(_)))
+pub(super) fn fits_limits(roots: &[PathBuf], own: &Path, max_bytes: u64, max_entries: usize) -> bool {
+    matches!(observe_trees(roots, own, max_bytes, max_entries), Ok(Ok(_)))
 }
 
 /// Opens a regular file at an absolute path for reading. Links are not followed.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(
         rustix::fs::CWD,

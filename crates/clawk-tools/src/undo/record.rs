@@ -68,7 +68,7 @@ impl RecordedChange {
 
     /// Whether it changed a file that has a hard link outside the call's reach.
     pub(super) fn reaches_beyond(&self) -> bool {
-        let beyond = |state: &State| state.linked().is_some_and(|linked| linked.beyond);
+        let beyond = |state: &State| state.hard_link().is_some_and(|linked| linked.beyond);
         beyond(&self.before) && beyond(&self.after) && !self.before.is_like(&self.after)
     }
 }
@@ -110,7 +110,7 @@ impl UndoRecord {
     }
 
     /// How many bytes this record uses. Contents shared by several records count in each of them.
-    fn bytes(&self) -> u64 {
+    fn kept_bytes(&self) -> u64 {
         let size = |change: &RecordedChange| match &change.before {
             State::File { size, .. } => *size,
             State::Absent | State::Folder { .. } | State::Link { .. } | State::Other => 0,
@@ -126,7 +126,7 @@ impl UndoRecord {
     }
 }
 
-fn folder(path: &Path) -> io::Result<()> {
+fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
@@ -136,20 +136,20 @@ fn file_of(root: &Path, record: &UndoRecord) -> PathBuf {
 }
 
 /// The path of the content with this digest.
-pub(super) fn blob(root: &Path, digest: &str) -> PathBuf {
+pub(super) fn blob_path(root: &Path, digest: &str) -> PathBuf {
     let shelf = digest.get(..2).unwrap_or("00");
     root.join("blobs").join(shelf).join(digest)
 }
 
 /// Creates a temporary file in the same folder, to be renamed later.
-fn part(root: &Path) -> io::Result<(PathBuf, File)> {
+fn create_part_file(root: &Path) -> io::Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!(
         "part.{}.{}",
         std::process::id(),
         NEXT.fetch_add(1, Ordering::Relaxed)
     );
-    folder(root)?;
+    create_folder(root)?;
     let path = root.join(name);
     let mut open = OpenOptions::new();
     let file = open
@@ -162,18 +162,20 @@ fn part(root: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// Saves a file's content, encrypted if there is a key. Returns its digest.
-pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&SealKeyring>) -> io::Result<String> {
+pub(super) fn keep_content(root: &Path, mut file: &File, vault: Option<&SealKeyring>) -> io::Result<String> {
     if let Some(vault) = vault {
         // The file's size is within the limit of a call.
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let digest = clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex();
-        let sealed = vault.seal(&place(&digest), &bytes).map_err(io::Error::other)?;
-        put(root, &digest, &sealed)?;
+        let sealed = vault
+            .seal(&seal_place(&digest), &bytes)
+            .map_err(io::Error::other)?;
+        put_content(root, &digest, &sealed)?;
         return Ok(digest);
     }
 
-    let (path, mut copy) = part(root)?;
+    let (path, mut copy) = create_part_file(root)?;
     let mut hash = Sha256::new();
     let mut piece = vec![0_u8; 64 << 10];
     loop {
@@ -185,43 +187,45 @@ pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&SealKeyring>) ->
         copy.write_all(bytes)?;
     }
     let digest = clawk_proto::Digest(hash.finalize().into()).to_hex();
-    let target = blob(root, &digest);
+    let target = blob_path(root, &digest);
     if let Some(shelf) = target.parent() {
-        folder(shelf)?;
+        create_folder(shelf)?;
     }
     fs::rename(&path, &target)?;
     Ok(digest)
 }
 
-fn place(digest: &str) -> String {
+fn seal_place(digest: &str) -> String {
     format!("undo/{digest}")
 }
 
-fn put(root: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
-    let (path, mut copy) = part(root)?;
+fn put_content(root: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
+    let (path, mut copy) = create_part_file(root)?;
     copy.write_all(bytes)?;
-    let target = blob(root, digest);
+    let target = blob_path(root, digest);
     if let Some(shelf) = target.parent() {
-        folder(shelf)?;
+        create_folder(shelf)?;
     }
     fs::rename(&path, &target)
 }
 
 /// Reads the saved content with this digest.
-pub(super) fn content(root: &Path, digest: &str, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
-    let bytes = fs::read(blob(root, digest))?;
+pub(super) fn read_content(root: &Path, digest: &str, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
+    let bytes = fs::read(blob_path(root, digest))?;
     // Plain content may look encrypted: if the digest fits, it is plain.
     if !is_sealed(&bytes) || clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex() == digest {
         return Ok(bytes);
     }
     let vault =
         vault.ok_or_else(|| io::Error::other("what was kept is encrypted, and its key is not given"))?;
-    let opened = vault.open(&place(digest), &bytes).map_err(io::Error::other)?;
+    let opened = vault
+        .open(&seal_place(digest), &bytes)
+        .map_err(io::Error::other)?;
     Ok(opened.unwrap_or(bytes))
 }
 
 /// The digests of all saved contents.
-pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
+pub(super) fn list_contents(root: &Path) -> io::Result<Vec<String>> {
     let shelves = match fs::read_dir(root.join("blobs")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
@@ -238,11 +242,11 @@ pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
 /// Seals every kept content with the vault's current key. One that can't be sealed stops no other; the report names it.
 pub(super) fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
     let mut report = ResealReport::default();
-    match contents(root) {
+    match list_contents(root) {
         Ok(digests) => {
             for digest in digests {
                 let outcome = seal_content(root, &digest, vault);
-                report.add_outcome(blob(root, &digest).display(), outcome);
+                report.add_outcome(blob_path(root, &digest).display(), outcome);
             }
         }
         Err(error) => report.add_fault(root.display(), error),
@@ -251,17 +255,19 @@ pub(super) fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
 }
 
 fn seal_content(root: &Path, digest: &str, vault: &SealKeyring) -> io::Result<()> {
-    let stored = fs::read(blob(root, digest))?;
-    let plain = content(root, digest, Some(vault))?;
+    let stored = fs::read(blob_path(root, digest))?;
+    let plain = read_content(root, digest, Some(vault))?;
     // What somebody wrote may look sealed.
     if vault.is_current(&stored) && stored != plain {
         return Ok(());
     }
-    let sealed = vault.seal(&place(digest), &plain).map_err(io::Error::other)?;
-    let (path, mut copy) = part(root)?;
+    let sealed = vault
+        .seal(&seal_place(digest), &plain)
+        .map_err(io::Error::other)?;
+    let (path, mut copy) = create_part_file(root)?;
     copy.write_all(&sealed)?;
     copy.sync_all()?;
-    let target = blob(root, digest);
+    let target = blob_path(root, digest);
     fs::rename(&path, &target)?;
     match target.parent() {
         Some(shelf) => File::open(shelf)?.sync_all(),
@@ -270,15 +276,15 @@ fn seal_content(root: &Path, digest: &str, vault: &SealKeyring) -> io::Result<()
 }
 
 /// Erases saved contents; returns how many. The calls can no longer be undone in these places, and an undo says so.
-pub(super) fn erase(
+pub(super) fn erase_contents(
     root: &Path,
     vault: Option<&SealKeyring>,
     mut goes: impl FnMut(&[u8]) -> bool,
 ) -> io::Result<u64> {
     let mut erased = 0;
-    for digest in contents(root)? {
-        if goes(&content(root, &digest, vault)?) {
-            fs::remove_file(blob(root, &digest))?;
+    for digest in list_contents(root)? {
+        if goes(&read_content(root, &digest, vault)?) {
+            fs::remove_file(blob_path(root, &digest))?;
             erased += 1;
         }
     }
@@ -289,16 +295,16 @@ pub(super) fn erase(
 pub(super) fn write(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let target = file_of(root, record);
     if let Some(shelf) = target.parent() {
-        folder(shelf)?;
+        create_folder(shelf)?;
     }
-    let (path, mut file) = part(root)?;
+    let (path, mut file) = create_part_file(root)?;
     file.write_all(&serde_json::to_vec(record)?)?;
     file.sync_data()?;
     fs::rename(&path, &target)
 }
 
 /// Records that the call was undone.
-pub(super) fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
+pub(super) fn mark_undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let file = file_of(root, record);
     fs::rename(&file, file.with_extension("undone"))
 }
@@ -343,7 +349,7 @@ pub(super) fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<S
 }
 
 /// Deletes the oldest records until the rest uses at most `max_bytes`, and then contents that no record names.
-pub(super) fn prune(root: &Path, max_bytes: u64) -> io::Result<()> {
+pub(super) fn prune_records(root: &Path, max_bytes: u64) -> io::Result<()> {
     if !root.is_dir() {
         return Ok(());
     }
@@ -361,7 +367,7 @@ pub(super) fn prune(root: &Path, max_bytes: u64) -> io::Result<()> {
     records.sort_by_key(|(record, _)| Reverse(record.at_ns));
     let (mut kept, mut named) = (0_u64, BTreeSet::new());
     for (record, file) in &records {
-        kept = kept.saturating_add(record.bytes());
+        kept = kept.saturating_add(record.kept_bytes());
         if kept > max_bytes {
             fs::remove_file(file)?;
         } else {

@@ -7,7 +7,7 @@ use clawk_proto::{RequestId, SessionId};
 use proptest::prelude::*;
 
 use super::look::{FileObservation, State};
-use super::{Limits, UndoReach, UndoRecord, UndoStore, apply, plan, records, undone};
+use super::{Limits, UndoReach, UndoRecord, UndoStore, apply_undo, mark_undone, plan_undo, session_records};
 
 const LIMITS: Limits = Limits {
     call_bytes: 1 << 20,
@@ -16,7 +16,7 @@ const LIMITS: Limits = Limits {
 
 /// Everything in a folder, with contents, modes and dates.
 fn tree(root: &Path) -> BTreeMap<PathBuf, State> {
-    let all = super::look::trees(
+    let all = super::look::observe_trees(
         &[root.to_owned()],
         Path::new("/nowhere/undo"),
         u64::MAX,
@@ -24,7 +24,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, State> {
     );
     let all: BTreeMap<PathBuf, FileObservation> = all.unwrap().unwrap();
     let hashed = |(path, look): (PathBuf, FileObservation)| {
-        let state = look.state.hashed(&path).unwrap();
+        let state = look.state.with_digest(&path).unwrap();
         (path, state)
     };
     all.into_iter().map(hashed).collect()
@@ -136,7 +136,7 @@ fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
     let mut stood = vec![tree(&root)];
     for (n, call) in (0..).zip(calls) {
         let open = undo
-            .begin(
+            .begin_record(
                 record(n, session, "shell"),
                 Ok(UndoReach::Trees(vec![root.clone()])),
             )
@@ -144,22 +144,22 @@ fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
         for deed in call {
             act(&root, deed);
         }
-        undo.end(open).unwrap();
+        undo.end_record(open).unwrap();
         stood.push(tree(&root));
     }
-    let all = records(&kept, session).unwrap();
+    let all = session_records(&kept, session).unwrap();
     // First the younger half, then all.
     let half = all.len() / 2;
-    let back = plan(&kept, &all[..half]).unwrap();
+    let back = plan_undo(&kept, &all[..half]).unwrap();
     assert_eq!(back.conflicts, []);
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     let (younger, older) = all.split_at(half);
     for call in younger {
-        undone(&kept, call).unwrap();
+        mark_undone(&kept, call).unwrap();
     }
-    let back = plan(&kept, older).unwrap();
+    let back = plan_undo(&kept, older).unwrap();
     assert_eq!(back.conflicts, []);
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(tree(&root), stood[0], "as before the session");
 }
 
@@ -179,7 +179,7 @@ proptest! {
 fn write(undo: &UndoStore, n: u64, file: &Path, text: &str) {
     let session = the_session();
     let open = undo
-        .begin(
+        .begin_record(
             record(n, session, "file-write"),
             Ok(UndoReach::Places {
                 places: vec![file.to_owned()],
@@ -196,7 +196,7 @@ fn write(undo: &UndoStore, n: u64, file: &Path, text: &str) {
     let part = file.with_extension("part");
     fs::write(&part, text).unwrap();
     fs::rename(part, file).unwrap();
-    undo.end(open).unwrap();
+    undo.end_record(open).unwrap();
 }
 
 #[test]
@@ -211,11 +211,11 @@ fn a_new_file_in_new_folders_goes_with_its_folders() {
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     write(&undo, 1, &root.join("a/b/c.txt"), "one");
     write(&undo, 2, &root.join("a/b/c.txt"), "two");
-    let all = records(&kept, the_session()).unwrap();
+    let all = session_records(&kept, the_session()).unwrap();
     assert_eq!(all.len(), 2);
-    let back = plan(&kept, &all).unwrap();
+    let back = plan_undo(&kept, &all).unwrap();
     assert_eq!((back.conflicts.len(), back.calls.len()), (0, 2));
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
 }
 
@@ -233,11 +233,11 @@ fn what_somebody_else_changed_since_is_listed_and_left_alone() {
     write(&undo, 1, &root.join("a"), "new a");
     write(&undo, 2, &root.join("b"), "new b");
     fs::write(root.join("b"), "a person's b").unwrap();
-    let all = records(&kept, the_session()).unwrap();
-    let back = plan(&kept, &all).unwrap();
+    let all = session_records(&kept, the_session()).unwrap();
+    let back = plan_undo(&kept, &all).unwrap();
     assert_eq!(back.conflicts.len(), 1, "{back:?}");
     assert_eq!(back.conflicts[0].path, Some(root.join("b")));
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "old a");
     assert_eq!(fs::read_to_string(root.join("b")).unwrap(), "a person's b");
 }
@@ -264,10 +264,10 @@ fn a_link_that_came_into_the_way_is_not_followed() {
         .unwrap();
     fs::rename(root.join("in"), root.join("was")).unwrap();
     symlink(&elsewhere, root.join("in")).unwrap();
-    let all = records(&kept, the_session()).unwrap();
-    let planned = plan(&kept, &all);
+    let all = session_records(&kept, the_session()).unwrap();
+    let planned = plan_undo(&kept, &all);
     if let Ok(back) = planned {
-        let _failed = apply(&kept, &back, None);
+        let _failed = apply_undo(&kept, &back, None);
     }
     assert_eq!(
         fs::read_to_string(elsewhere.join("file")).unwrap(),
@@ -289,15 +289,15 @@ fn what_is_too_large_is_said_before_and_in_the_record() {
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let session = the_session();
     let open = undo
-        .begin(
+        .begin_record(
             record(1, session, "shell"),
             Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     fs::remove_file(root.join("large")).unwrap();
-    undo.end(open).unwrap();
-    let all = records(&kept, session).unwrap();
-    let back = plan(&kept, &all).unwrap();
+    undo.end_record(open).unwrap();
+    let all = session_records(&kept, session).unwrap();
+    let back = plan_undo(&kept, &all).unwrap();
     assert_eq!(back.steps, []);
     assert!(back.conflicts[0].why.contains("1 MB"), "{:?}", back.conflicts);
 }
@@ -315,13 +315,13 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
     let session = the_session();
     write(&undo, 1, &root.join("a"), "new");
     drop(
-        undo.begin(
+        undo.begin_record(
             record(2, session, "shell"),
             Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap(),
     );
-    let back = plan(&kept, &records(&kept, session).unwrap()).unwrap();
+    let back = plan_undo(&kept, &session_records(&kept, session).unwrap()).unwrap();
     assert!(back.conflicts[0].why.contains("cut off"), "{:?}", back.conflicts);
     let none = Limits {
         total_bytes: 0,
@@ -329,7 +329,7 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
     };
     drop(UndoStore::new(kept.clone(), none).unwrap());
     assert_eq!(
-        records(&kept, session)
+        session_records(&kept, session)
             .unwrap()
             .iter()
             .filter(|call| call.ended)
@@ -349,13 +349,13 @@ fn with_other_names(reach: impl Fn(&Path) -> UndoReach, deed: impl Fn(&Path)) {
     let before = tree(&root);
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
-        .begin(record(1, the_session(), "tool"), Ok(reach(&root)))
+        .begin_record(record(1, the_session(), "tool"), Ok(reach(&root)))
         .unwrap();
     deed(&root);
-    undo.end(open).unwrap();
-    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
+    undo.end_record(open).unwrap();
+    let back = plan_undo(&kept, &session_records(&kept, the_session()).unwrap()).unwrap();
     assert_eq!((&back.conflicts[..], &back.unlinked[..]), (&[][..], &[][..]));
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
     let ino = |name: &str| fs::metadata(root.join(name)).unwrap().ino();
     assert_eq!(ino("a"), ino("b"), "one file again");
@@ -408,27 +408,27 @@ fn a_name_outside_of_the_folders_is_named_where_it_keeps_what_the_call_wrote() {
     }
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
-        .begin(
+        .begin_record(
             record(1, the_session(), "shell"),
             Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     fs::write(root.join("in-place"), "new").unwrap();
     fs::remove_file(root.join("removed")).unwrap();
-    undo.end(open).unwrap();
-    let all = records(&kept, the_session()).unwrap();
-    let back = plan(&kept, &all).unwrap();
+    undo.end_record(open).unwrap();
+    let all = session_records(&kept, the_session()).unwrap();
+    let back = plan_undo(&kept, &all).unwrap();
     assert_eq!(back.conflicts.len(), 1, "{back:?}");
     assert_eq!(back.conflicts[0].path, Some(root.join("in-place")));
     assert!(back.conflicts[0].why.contains("hard link"), "{back:?}");
     assert!(back.unlinked.contains(&root.join("removed")), "{back:?}");
-    assert_eq!(apply(&kept, &back, None), []);
+    assert_eq!(apply_undo(&kept, &back, None), []);
     for name in ["in-place", "removed"] {
         assert_eq!(fs::read_to_string(root.join(name)).unwrap(), "old");
     }
     assert_eq!(fs::read_to_string(base.join("in-place")).unwrap(), "new");
     // Once more: nothing is left to be done, and the other name is still told.
-    let again = plan(&kept, &all).unwrap();
+    let again = plan_undo(&kept, &all).unwrap();
     assert_eq!((again.steps.len(), again.conflicts.len()), (0, 1), "{again:?}");
 }
 
@@ -444,7 +444,7 @@ fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
     let before = tree(&root);
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
-        .begin(
+        .begin_record(
             record(1, the_session(), "shell"),
             Ok(UndoReach::Trees(vec![root.clone()])),
         )
@@ -453,9 +453,9 @@ fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
     fs::remove_file(root.join("in/file")).unwrap();
     fs::write(root.join("in/made"), "new").unwrap();
     mode(0o555);
-    undo.end(open).unwrap();
-    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
-    assert_eq!(apply(&kept, &back, None), []);
+    undo.end_record(open).unwrap();
+    let back = plan_undo(&kept, &session_records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
     mode(0o755);
 }
@@ -476,15 +476,15 @@ fn two_files_that_look_the_same_do_not_become_one() {
     let before = tree(&root);
     let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
-        .begin(
+        .begin_record(
             record(1, the_session(), "shell"),
             Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     fs::remove_file(root.join("q")).unwrap();
     fs::hard_link(root.join("a"), root.join("q")).unwrap();
-    undo.end(open).unwrap();
-    let back = plan(&kept, &records(&kept, the_session()).unwrap()).unwrap();
-    assert_eq!(apply(&kept, &back, None), []);
+    undo.end_record(open).unwrap();
+    let back = plan_undo(&kept, &session_records(&kept, the_session()).unwrap()).unwrap();
+    assert_eq!(apply_undo(&kept, &back, None), []);
     assert_eq!(tree(&root), before);
 }

@@ -9,7 +9,7 @@ use clawk_manifest::model::{Manifest, Metadata};
 use clawk_plan::PlanDefaults;
 use clawk_sandbox::Launcher;
 use clawk_secrets::{EnvironmentSource, SecretResolver};
-use clawk_tools::{Runner, ToolHost, ToolsConfig, UnboundTool, bind};
+use clawk_tools::{Runner, ToolHost, ToolsConfig, UnboundTool, bind_tools};
 use serde_json::{Value, json};
 
 fn manifest(tools: Value) -> Manifest {
@@ -40,15 +40,15 @@ fn bound(tools: Value, config: Value) -> Result<Runner, Vec<UnboundTool>> {
             vec!["__sandbox".into()],
         ),
         defaults: PlanDefaults::default(),
-        secrets: SecretResolver::without_store(EnvironmentSource::fixed([("KEY", "value")])),
+        secrets: SecretResolver::without_store(EnvironmentSource::from_pairs([("KEY", "value")])),
         base: Path::new("/").to_path_buf(),
         workdir: Path::new("/").to_path_buf(),
-        own: clawk_plan::RuntimeFiles::nothing(),
+        own: clawk_plan::RuntimeFiles::empty(),
         ask: None,
         extras: BTreeMap::new(),
         egress: clawk_tools::EgressSettings::default(),
     };
-    bind(&manifest(tools), &config, host)
+    bind_tools(&manifest(tools), &config, host)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn the_order_is_config_then_server_then_builtin() {
     let config =
         json!({"shell": {"command": ["/bin/true"]}, "post": {"http": {"url": "http://127.0.0.1:1/"}}});
     let runner = bound(tools, config).expect("bound");
-    let executors = ["echo", "shell", "post", "file-read", "plan"].map(|tool| runner.executor(tool));
+    let executors = ["echo", "shell", "post", "file-read", "plan"].map(|tool| runner.executor_name(tool));
     assert_eq!(
         executors,
         [Some("built-in"), Some("command"), Some("http"), Some("mcp"), None]
@@ -99,7 +99,7 @@ async fn an_mcp_tool_is_described_by_its_server() {
     );
     let runner = bound(json!([{"name": "t", "mcp_source": {"uri": uri}}]), json!({})).expect("bound");
     assert_eq!(
-        runner.describe("t").await.expect("described").description,
+        runner.describe_tool("t").await.expect("described").description,
         "The tool only."
     );
     runner.close().await;

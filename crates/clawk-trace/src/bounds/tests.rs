@@ -25,7 +25,8 @@ fn line(payload: &RawValue) -> Vec<u8> {
         event_type: "action.executed",
         payload: payload.get(),
     };
-    let mut line = serde_json::to_vec(&chain.link(&draft, &mut HashBuffer::default()).unwrap()).unwrap();
+    let mut line =
+        serde_json::to_vec(&chain.link_event(&draft, &mut HashBuffer::default()).unwrap()).unwrap();
     line.push(b'\n');
     line
 }

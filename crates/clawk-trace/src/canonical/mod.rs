@@ -14,8 +14,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 pub(crate) use scan::printable_run;
-pub use scan::{CanonicalPlainness, scan};
-pub use transcode::transcode;
+pub use scan::{CanonicalPlainness, scan_canonical};
+pub use transcode::transcode_json;
 
 /// The deepest nesting of a payload.
 pub const MAX_DEPTH: usize = 128;
@@ -76,10 +76,10 @@ pub enum CanonicalError {
 /// The value can't be serialised as JSON, or nests deeper than [`MAX_DEPTH`].
 pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
     let text = serde_json::to_string(value)?;
-    if scan(&text).is_some() {
+    if scan_canonical(&text).is_some() {
         Ok(text)
     } else {
-        transcode(Profile::Jcs, &text)
+        transcode_json(Profile::Jcs, &text)
     }
 }
 
@@ -97,7 +97,7 @@ pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 /// As [`text_of`], and [`CanonicalError::Number`] for numbers that R27 does not allow in payloads.
 pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, CanonicalError> {
     let text = serde_json::to_string(value)?;
-    let canonical = if scan(&text).is_some() {
+    let canonical = if scan_canonical(&text).is_some() {
         text
     } else {
         payload_text(&text)?
@@ -111,12 +111,12 @@ pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, Can
 /// As [`payload_of`].
 pub fn payload_text(text: &str) -> Result<String, CanonicalError> {
     transcode::refuse_disputed_numbers(text)?;
-    transcode(Profile::Jcs, text)
+    transcode_json(Profile::Jcs, text)
 }
 
 /// Whether `text` is a payload exactly as [`payload_of`] writes it.
 #[must_use]
 pub fn is_payload(text: &str) -> bool {
     text.starts_with('{')
-        && (scan(text).is_some() || payload_text(text).is_ok_and(|canonical| canonical == text))
+        && (scan_canonical(text).is_some() || payload_text(text).is_ok_and(|canonical| canonical == text))
 }

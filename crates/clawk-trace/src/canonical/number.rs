@@ -49,7 +49,7 @@ fn as_double(literal: &str) -> Result<f64, CanonicalError> {
 }
 
 /// The shortest digits that parse to `value`, and the power of ten of the first digit.
-fn shortest(value: f64) -> (bool, String, i32) {
+fn shortest_digits(value: f64) -> (bool, String, i32) {
     let text = format!("{:e}", value.abs());
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = mantissa.chars().filter(char::is_ascii_digit).collect();
@@ -58,14 +58,14 @@ fn shortest(value: f64) -> (bool, String, i32) {
 
 /// Writes a float like Python's `repr`: positional from 1e-4 to below 1e16, at least two exponent digits.
 fn python_float(value: f64, out: &mut String) {
-    let (negative, digits, exponent) = shortest(value);
+    let (negative, digits, exponent) = shortest_digits(value);
     if negative {
         out.push('-');
     }
     if (-4..16).contains(&exponent) {
-        positional(&digits, exponent, out);
+        write_positional(&digits, exponent, out);
     } else {
-        mantissa(&digits, out);
+        write_mantissa(&digits, out);
         let sign = if exponent < 0 { '-' } else { '+' };
         let _ = write!(out, "e{sign}{:02}", exponent.unsigned_abs()); // silent-ok: writing to a String
     }
@@ -73,20 +73,20 @@ fn python_float(value: f64, out: &mut String) {
 
 /// Writes a float like the reference program: positional from 1e-5 to below 1e16.
 fn rust_float(value: f64, out: &mut String) {
-    let (negative, digits, exponent) = shortest(value);
+    let (negative, digits, exponent) = shortest_digits(value);
     if negative {
         out.push('-');
     }
     if (-5..16).contains(&exponent) {
-        positional(&digits, exponent, out);
+        write_positional(&digits, exponent, out);
     } else {
-        mantissa(&digits, out);
+        write_mantissa(&digits, out);
         let sign = if exponent < 0 { "" } else { "+" };
         let _ = write!(out, "e{sign}{exponent}"); // silent-ok: writing to a String
     }
 }
 
-fn mantissa(digits: &str, out: &mut String) {
+fn write_mantissa(digits: &str, out: &mut String) {
     let mut rest = digits.chars();
     out.extend(rest.next());
     if !rest.as_str().is_empty() {
@@ -96,7 +96,7 @@ fn mantissa(digits: &str, out: &mut String) {
 }
 
 /// Writes `digits` with the point after the digit of 10^0, always with a fraction.
-fn positional(digits: &str, exponent: i32, out: &mut String) {
+fn write_positional(digits: &str, exponent: i32, out: &mut String) {
     if exponent < 0 {
         out.push_str("0.");
         out.extend(std::iter::repeat_n(

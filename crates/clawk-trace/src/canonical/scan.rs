@@ -17,13 +17,13 @@ const MAX_EXACT: u64 = 1 << 53;
 /// Whether `text` is one JSON value in RFC 8785 form, without floats and integers above 2^53. `None` means "no, or unknown" (keys
 /// whose order depends on escapes or astral characters).
 #[must_use]
-pub fn scan(text: &str) -> Option<CanonicalPlainness> {
+pub fn scan_canonical(text: &str) -> Option<CanonicalPlainness> {
     let mut scanner = Scanner {
         bytes: text.as_bytes(),
         at: 0,
         plain: true,
     };
-    scanner.value(0)?;
+    scanner.scan_value(0)?;
     if scanner.at != scanner.bytes.len() {
         return None;
     }
@@ -47,7 +47,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn take(&mut self, byte: u8) -> Option<()> {
+    fn take_byte(&mut self, byte: u8) -> Option<()> {
         if self.peek()? == byte {
             self.at += 1;
             return Some(());
@@ -56,7 +56,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn word(&mut self, word: &[u8]) -> Option<()> {
+    fn scan_word(&mut self, word: &[u8]) -> Option<()> {
         if self.bytes.get(self.at..)?.starts_with(word) {
             self.at += word.len();
             return Some(());
@@ -64,60 +64,60 @@ impl<'a> Scanner<'a> {
         None
     }
 
-    fn value(&mut self, depth: usize) -> Option<()> {
+    fn scan_value(&mut self, depth: usize) -> Option<()> {
         if depth > MAX_DEPTH {
             return None;
         }
         match self.peek()? {
-            b'"' => self.string().map(drop),
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
-            b't' => self.word(b"true"),
-            b'f' => self.word(b"false"),
-            b'n' => self.word(b"null"),
-            _ => self.integer(),
+            b'"' => self.scan_string().map(drop),
+            b'{' => self.scan_object(depth),
+            b'[' => self.scan_array(depth),
+            b't' => self.scan_word(b"true"),
+            b'f' => self.scan_word(b"false"),
+            b'n' => self.scan_word(b"null"),
+            _ => self.scan_integer(),
         }
     }
 
-    fn array(&mut self, depth: usize) -> Option<()> {
-        self.take(b'[')?;
-        if self.take(b']').is_some() {
+    fn scan_array(&mut self, depth: usize) -> Option<()> {
+        self.take_byte(b'[')?;
+        if self.take_byte(b']').is_some() {
             return Some(());
         }
         loop {
-            self.value(depth + 1)?;
-            if self.take(b',').is_none() {
-                return self.take(b']');
+            self.scan_value(depth + 1)?;
+            if self.take_byte(b',').is_none() {
+                return self.take_byte(b']');
             }
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<()> {
-        self.take(b'{')?;
-        if self.take(b'}').is_some() {
+    fn scan_object(&mut self, depth: usize) -> Option<()> {
+        self.take_byte(b'{')?;
+        if self.take_byte(b'}').is_some() {
             return Some(());
         }
         let mut last: Option<&[u8]> = None;
         loop {
-            let (key, simple) = self.string()?;
+            let (key, simple) = self.scan_string()?;
             // Byte order equals UTF-16 order only without astral characters, and equals the order of key texts only without
             // escapes.
             if !simple || last.is_some_and(|last| last >= key) {
                 return None;
             }
             last = Some(key);
-            self.take(b':')?;
-            self.value(depth + 1)?;
-            if self.take(b',').is_none() {
-                return self.take(b'}');
+            self.take_byte(b':')?;
+            self.scan_value(depth + 1)?;
+            if self.take_byte(b',').is_none() {
+                return self.take_byte(b'}');
             }
         }
     }
 
     #[inline]
     /// The string's inner bytes, and whether they contain neither an escape nor an astral character.
-    fn string(&mut self) -> Option<(&'a [u8], bool)> {
-        self.take(b'"')?;
+    fn scan_string(&mut self) -> Option<(&'a [u8], bool)> {
+        self.take_byte(b'"')?;
         let start = self.at;
         let mut simple = true;
         loop {
@@ -132,7 +132,7 @@ impl<'a> Scanner<'a> {
                 b'\\' => {
                     simple = false;
                     self.at += 1;
-                    self.escape()?;
+                    self.scan_escape()?;
                 }
                 0..=0x1f => return None,
                 0x20..=0x7e => self.at += 1,
@@ -148,7 +148,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn escape(&mut self) -> Option<()> {
+    fn scan_escape(&mut self) -> Option<()> {
         let byte = self.peek()?;
         self.at += 1;
         match byte {
@@ -174,8 +174,8 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn integer(&mut self) -> Option<()> {
-        let negative = self.take(b'-').is_some();
+    fn scan_integer(&mut self) -> Option<()> {
+        let negative = self.take_byte(b'-').is_some();
         let start = self.at;
         let mut value: u64 = 0;
         while let Some(digit @ b'0'..=b'9') = self.peek() {

@@ -14,9 +14,9 @@ use super::{CanonicalError, MAX_DEPTH, Profile, number};
 ///
 /// # Errors
 /// The text is not JSON, has a duplicate key, has a number that is not a finite double where one is needed, or nests too deeply.
-pub fn transcode(profile: Profile, text: &str) -> Result<String, CanonicalError> {
+pub fn transcode_json(profile: Profile, text: &str) -> Result<String, CanonicalError> {
     let mut out = String::with_capacity(text.len());
-    value(profile, text.trim_matches(BLANKS), 0, &mut out)?;
+    write_value(profile, text.trim_matches(BLANKS), 0, &mut out)?;
     Ok(out)
 }
 
@@ -24,46 +24,46 @@ const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// Fails with [`CanonicalError::Number`] if the text contains a float or an integer above 2^53.
 pub(super) fn refuse_disputed_numbers(text: &str) -> Result<(), CanonicalError> {
-    fn look(text: &str, depth: usize) -> Result<(), CanonicalError> {
+    fn check_value(text: &str, depth: usize) -> Result<(), CanonicalError> {
         if depth > MAX_DEPTH {
             return Err(CanonicalError::TooDeep);
         }
         match text.bytes().next() {
-            Some(b'{') => members(text)?
+            Some(b'{') => object_members(text)?
                 .iter()
-                .try_for_each(|(_, inner)| look(inner, depth + 1)),
-            Some(b'[') => items(text)?
+                .try_for_each(|(_, inner)| check_value(inner, depth + 1)),
+            Some(b'[') => array_items(text)?
                 .iter()
-                .try_for_each(|inner| look(inner.get(), depth + 1)),
+                .try_for_each(|inner| check_value(inner.get(), depth + 1)),
             Some(b'-' | b'0'..=b'9') if number::is_disputed(text) => {
                 Err(CanonicalError::Number(text.chars().take(40).collect()))
             }
             _ => Ok(()),
         }
     }
-    look(text.trim_matches(BLANKS), 0)
+    check_value(text.trim_matches(BLANKS), 0)
 }
 
-fn value(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
+fn write_value(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
     if depth > MAX_DEPTH {
         return Err(CanonicalError::TooDeep);
     }
     match text.bytes().next() {
-        Some(b'{') => object(profile, text, depth, out),
+        Some(b'{') => write_object(profile, text, depth, out),
         Some(b'[') => {
             out.push('[');
-            for (index, item) in items(text)?.into_iter().enumerate() {
+            for (index, item) in array_items(text)?.into_iter().enumerate() {
                 if index > 0 {
                     out.push(',');
                 }
-                value(profile, item.get(), depth + 1, out)?;
+                write_value(profile, item.get(), depth + 1, out)?;
             }
             out.push(']');
             Ok(())
         }
         Some(b'"') => {
             let JsonKey(string) = serde_json::from_str(text)?;
-            quoted(profile, &string, out);
+            write_quoted(profile, &string, out);
             Ok(())
         }
         Some(b'-' | b'0'..=b'9') => {
@@ -78,8 +78,8 @@ fn value(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result
     }
 }
 
-fn object(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
-    let mut members = members(text)?;
+fn write_object(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
+    let mut members = object_members(text)?;
     members.sort_by(|(a, _), (b, _)| match profile {
         Profile::Jcs => by_utf16(a, b),
         Profile::AppendixB | Profile::CraCore => a.cmp(b),
@@ -96,12 +96,12 @@ fn object(profile: Profile, text: &str, depth: usize, out: &mut String) -> Resul
             out.push(',');
         }
         match profile {
-            Profile::Jcs | Profile::AppendixB => quoted(profile, key, out),
+            Profile::Jcs | Profile::AppendixB => write_quoted(profile, key, out),
             // The reference program writes keys unescaped between quotes.
             Profile::CraCore => out.extend(["\"", key, "\""]),
         }
         out.push(':');
-        value(profile, inner, depth + 1, out)?;
+        write_value(profile, inner, depth + 1, out)?;
     }
     out.push('}');
     Ok(())
@@ -117,7 +117,7 @@ fn by_utf16(a: &str, b: &str) -> Ordering {
 }
 
 /// Appends `text` as a JSON string.
-fn quoted(profile: Profile, text: &str, out: &mut String) {
+fn write_quoted(profile: Profile, text: &str, out: &mut String) {
     const HEX: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
     ];
@@ -148,11 +148,11 @@ fn quoted(profile: Profile, text: &str, out: &mut String) {
     out.push('"');
 }
 
-fn items(text: &str) -> Result<Vec<&RawValue>, CanonicalError> {
+fn array_items(text: &str) -> Result<Vec<&RawValue>, CanonicalError> {
     Ok(serde_json::from_str(text)?)
 }
 
-fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, CanonicalError> {
+fn object_members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, CanonicalError> {
     let JsonMembers(members) = serde_json::from_str(text)?;
     Ok(members)
 }
@@ -188,5 +188,5 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {
 
 #[cfg(test)]
 pub(super) fn members_of(text: &str) -> Vec<(Cow<'_, str>, &str)> {
-    members(text).unwrap()
+    object_members(text).unwrap()
 }

@@ -384,19 +384,19 @@ impl CheckpointVerifier {
             .filter_map(|(session, left)| left.keys().next_back().map(|last| (*session, *last)))
             .min();
         if let Some(fault) = self.fault {
-            report.refuse(fault);
+            report.add_fault(fault);
         } else if let Some((session, last)) = missing {
             let detail = format!(
                 "session {session} had {} events when it was signed; its end is missing",
                 last + 1
             );
-            report.refuse(fault(FaultKind::Gap, detail, (session, last), self.events));
+            report.add_fault(fault(FaultKind::Gap, detail, (session, last), self.events));
         } else if let Some(size) = self.roots.keys().next_back() {
             let detail = format!(
                 "there were {size} events when the tree was signed, there are {}: sessions or their ends are missing, or an                  older state was put back",
                 self.events
             );
-            report.refuse(TraceFault {
+            report.add_fault(TraceFault {
                 kind: FaultKind::Gap,
                 detail,
                 index: self.events,

@@ -17,7 +17,7 @@ fn trace(goal: &str, count: u64) -> Vec<SealedEvent> {
         payload: &payload,
     };
     (0..u128::from(count))
-        .map(|n| chain.link(&draft(n), &mut HashBuffer::default()).unwrap())
+        .map(|n| chain.link_event(&draft(n), &mut HashBuffer::default()).unwrap())
         .collect()
 }
 

@@ -16,7 +16,7 @@ pub struct Tree {
 impl Tree {
     /// A tree of `size` leaves from the result of [`Self::peaks`]. `None`: the peaks don't match this size.
     #[must_use]
-    pub fn resume(size: u64, peaks: Vec<Digest>) -> Option<Self> {
+    pub fn from_peaks(size: u64, peaks: Vec<Digest>) -> Option<Self> {
         let wanted = usize::try_from(size.count_ones()).ok()?; // silent-ok: at most 64
         (peaks.len() == wanted).then_some(Self { size, peaks })
     }
@@ -35,11 +35,11 @@ impl Tree {
 
     /// Adds the hash of the next event.
     pub fn push(&mut self, event: &Digest) {
-        let mut node = digest(&[&[0], &event.0]);
+        let mut node = digest_parts(&[&[0], &event.0]);
         let mut merged = self.size;
         while merged & 1 == 1 {
             if let Some(left) = self.peaks.pop() {
-                node = digest(&[&[1], &left.0, &node.0]);
+                node = digest_parts(&[&[1], &left.0, &node.0]);
             }
             merged >>= 1;
         }
@@ -52,13 +52,13 @@ impl Tree {
     pub fn root(&self) -> Digest {
         let mut peaks = self.peaks.iter().rev();
         let Some(last) = peaks.next() else {
-            return digest(&[]);
+            return digest_parts(&[]);
         };
-        peaks.fold(*last, |right, left| digest(&[&[1], &left.0, &right.0]))
+        peaks.fold(*last, |right, left| digest_parts(&[&[1], &left.0, &right.0]))
     }
 }
 
-fn digest(parts: &[&[u8]]) -> Digest {
+fn digest_parts(parts: &[&[u8]]) -> Digest {
     let mut sha = Sha256::new();
     for part in parts {
         sha.update(part);

@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 48;
 /// The largest number of pairs that are compared member by member to fill one gap.
 const MAX_PAIRS: usize = 256;
 
-pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep> {
+pub(super) fn align_traces(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep> {
     let (a, b) = (&first.marks, &second.marks);
     let whole = (0..a.len(), 0..b.len());
     let by_structure = matches_of(a, b, whole.clone(), |marks| marks.major);
@@ -43,9 +43,9 @@ pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep>
     };
     let mut pairs = Vec::with_capacity(sure.len());
     each_gap(&sure, &whole, &mut pairs, |gap, pairs| {
-        pairs.extend(fill(first, second, &gap));
+        pairs.extend(fill_gap(first, second, &gap));
     });
-    script(&pairs, &whole)
+    alignment_script(&pairs, &whole)
 }
 
 type AlignmentGap = (Range<usize>, Range<usize>);
@@ -70,7 +70,7 @@ fn each_gap(
     }
 }
 
-fn script(pairs: &[(usize, usize)], whole: &AlignmentGap) -> Vec<AlignmentStep> {
+fn alignment_script(pairs: &[(usize, usize)], whole: &AlignmentGap) -> Vec<AlignmentStep> {
     let (mut a, mut b) = (0, 0);
     let mut steps = Vec::new();
     for &(next_a, next_b) in pairs {
@@ -85,7 +85,7 @@ fn script(pairs: &[(usize, usize)], whole: &AlignmentGap) -> Vec<AlignmentStep> 
 }
 
 /// Pairs events of the same type and action.
-fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize, usize)> {
+fn fill_gap(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize, usize)> {
     if gap.0.len() * gap.1.len() > MAX_PAIRS {
         return matches_of(&first.marks, &second.marks, gap.clone(), |marks| marks.place);
     }
@@ -97,10 +97,10 @@ fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize
             return None;
         }
         let mut found = Vec::new();
-        fields::event(0, before.get(a)?, after.get(b)?, &mut found);
+        fields::compare_events(0, before.get(a)?, after.get(b)?, &mut found);
         Some(found.len().min(ALONE / 1024))
     };
-    cheapest(before.len(), after.len(), cost)
+    cheapest_pairs(before.len(), after.len(), cost)
         .into_iter()
         .map(|(a, b)| (gap.0.start + a, gap.1.start + b))
         .collect()
@@ -110,7 +110,7 @@ fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize
 const ALONE: usize = 1 << 20;
 
 /// The cheapest set of pairs that keeps the order on both sides.
-fn cheapest(n: usize, m: usize, cost: impl Fn(usize, usize) -> Option<usize>) -> Vec<(usize, usize)> {
+fn cheapest_pairs(n: usize, m: usize, cost: impl Fn(usize, usize) -> Option<usize>) -> Vec<(usize, usize)> {
     // Row by row from the end: the cost of the rest, and whether it begins with a pair.
     let width = m + 1;
     let mut rest = vec![(0usize, false); (n + 1) * width];
@@ -161,11 +161,11 @@ fn matches_of(
     };
     let (a, b) = (numbers(a, gap.0.clone()), numbers(b, gap.1.clone()));
     let mut pairs = Vec::new();
-    common(&a, &b, (gap.0.start, gap.1.start), 0, &mut pairs);
+    common_pairs(&a, &b, (gap.0.start, gap.1.start), 0, &mut pairs);
     pairs
 }
 
-fn common(
+fn common_pairs(
     mut a: &[u64],
     mut b: &[u64],
     mut base: (usize, usize),
@@ -189,12 +189,16 @@ fn common(
     }
     if !a.is_empty() && !b.is_empty() {
         let anchors = if depth < MAX_DEPTH {
-            unique(a, b)
+            unique_pairs(a, b)
         } else {
             Vec::new()
         };
         if anchors.is_empty() {
-            out.extend(shortest(a, b).into_iter().map(|(x, y)| (base.0 + x, base.1 + y)));
+            out.extend(
+                shortest_script(a, b)
+                    .into_iter()
+                    .map(|(x, y)| (base.0 + x, base.1 + y)),
+            );
         } else {
             let (mut from_a, mut from_b) = (0, 0);
             for &(x, y) in anchors.iter().chain([&(a.len(), b.len())]) {
@@ -202,7 +206,7 @@ fn common(
                     a.get(from_a..x).unwrap_or_default(),
                     b.get(from_b..y).unwrap_or_default(),
                 );
-                common(
+                common_pairs(
                     inner.0,
                     inner.1,
                     (base.0 + from_a, base.1 + from_b),
@@ -220,7 +224,7 @@ fn common(
 }
 
 /// Numbers that occur once on each side: the longest selection that keeps their order (longest increasing subsequence).
-fn unique(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
+fn unique_pairs(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
     let once = |numbers: &[u64]| {
         let mut seen: HashMap<u64, Option<usize>> = HashMap::with_capacity(numbers.len());
         for (index, number) in numbers.iter().enumerate() {
@@ -259,13 +263,13 @@ fn unique(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
 }
 
 /// The greedy shortest edit script (Myers 1986); empty if it is longer than [`MAX_EDITS`].
-pub(super) fn shortest(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
+pub(super) fn shortest_script(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
     // Row `d`: how far each diagonal `x - y = 2i - d` gets with `d` edits; `None` outside the grid.
     let mut rows: Vec<Vec<Option<u32>>> = Vec::new();
     for d in 0..=MAX_EDITS.min(a.len() + b.len()) {
         let mut row = Vec::with_capacity(d + 1);
         for i in 0..=d {
-            let reached = entry(&rows, d, i, (a.len(), b.len())).map(|(x, y)| {
+            let reached = diagonal_entry(&rows, d, i, (a.len(), b.len())).map(|(x, y)| {
                 let (rest_a, rest_b) = (a.get(x..).unwrap_or_default(), b.get(y..).unwrap_or_default());
                 let snake = rest_a.iter().zip(rest_b).take_while(|(p, q)| p == q).count();
                 (x + snake, y + snake)
@@ -273,7 +277,7 @@ pub(super) fn shortest(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
             row.push(reached.and_then(|(x, _)| u32::try_from(x).ok())); // silent-ok: never; traces are shorter
             if reached == Some((a.len(), b.len())) {
                 rows.push(row);
-                return backtrack(&rows, i, (a.len(), b.len()));
+                return backtrack_script(&rows, i, (a.len(), b.len()));
             }
         }
         rows.push(row);
@@ -282,7 +286,12 @@ pub(super) fn shortest(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
 }
 
 /// Where diagonal `i` of row `d` is entered from the previous row: after a removal or an insertion, whichever gets further.
-fn entry(rows: &[Vec<Option<u32>>], d: usize, i: usize, end: (usize, usize)) -> Option<(usize, usize)> {
+fn diagonal_entry(
+    rows: &[Vec<Option<u32>>],
+    d: usize,
+    i: usize,
+    end: (usize, usize),
+) -> Option<(usize, usize)> {
     if d == 0 {
         return Some((0, 0));
     }
@@ -304,10 +313,10 @@ fn entry(rows: &[Vec<Option<u32>>], d: usize, i: usize, end: (usize, usize)) -> 
     inserted.max(removed)
 }
 
-fn backtrack(rows: &[Vec<Option<u32>>], mut i: usize, end: (usize, usize)) -> Vec<(usize, usize)> {
+fn backtrack_script(rows: &[Vec<Option<u32>>], mut i: usize, end: (usize, usize)) -> Vec<(usize, usize)> {
     let (mut x, mut pairs) = (end.0, Vec::new());
     for d in (0..rows.len()).rev() {
-        let Some((from_x, from_y)) = entry(rows, d, i, end) else {
+        let Some((from_x, from_y)) = diagonal_entry(rows, d, i, end) else {
             break;
         };
         pairs.extend((from_x..x).rev().map(|at| (at, from_y + (at - from_x))));

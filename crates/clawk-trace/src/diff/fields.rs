@@ -29,7 +29,7 @@ pub(super) enum MemberWeight {
 }
 
 /// The weight of a payload's member, by its name.
-pub(super) fn weight(name: &str) -> MemberWeight {
+pub(super) fn member_weight(name: &str) -> MemberWeight {
     if IGNORED.contains(&name) {
         return MemberWeight::Ignored;
     }
@@ -74,14 +74,14 @@ pub(super) fn weight_in_event(name: &str) -> MemberWeight {
 }
 
 /// Appends the differences between two events.
-pub(super) fn event(index: usize, before: &Value, after: &Value, out: &mut Vec<TraceDifference>) {
+pub(super) fn compare_events(index: usize, before: &Value, after: &Value, out: &mut Vec<TraceDifference>) {
     let mut walk = DiffWalk {
         path: format!("/{index}"),
         out,
     };
     match (before, after) {
-        (Value::Object(before), Value::Object(after)) => walk.members(before, after, weight_in_event),
-        _ => walk.value(before, after, DifferenceSignificance::Major),
+        (Value::Object(before), Value::Object(after)) => walk.compare_members(before, after, weight_in_event),
+        _ => walk.compare_values(before, after, DifferenceSignificance::Major),
     }
 }
 
@@ -91,7 +91,7 @@ struct DiffWalk<'a> {
 }
 
 impl DiffWalk<'_> {
-    fn members(
+    fn compare_members(
         &mut self,
         before: &Map<String, Value>,
         after: &Map<String, Value>,
@@ -105,11 +105,11 @@ impl DiffWalk<'_> {
                 MemberWeight::Major => DifferenceSignificance::Major,
             };
             let escaped = key.replace('~', "~0").replace('/', "~1");
-            self.inside(&escaped, before.get(key), after.get(key), significance);
+            self.compare_inside(&escaped, before.get(key), after.get(key), significance);
         }
     }
 
-    fn inside(
+    fn compare_inside(
         &mut self,
         step: &str,
         before: Option<&Value>,
@@ -120,7 +120,7 @@ impl DiffWalk<'_> {
         self.path.push('/');
         self.path.push_str(step);
         match (before, after) {
-            (Some(before), Some(after)) => self.value(before, after, significance),
+            (Some(before), Some(after)) => self.compare_values(before, after, significance),
             // A missing or extra member is a structural change, whatever its name.
             (Some(before), None) => self.push(
                 DifferenceKind::Removed,
@@ -139,12 +139,14 @@ impl DiffWalk<'_> {
         self.path.truncate(length);
     }
 
-    fn value(&mut self, before: &Value, after: &Value, significance: DifferenceSignificance) {
+    fn compare_values(&mut self, before: &Value, after: &Value, significance: DifferenceSignificance) {
         match (before, after) {
-            (Value::Object(before), Value::Object(after)) => self.members(before, after, weight),
+            (Value::Object(before), Value::Object(after)) => {
+                self.compare_members(before, after, member_weight)
+            }
             (Value::Array(before), Value::Array(after)) => {
                 for index in 0..before.len().max(after.len()) {
-                    self.inside(
+                    self.compare_inside(
                         &index.to_string(),
                         before.get(index),
                         after.get(index),

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher as _, Hash, Hasher as _, RandomState};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::fields::{MemberWeight, weight, weight_in_event};
+use super::fields::{MemberWeight, member_weight, weight_in_event};
 
 /// The fingerprint of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct EventFingerprint {
 #[derive(Debug, Default)]
 pub(super) struct SessionOrdinals(HashMap<u64, usize>);
 
-pub(super) fn mark(
+pub(super) fn fingerprint_event(
     text: &str,
     sessions: &mut SessionOrdinals,
     keys: &RandomState,
@@ -76,7 +76,7 @@ impl<'de> Visitor<'de> for Event<'_> {
                 (_, MemberWeight::Ignored) => drop(map.next_value::<IgnoredAny>()?),
                 (what, MemberWeight::Minor | MemberWeight::Major) => {
                     let inner = map.next_value_seed(Node(keys))?;
-                    found.content.add(keys, &name, inner);
+                    found.content.add_member(keys, &name, inner);
                     match what {
                         AlignmentMember::EventType => found.event_type = inner.full,
                         AlignmentMember::Payload => found.action = inner.action,
@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Event<'_> {
 
 impl ValueFingerprint {
     /// Adds a member. The order of members does not matter, so the hashes are summed.
-    fn add(&mut self, keys: &RandomState, name: &WeighedMember, inner: Self) {
+    fn add_member(&mut self, keys: &RandomState, name: &WeighedMember, inner: Self) {
         self.full = self.full.wrapping_add(keys.hash_one((name.hash, inner.full)));
         let major = match name.weight {
             MemberWeight::Minor => 0,
@@ -103,7 +103,7 @@ impl ValueFingerprint {
         self.major = self.major.wrapping_add(keys.hash_one((name.hash, major)));
     }
 
-    fn leaf(keys: &RandomState, value: impl Hash) -> Self {
+    fn from_leaf(keys: &RandomState, value: impl Hash) -> Self {
         let full = keys.hash_one(value);
         Self {
             full,
@@ -183,27 +183,27 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, 0u8))
+        Ok(ValueFingerprint::from_leaf(self.0, 0u8))
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, (1u8, value)))
+        Ok(ValueFingerprint::from_leaf(self.0, (1u8, value)))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, (2u8, value)))
+        Ok(ValueFingerprint::from_leaf(self.0, (2u8, value)))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, (3u8, value)))
+        Ok(ValueFingerprint::from_leaf(self.0, (3u8, value)))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, (4u8, value.to_bits())))
+        Ok(ValueFingerprint::from_leaf(self.0, (4u8, value.to_bits())))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<ValueFingerprint, E> {
-        Ok(ValueFingerprint::leaf(self.0, value))
+        Ok(ValueFingerprint::from_leaf(self.0, value))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ValueFingerprint, A::Error> {
@@ -222,13 +222,13 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ValueFingerprint, A::Error> {
         let mut sum = ValueFingerprint::default();
         let mut tool = 0;
-        while let Some(name) = map.next_key_seed(MemberNameSeed(self.0, weight))? {
+        while let Some(name) = map.next_key_seed(MemberNameSeed(self.0, member_weight))? {
             if name.weight == MemberWeight::Ignored {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let inner = map.next_value_seed(self)?;
-            sum.add(self.0, &name, inner);
+            sum.add_member(self.0, &name, inner);
             match name.what {
                 AlignmentMember::Action => sum.action = inner.full,
                 AlignmentMember::Tool => tool = inner.full,

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::align::AlignmentStep;
-use self::marks::{EventFingerprint, mark};
+use self::marks::{EventFingerprint, fingerprint_event};
 
 /// The relation between two traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -195,8 +195,11 @@ impl<'a> Trace<'a> {
         let (mut texts, mut marks) = (Vec::new(), Vec::new());
         let mut sessions = marks::SessionOrdinals::default();
         for (line, text) in events {
-            let found =
-                mark(&text, &mut sessions, keys).map_err(|source| DiffError { side, line, source })?;
+            let found = fingerprint_event(&text, &mut sessions, keys).map_err(|source| DiffError {
+                side,
+                line,
+                source,
+            })?;
             marks.push(found);
             texts.push(text);
         }
@@ -214,12 +217,12 @@ impl<'a> Trace<'a> {
 
 fn compare(first: &Trace<'_>, second: &Trace<'_>) -> Diff {
     let mut differences = Vec::new();
-    for step in align::align(first, second) {
+    for step in align::align_traces(first, second) {
         match step {
             AlignmentStep::Both(a, b) => {
                 let equal = first.marks.get(a).map(|m| m.full) == second.marks.get(b).map(|m| m.full);
                 if !equal {
-                    fields::event(a, &first.event(a), &second.event(b), &mut differences);
+                    fields::compare_events(a, &first.event(a), &second.event(b), &mut differences);
                 }
             }
             AlignmentStep::First(a) => {

@@ -274,7 +274,7 @@ proptest! {
             Trace::of(TraceSide::First, (1..).zip(texts), &keys).unwrap()
         };
         let (mut next_a, mut next_b) = (0, 0);
-        for step in align::align(&read(&a), &read(&b)) {
+        for step in align::align_traces(&read(&a), &read(&b)) {
             let (x, y) = match step {
                 AlignmentStep::Both(x, y) => (Some(x), Some(y)),
                 AlignmentStep::First(x) => (Some(x), None),
@@ -301,7 +301,7 @@ proptest! {
         a in prop::collection::vec(0u64..4, 1..40),
         b in prop::collection::vec(0u64..4, 1..40),
     ) {
-        let pairs = align::shortest(&a, &b);
+        let pairs = align::shortest_script(&a, &b);
         prop_assert!(pairs.windows(2).all(|p| p[0].0 < p[1].0 && p[0].1 < p[1].1));
         prop_assert!(pairs.iter().all(|(x, y)| a[*x] == b[*y]));
         let mut table = vec![vec![0usize; b.len() + 1]; a.len() + 1];

@@ -74,7 +74,7 @@ impl<R: BufRead> ChunkReader<R> {
         }
         self.rest.clear();
         loop {
-            filled += self.fill(buffer.get_mut(filled..).unwrap_or_default())?;
+            filled += self.fill_buffer(buffer.get_mut(filled..).unwrap_or_default())?;
             let read = buffer.get(..filled).unwrap_or_default();
             if self.at_end {
                 let chunk = Chunk { buffer, used: filled };
@@ -98,7 +98,7 @@ impl<R: BufRead> ChunkReader<R> {
     }
 
     /// Fills `room` unless the input ends.
-    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn fill_buffer(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while let Some(left) = room.get_mut(filled..).filter(|left| !left.is_empty()) {
             match self.reader.read(left) {

@@ -23,7 +23,7 @@ use crate::event::RawEvent;
 
 pub use profile::ProfileSet;
 #[cfg(test)]
-pub(crate) use profile::satisfied;
+pub(crate) use profile::satisfied_profiles;
 pub use report::{FaultKind, SessionReport, TraceFault, VerificationReport};
 
 /// The longest line, bytes; a longer one is `malformed`. An event that does not come from a file is measured by the line that it
@@ -48,7 +48,7 @@ pub const MAX_SESSIONS: usize = 262_144;
 /// # Errors
 /// The reader fails. A trace with a fault is not an error: the [`VerificationReport`] says `valid: false`.
 pub fn verify(reader: impl BufRead) -> io::Result<VerificationReport> {
-    parallel::verify(reader, parallel::Plan::of_machine())
+    parallel::verify_parallel(reader, parallel::Plan::of_machine())
 }
 
 /// Verifies events that are in memory.
@@ -176,7 +176,7 @@ impl Verifier {
         let known = self.sessions.get(&session).copied();
         let tip = known.unwrap_or(ChainTip::START);
         check_place(event, &tip)?;
-        let (profiles, head) = profile::satisfied(event, tip.profiles, &mut self.scratch)?;
+        let (profiles, head) = profile::satisfied_profiles(event, tip.profiles, &mut self.scratch)?;
         let next = ChainTip {
             events: tip.events + 1,
             head,
@@ -208,8 +208,8 @@ impl Verifier {
             .into_iter()
             .filter_map(|id| sessions.get(&id).map(|tip| (id, tip)))
             .map(|(session_id, tip)| {
-                all = all.and(tip.profiles);
-                let profiles = tip.profiles.names();
+                all = all.intersection(tip.profiles);
+                let profiles = tip.profiles.profile_list();
                 SessionReport {
                     session_id,
                     events: tip.events,
@@ -218,7 +218,7 @@ impl Verifier {
                 }
             })
             .collect();
-        VerificationReport::new(count, fault, all.names(), sessions)
+        VerificationReport::new(count, fault, all.profile_list(), sessions)
     }
 }
 

@@ -14,7 +14,7 @@ use clawk_proto::{Digest, SessionId};
 use memchr::memchr_iter;
 
 use super::chunk::{Chunk, ChunkPiece, ChunkReader};
-use super::profile::{ProfileSet, satisfied};
+use super::profile::{ProfileSet, satisfied_profiles};
 use super::{ChainTip, VerificationReport, Verifier};
 use crate::chain::HashBuffer;
 use crate::event::RawEvent;
@@ -45,7 +45,7 @@ impl Plan {
     }
 }
 
-pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<VerificationReport> {
+pub(super) fn verify_parallel(reader: impl BufRead, plan: Plan) -> io::Result<VerificationReport> {
     let mut chunks = ChunkReader::new(reader, plan.chunk_bytes);
     let mut merger = ChunkMerger::default();
     std::thread::scope(|scope| {
@@ -60,10 +60,10 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Verificatio
             };
             let in_flight = if alone { 0 } else { plan.workers * DEPTH - 1 };
             while sent - merged > in_flight {
-                let worker = workers.get(merged % plan.workers).ok_or_else(lost)?;
-                let looked = worker.looked.recv().map_err(|_| lost())?; // silent-ok: says no more
+                let worker = workers.get(merged % plan.workers).ok_or_else(worker_lost_error)?;
+                let looked = worker.looked.recv().map_err(|_| worker_lost_error())?; // silent-ok: says no more
                 merged += 1;
-                merger.take(&looked);
+                merger.merge_chunk(&looked);
                 chunks.recycle(looked.chunk);
             }
             match piece {
@@ -74,8 +74,8 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Verificatio
                     if workers.len() < plan.workers {
                         workers.push(Worker::start(scope)?);
                     }
-                    let worker = workers.get(sent % plan.workers).ok_or_else(lost)?;
-                    worker.chunks.send(chunk).map_err(|_| lost())?; // silent-ok: says no more
+                    let worker = workers.get(sent % plan.workers).ok_or_else(worker_lost_error)?;
+                    worker.chunks.send(chunk).map_err(|_| worker_lost_error())?; // silent-ok: says no more
                     sent += 1;
                 }
             }
@@ -84,7 +84,7 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Verificatio
     Ok(merger.verifier.finish())
 }
 
-fn lost() -> io::Error {
+fn worker_lost_error() -> io::Error {
     io::Error::other("a verifying thread ended early")
 }
 
@@ -102,7 +102,7 @@ impl Worker {
             .spawn_scoped(scope, move || {
                 let mut scratch = HashBuffer::default();
                 for chunk in inbox {
-                    let findings = look(chunk.bytes(), &mut scratch);
+                    let findings = inspect_chunk(chunk.bytes(), &mut scratch);
                     if outbox.send(CheckedChunk { chunk, findings }).is_err() {
                         return;
                     }
@@ -139,7 +139,7 @@ struct LinkedRun {
 }
 
 /// Checks a chunk without knowing the events before it.
-fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
+fn inspect_chunk(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
     let text = simdutf8::basic::from_utf8(bytes).ok()?; // silent-ok: judged line by line
     let (mut runs, mut places) = (Vec::<LinkedRun>::new(), HashMap::new());
     let (mut lines, mut start, mut last) = (0, 0, ("", 0));
@@ -158,12 +158,12 @@ fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
             match places.entry(session) {
                 Entry::Occupied(place) => *place.get(),
                 Entry::Vacant(free) => {
-                    runs.push(LinkedRun::before(session, &event)?);
+                    runs.push(LinkedRun::before_event(session, &event)?);
                     *free.insert(runs.len() - 1)
                 }
             }
         };
-        runs.get_mut(place)?.extend(&event, scratch)?;
+        runs.get_mut(place)?.extend_with(&event, scratch)?;
         // A session id with escapes is valid too, but it is not cached.
         last = match event.session_id {
             std::borrow::Cow::Borrowed(text) => (text, place),
@@ -175,7 +175,7 @@ fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
 
 impl LinkedRun {
     /// The empty run before `event`.
-    fn before(session: SessionId, event: &RawEvent<'_>) -> Option<Self> {
+    fn before_event(session: SessionId, event: &RawEvent<'_>) -> Option<Self> {
         let previous = Digest::from_hex(&event.previous_event_hash)?;
         Some(Self {
             session,
@@ -188,12 +188,12 @@ impl LinkedRun {
         })
     }
 
-    fn extend(&mut self, event: &RawEvent<'_>, scratch: &mut HashBuffer) -> Option<()> {
+    fn extend_with(&mut self, event: &RawEvent<'_>, scratch: &mut HashBuffer) -> Option<()> {
         let linked = event.previous_event_hash.as_bytes() == self.head_text;
         if !linked || self.first.checked_add(self.events) != Some(event.sequence) {
             return None;
         }
-        let (profiles, head) = satisfied(event, self.profiles, scratch).ok()?; // silent-ok: judged line by line
+        let (profiles, head) = satisfied_profiles(event, self.profiles, scratch).ok()?; // silent-ok: judged line by line
         (self.profiles, self.head) = (profiles, head);
         self.head_text = event.event_hash.as_bytes().try_into().ok()?; // silent-ok: never; it equals 64 digits
         self.events += 1;
@@ -209,11 +209,11 @@ struct ChunkMerger {
 }
 
 impl ChunkMerger {
-    fn take(&mut self, looked: &CheckedChunk) {
+    fn merge_chunk(&mut self, looked: &CheckedChunk) {
         match &looked.findings {
-            Some(findings) if self.accepts(findings) => {
+            Some(findings) if self.can_accept(findings) => {
                 for run in &findings.runs {
-                    self.verifier.extend(run);
+                    self.verifier.apply_run(run);
                 }
                 self.lines += findings.lines;
             }
@@ -221,7 +221,7 @@ impl ChunkMerger {
         }
     }
 
-    fn accepts(&self, findings: &ChunkFindings) -> bool {
+    fn can_accept(&self, findings: &ChunkFindings) -> bool {
         let room = super::MAX_SESSIONS.saturating_sub(self.verifier.sessions.len());
         self.verifier.fault.is_none()
             && findings.runs.len() <= room
@@ -245,24 +245,26 @@ impl ChunkMerger {
 }
 
 impl Verifier {
-    fn tip(&self, session: &SessionId) -> ChainTip {
+    fn chain_tip(&self, session: &SessionId) -> ChainTip {
         self.sessions.get(session).copied().unwrap_or(ChainTip::START)
     }
 
     /// Whether a check of the run's events one by one would accept all of them.
     fn goes_on_with(&self, run: &LinkedRun) -> bool {
-        let tip = self.tip(&run.session);
+        let tip = self.chain_tip(&run.session);
         // INVARIANT: `run.profiles` is exact for every profile that `tip` still has, because the worker's candidates are always a
         // superset.
-        tip.events == run.first && tip.head == run.previous && !tip.profiles.and(run.profiles).is_none()
+        tip.events == run.first
+            && tip.head == run.previous
+            && !tip.profiles.intersection(run.profiles).is_none()
     }
 
-    fn extend(&mut self, run: &LinkedRun) {
-        let tip = self.tip(&run.session);
+    fn apply_run(&mut self, run: &LinkedRun) {
+        let tip = self.chain_tip(&run.session);
         let next = ChainTip {
             events: tip.events + run.events,
             head: run.head,
-            profiles: tip.profiles.and(run.profiles),
+            profiles: tip.profiles.intersection(run.profiles),
         };
         if self.sessions.insert(run.session, next).is_none() {
             self.order.push(run.session);

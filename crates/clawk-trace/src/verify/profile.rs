@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use clawk_proto::Digest;
 
 use super::FaultKind;
-use crate::canonical::{CanonicalError, CanonicalPlainness, Profile, payload_text, transcode};
+use crate::canonical::{CanonicalError, CanonicalPlainness, Profile, payload_text, transcode_json};
 use crate::chain::{EventPreimage, HashBuffer, hash, hex_into};
 use crate::event::RawEvent;
 
@@ -20,7 +20,7 @@ impl ProfileSet {
     /// Profiles whose hashed bytes are the same for printable ASCII.
     pub(crate) const SAME_WHEN_PLAIN: Self = Self(0b011);
 
-    const fn bit(profile: Profile) -> u8 {
+    const fn profile_bit(profile: Profile) -> u8 {
         match profile {
             Profile::Jcs => 1,
             Profile::AppendixB => 2,
@@ -30,17 +30,17 @@ impl ProfileSet {
 
     /// Whether the set contains `profile`.
     #[must_use]
-    pub const fn has(self, profile: Profile) -> bool {
-        self.0 & Self::bit(profile) != 0
+    pub const fn contains(self, profile: Profile) -> bool {
+        self.0 & Self::profile_bit(profile) != 0
     }
 
-    const fn with(self, profile: Profile) -> Self {
-        Self(self.0 | Self::bit(profile))
+    const fn with_profile(self, profile: Profile) -> Self {
+        Self(self.0 | Self::profile_bit(profile))
     }
 
     /// The profiles that are in both sets.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
@@ -51,24 +51,24 @@ impl ProfileSet {
 
     /// The profiles as a list.
     #[must_use]
-    pub fn names(self) -> Vec<Profile> {
-        Profile::ALL.into_iter().filter(|p| self.has(*p)).collect()
+    pub fn profile_list(self) -> Vec<Profile> {
+        Profile::ALL.into_iter().filter(|p| self.contains(*p)).collect()
     }
 }
 
 /// Those of the `candidates` in which the event's hash is right, and that hash.
-pub(crate) fn satisfied(
+pub(crate) fn satisfied_profiles(
     event: &RawEvent<'_>,
     candidates: ProfileSet,
     scratch: &mut HashBuffer,
 ) -> Result<(ProfileSet, Digest), (FaultKind, String)> {
     // If the text is the same in both profiles, and the third certainly hashes another timestamp, one hash is enough.
-    let both = candidates.and(ProfileSet::SAME_WHEN_PLAIN);
+    let both = candidates.intersection(ProfileSet::SAME_WHEN_PLAIN);
     if event.plainness == Some(CanonicalPlainness::Everywhere)
         && !both.is_none()
         && is_as_we_write(&event.timestamp)
     {
-        let digest = hash(&preimage(event, &event.payload, &event.timestamp), scratch);
+        let digest = hash(&event_preimage(event, &event.payload, &event.timestamp), scratch);
         if *hex_into(&digest, &mut [0; 64]) == *event.event_hash {
             return Ok((both, digest));
         }
@@ -77,7 +77,7 @@ pub(crate) fn satisfied(
     let mut head = Digest::ZERO;
     let mut hashed: Option<(Cow<'_, str>, Cow<'_, str>, bool)> = None;
     let mut problem: Option<CanonicalError> = None;
-    for profile in Profile::ALL.into_iter().filter(|p| candidates.has(*p)) {
+    for profile in Profile::ALL.into_iter().filter(|p| candidates.contains(*p)) {
         let payload = match payload_under(profile, event) {
             Ok(payload) => payload,
             Err(error) => {
@@ -87,7 +87,7 @@ pub(crate) fn satisfied(
         };
         let timestamp = match profile {
             Profile::Jcs | Profile::AppendixB => Cow::Borrowed(&*event.timestamp),
-            Profile::CraCore => match rerendered(&event.timestamp) {
+            Profile::CraCore => match rerender_timestamp(&event.timestamp) {
                 Some(text) => text,
                 None => continue,
             },
@@ -96,7 +96,7 @@ pub(crate) fn satisfied(
             // The same bytes as before give the same result.
             Some((p, t, fits)) if *p == payload && *t == timestamp => *fits,
             _ => {
-                let digest = hash(&preimage(event, &payload, &timestamp), scratch);
+                let digest = hash(&event_preimage(event, &payload, &timestamp), scratch);
                 let fits = hex_into(&digest, &mut [0; 64]) == event.event_hash;
                 if fits {
                     head = digest;
@@ -105,7 +105,7 @@ pub(crate) fn satisfied(
             }
         };
         if fits {
-            found = found.with(profile);
+            found = found.with_profile(profile);
         }
         hashed = Some((payload, timestamp, fits));
     }
@@ -125,11 +125,11 @@ fn payload_under<'a>(profile: Profile, event: &'a RawEvent<'_>) -> Result<Cow<'a
             Ok(Cow::Borrowed(&event.payload))
         }
         (_, Profile::Jcs) => payload_text(&event.payload).map(Cow::Owned),
-        (_, Profile::AppendixB | Profile::CraCore) => transcode(profile, &event.payload).map(Cow::Owned),
+        (_, Profile::AppendixB | Profile::CraCore) => transcode_json(profile, &event.payload).map(Cow::Owned),
     }
 }
 
-fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -> EventPreimage<'a> {
+fn event_preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -> EventPreimage<'a> {
     EventPreimage {
         version: &event.trace_version,
         event_id: &event.event_id,
@@ -162,7 +162,7 @@ fn is_as_we_write(timestamp: &str) -> bool {
 
 /// The timestamp as the reference program prints it: UTC as `+00:00`, the fraction with 0, 3, 6 or 9 digits. `None` if it is not an
 /// RFC 3339 time.
-fn rerendered(text: &str) -> Option<Cow<'_, str>> {
+fn rerender_timestamp(text: &str) -> Option<Cow<'_, str>> {
     let time: jiff::Timestamp = text.parse().ok()?; // silent-ok: then this profile does not fit
     let whole = time.strftime("%Y-%m-%dT%H:%M:%S");
     let nanos = time.subsec_nanosecond();

@@ -103,7 +103,7 @@ impl VerificationReport {
 
 impl VerificationReport {
     /// Adds a fault that another check has found, unless there is one already.
-    pub fn refuse(&mut self, fault: TraceFault) {
+    pub fn add_fault(&mut self, fault: TraceFault) {
         self.valid = false;
         self.fault.get_or_insert(fault);
     }

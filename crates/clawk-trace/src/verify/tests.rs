@@ -27,7 +27,7 @@ fn trace(session: u128, count: u64) -> Vec<SealedEvent> {
                 event_type: "action.executed",
                 payload: payload.get(),
             };
-            chain.link(&draft, &mut scratch).unwrap()
+            chain.link_event(&draft, &mut scratch).unwrap()
         })
         .collect()
 }
@@ -154,7 +154,7 @@ fn kinds_of_faults_are_told_apart() {
         event_type: "action.executed",
         payload: "{\"tool\":\"other\"}",
     };
-    other[2] = chain.link(&draft, &mut HashBuffer::default()).unwrap();
+    other[2] = chain.link_event(&draft, &mut HashBuffer::default()).unwrap();
     assert_eq!(kind_at(&jsonl(&other)), (FaultKind::BrokenLink, 3));
     let mut genesis = parsed(&events);
     genesis[0].previous_event_hash = Digest([1; 32]);
@@ -259,13 +259,13 @@ fn ascii(session: u128, count: u64) -> Vec<SealedEvent> {
             event_type: "action.requested",
             payload: "{\"action_id\":\"echo\",\"parameters_hash\":\"0123456789abcdef0123456789abcdef\"}",
         };
-        chain.link(&draft, &mut HashBuffer::default()).unwrap()
+        chain.link_event(&draft, &mut HashBuffer::default()).unwrap()
     };
     (0..u128::from(count)).map(link).collect()
 }
 
 fn on_threads(bytes: &[u8], chunk_bytes: usize, workers: usize) -> VerificationReport {
-    parallel::verify(bytes, parallel::Plan { chunk_bytes, workers }).unwrap()
+    parallel::verify_parallel(bytes, parallel::Plan { chunk_bytes, workers }).unwrap()
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn a_file_and_a_state_directory_are_measured_alike() {
             payload: &payload,
         };
         let mut chain = SessionChain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
-        chain.link(&draft, &mut HashBuffer::default()).unwrap()
+        chain.link_event(&draft, &mut HashBuffer::default()).unwrap()
     };
     let frame = serde_json::to_string(&sealed(0)).unwrap().len();
     for (bytes, taken) in [(MAX_LINE_BYTES, true), (MAX_LINE_BYTES + 1, false)] {

@@ -76,7 +76,11 @@ fn generated(count: u64, sessions: u64) -> String {
             payload: payload.get(),
         };
         let which = usize::try_from(seed >> 40).unwrap() % chains.len();
-        let event = chains.get_mut(which).unwrap().link(&draft, &mut scratch).unwrap();
+        let event = chains
+            .get_mut(which)
+            .unwrap()
+            .link_event(&draft, &mut scratch)
+            .unwrap();
         text += &serde_json::to_string(&event).unwrap();
         text.push('\n');
     }
@@ -130,7 +134,7 @@ fn it_agrees_on_the_largest_event() {
             payload: &payload,
         };
         let mut chain = SessionChain::new(SessionId(Uuid::from_u128(3)), Uuid::from_u128(4));
-        let event = chain.link(&draft, &mut HashBuffer::default()).unwrap();
+        let event = chain.link_event(&draft, &mut HashBuffer::default()).unwrap();
         serde_json::to_string(&event).unwrap() + "\n"
     };
     let frame = line(0).len() - 1;

@@ -4,7 +4,7 @@
 
 mod independent;
 
-use clawk_trace::canonical::{Profile, transcode};
+use clawk_trace::canonical::{Profile, transcode_json};
 use clawk_trace::chain::{EventPreimage, HashBuffer, hash};
 use clawk_trace::verify;
 use serde_json::Value;
@@ -92,7 +92,7 @@ fn vectors() -> Vec<Vector<'static>> {
 fn all_nine_vectors_hash_as_stated_under_every_profile() {
     for vector in vectors() {
         let name = &vector.name;
-        let payload = transcode(Profile::AppendixB, vector.event.payload.get()).unwrap();
+        let payload = transcode_json(Profile::AppendixB, vector.event.payload.get()).unwrap();
         assert_eq!(payload, vector.canonical_payload, "{name}");
         assert_eq!(
             vector.event.hash(&payload, &vector.event.timestamp),
@@ -100,7 +100,7 @@ fn all_nine_vectors_hash_as_stated_under_every_profile() {
             "{name}: appendix-b"
         );
 
-        let jcs = transcode(Profile::Jcs, vector.event.payload.get()).unwrap();
+        let jcs = transcode_json(Profile::Jcs, vector.event.payload.get()).unwrap();
         let expected = vector
             .alternatives
             .get("jcs")
@@ -112,7 +112,7 @@ fn all_nine_vectors_hash_as_stated_under_every_profile() {
         );
 
         if let Some(stated) = vector.alternatives.get("cra-core") {
-            let text = transcode(Profile::CraCore, vector.event.payload.get()).unwrap();
+            let text = transcode_json(Profile::CraCore, vector.event.payload.get()).unwrap();
             assert_eq!(
                 text,
                 stated["canonical_payload"].as_str().unwrap(),

@@ -106,26 +106,26 @@ pub(crate) fn of(
                     .sqlite
                     .clone()
                     .unwrap_or_else(|| folder.join(format!("{}.db", policy.name)));
-                AuditSink::sqlite(AuditDb::new(file), wanted.retention)
+                AuditSink::for_sqlite(AuditDb::new(file), wanted.retention)
             }
             AuditDestination::File => {
                 let file = settings
                     .file
                     .clone()
                     .unwrap_or_else(|| folder.join(format!("{}.jsonl", policy.name)));
-                AuditSink::file(file, settings.max_file_bytes, wanted.retention)
+                AuditSink::for_file(file, settings.max_file_bytes, wanted.retention)
             }
             AuditDestination::Webhook => match &settings.webhook {
-                Some(url) => AuditSink::webhook(url, env).context("`audit.webhook`")?,
+                Some(url) => AuditSink::for_webhook(url, env).context("`audit.webhook`")?,
                 None => bail!(
                     "the policy `{}` audits to a webhook; name it in clawk.toml: `[audit] webhook = \"https://…\"`",
                     policy.name
                 ),
             },
-            AuditDestination::Syslog => AuditSink::syslog(&settings.syslog).context("`audit.syslog`")?,
+            AuditDestination::Syslog => AuditSink::for_syslog(&settings.syslog).context("`audit.syslog`")?,
         };
         std::fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
-        sink.check()
+        sink.check_available()
             .with_context(|| format!("the audit of the policy `{}` can't be written", policy.name))?;
         let inside = match wanted.destination {
             AuditDestination::Sqlite => settings.sqlite.is_none(),
@@ -156,11 +156,11 @@ impl Audit {
         let mut row = self.reached();
         let mut failing = false;
         let mut expired: Option<Instant> = None;
-        let mut commits = self.journal.watch();
+        let mut commits = self.journal.watch_commits();
         loop {
             if expired.is_none_or(|at| at.elapsed() >= EXPIRY) {
                 expired = Some(Instant::now());
-                if let Err(error) = self.sink.expire().await {
+                if let Err(error) = self.sink.remove_expired().await {
                     tracing::error!(policy = %self.policy, error = format!("{error:#}"), "old audit records could not be removed");
                 }
             }
@@ -206,10 +206,12 @@ impl Audit {
         };
         let records: Vec<_> = events
             .iter()
-            .filter_map(|audited| record::of(audited, &self.wanted, &self.policy, self.contents))
+            .filter_map(|audited| {
+                record::build_audit_record(audited, &self.wanted, &self.policy, self.contents)
+            })
             .collect();
         if !records.is_empty() {
-            self.sink.put(&records).await?;
+            self.sink.deliver_records(&records).await?;
         }
         *row = last;
         self.keep(last)?;
@@ -218,7 +220,7 @@ impl Audit {
 
     /// The next events. A content that can't be read stops no record: its event says so.
     async fn read_page(&self, row: u64) -> Result<Vec<AuditedEvent>> {
-        match (self.journal.scan(self.scan(row)).await, self.contents) {
+        match (self.journal.scan_events(self.scan(row)).await, self.contents) {
             (Ok(events), _) => Ok(events.into_iter().map(AuditedEvent::whole).collect()),
             (Err(JournalError::Unreadable(_)), AuditContents::AsWanted) => self.read_page_by_event(row).await,
             (Err(error), _) => Err(error.into()),
@@ -232,12 +234,12 @@ impl Audit {
             ..self.scan(row)
         };
         let mut events = Vec::new();
-        for event in self.journal.scan(bare).await? {
+        for event in self.journal.scan_events(bare).await? {
             let alone = JournalScan {
                 limit: 1,
                 ..self.scan(event.row.saturating_sub(1))
             };
-            match self.journal.scan(alone).await {
+            match self.journal.scan_events(alone).await {
                 Ok(found) => {
                     let whole = found.into_iter().find(|found| found.row == event.row);
                     events.push(AuditedEvent::whole(whole.unwrap_or(event)));
@@ -283,7 +285,7 @@ impl Audit {
         };
         // silent-ok: an unknown number is reported as zero
         self.journal
-            .scan(scan)
+            .scan_events(scan)
             .await
             .map(|events| events.len())
             .unwrap_or(0)

@@ -72,7 +72,7 @@ pub(super) struct AuditRecord {
 }
 
 /// Makes a record; `None`: the policy does not require it.
-pub(super) fn of(
+pub(super) fn build_audit_record(
     audited: &AuditedEvent,
     wanted: &Audit,
     policy: &str,

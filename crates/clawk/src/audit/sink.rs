@@ -44,7 +44,7 @@ pub(super) enum AuditSink {
 }
 
 impl AuditSink {
-    pub(super) const fn file(path: PathBuf, max_bytes: u64, retention: Option<Retention>) -> Self {
+    pub(super) const fn for_file(path: PathBuf, max_bytes: u64, retention: Option<Retention>) -> Self {
         Self::File {
             path,
             max_bytes,
@@ -52,11 +52,11 @@ impl AuditSink {
         }
     }
 
-    pub(super) const fn sqlite(db: AuditDb, retention: Option<Retention>) -> Self {
+    pub(super) const fn for_sqlite(db: AuditDb, retention: Option<Retention>) -> Self {
         Self::Sqlite { db, retention }
     }
 
-    pub(super) fn webhook(url: &str, env: &EnvironmentSource) -> Result<Self> {
+    pub(super) fn for_webhook(url: &str, env: &EnvironmentSource) -> Result<Self> {
         let url: Url = url.parse().context("is no address")?;
         let deadlines = ClientDeadlines {
             connect_ms: 3_000,
@@ -68,7 +68,7 @@ impl AuditSink {
         Ok(Self::Webhook { url, client })
     }
 
-    pub(super) fn syslog(place: &str) -> Result<Self> {
+    pub(super) fn for_syslog(place: &str) -> Result<Self> {
         match place.split_once(':') {
             Some(("unix", path)) => Ok(Self::Unix(PathBuf::from(path))),
             Some(("udp", address)) => Ok(Self::Udp(address.to_owned())),
@@ -77,36 +77,36 @@ impl AuditSink {
     }
 
     /// Checks that the destination accepts records, as far as possible without sending one.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check_available(&self) -> Result<()> {
         match self {
             Self::File { path, .. } => {
                 if let Some(folder) = path.parent() {
                     fs::create_dir_all(folder)
                         .with_context(|| format!("can't make `{}`", folder.display()))?;
                 }
-                open(path).map(drop)
+                open_file(path).map(drop)
             }
             Self::Sqlite { db, .. } => {
                 if let Some(folder) = db.path().parent() {
                     fs::create_dir_all(folder)
                         .with_context(|| format!("can't make `{}`", folder.display()))?;
                 }
-                Ok(db.check()?)
+                Ok(db.check_writable()?)
             }
             // Only a request can show it. The first failure is reported and blocks `audit-only` calls.
             Self::Webhook { .. } => Ok(()),
-            Self::Unix(path) => unix(path).map(drop),
-            Self::Udp(address) => udp(address).map(drop),
+            Self::Unix(path) => connect_unix(path).map(drop),
+            Self::Udp(address) => connect_udp(address).map(drop),
         }
     }
 
     /// Delivers all records, or fails.
-    pub(super) async fn put(&mut self, records: &[AuditRecord]) -> Result<()> {
+    pub(super) async fn deliver_records(&mut self, records: &[AuditRecord]) -> Result<()> {
         match self {
             Self::Sqlite { db, .. } => {
-                let rows: Vec<AuditRow> = records.iter().map(row).collect();
+                let rows: Vec<AuditRow> = records.iter().map(audit_row).collect();
                 let db = db.clone();
-                Ok(tokio::task::spawn_blocking(move || db.put(&rows)).await??)
+                Ok(tokio::task::spawn_blocking(move || db.insert_rows(&rows)).await??)
             }
             Self::File {
                 path,
@@ -119,7 +119,7 @@ impl AuditSink {
                     lines.push('\n');
                 }
                 let (path, max_bytes, retention) = (path.clone(), *max_bytes, *retention);
-                tokio::task::spawn_blocking(move || append(&path, &lines, max_bytes, retention)).await?
+                tokio::task::spawn_blocking(move || append_lines(&path, &lines, max_bytes, retention)).await?
             }
             Self::Webhook { url, client } => {
                 let mut body = Vec::new();
@@ -135,18 +135,18 @@ impl AuditSink {
                 Ok(())
             }
             Self::Unix(path) => {
-                let socket = unix(path)?;
+                let socket = connect_unix(path)?;
                 for record in records {
                     socket
-                        .send(message(record).as_bytes())
+                        .send(syslog_message(record).as_bytes())
                         .with_context(|| format!("can't write `{}`", path.display()))?;
                 }
                 Ok(())
             }
             Self::Udp(address) => {
-                let socket = udp(address)?;
+                let socket = connect_udp(address)?;
                 for record in records {
-                    socket.send(message(record).as_bytes())?;
+                    socket.send(syslog_message(record).as_bytes())?;
                 }
                 Ok(())
             }
@@ -157,7 +157,7 @@ impl AuditSink {
 impl AuditSink {
     /// Deletes records older than the policy's retention, if they are stored here. The receiver is responsible for records that
     /// were sent.
-    pub(super) async fn expire(&self) -> Result<()> {
+    pub(super) async fn remove_expired(&self) -> Result<()> {
         match self {
             Self::File {
                 path,
@@ -167,9 +167,9 @@ impl AuditSink {
                 let (path, retention) = (path.clone(), *retention);
                 tokio::task::spawn_blocking(move || {
                     if is_aged(&path, retention)? {
-                        rotate(&path)?;
+                        rotate_file(&path)?;
                     }
-                    expire(&path, retention)
+                    remove_expired_files(&path, retention)
                 })
                 .await?
             }
@@ -177,8 +177,8 @@ impl AuditSink {
                 db,
                 retention: Some(retention),
             } => {
-                let (db, oldest) = (db.clone(), oldest(*retention));
-                let removed = tokio::task::spawn_blocking(move || db.expire(oldest)).await??;
+                let (db, oldest) = (db.clone(), retention_cutoff_ms(*retention));
+                let removed = tokio::task::spawn_blocking(move || db.expire_rows(oldest)).await??;
                 if removed > 0 {
                     tracing::info!(removed, "audit records were kept long enough");
                 }
@@ -193,7 +193,7 @@ impl AuditSink {
     }
 }
 
-fn row(record: &AuditRecord) -> AuditRow {
+fn audit_row(record: &AuditRecord) -> AuditRow {
     AuditRow {
         at_ms: record.at_ms,
         kind: record.kind.clone(),
@@ -204,7 +204,7 @@ fn row(record: &AuditRecord) -> AuditRow {
 }
 
 /// Returns the time before which records are deleted, in milliseconds since the epoch.
-fn oldest(retention: Retention) -> i64 {
+fn retention_cutoff_ms(retention: Retention) -> i64 {
     let kept_ms = i64::try_from(retention.as_secs().saturating_mul(1000)).unwrap_or(i64::MAX);
     SystemClock::default().now().as_millis().saturating_sub(kept_ms)
 }
@@ -227,7 +227,7 @@ fn is_aged(path: &Path, retention: Retention) -> Result<bool> {
     Ok(at.is_some_and(|at| at.as_millisecond() < now.saturating_sub(slack_ms)))
 }
 
-fn open(path: &Path) -> Result<fs::File> {
+fn open_file(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new()
         .append(true)
         .create(true)
@@ -236,21 +236,21 @@ fn open(path: &Path) -> Result<fs::File> {
         .with_context(|| format!("can't write `{}`", path.display()))
 }
 
-fn append(path: &Path, lines: &str, max_bytes: u64, retention: Option<Retention>) -> Result<()> {
-    let mut file = open(path)?;
+fn append_lines(path: &Path, lines: &str, max_bytes: u64, retention: Option<Retention>) -> Result<()> {
+    let mut file = open_file(path)?;
     file.write_all(lines.as_bytes())?;
     file.sync_data()?;
     if file.metadata()?.len() > max_bytes {
-        rotate(path)?;
+        rotate_file(path)?;
     }
     if let Some(retention) = retention {
-        expire(path, retention)?;
+        remove_expired_files(path, retention)?;
     }
     Ok(())
 }
 
 /// Rotates a full file: renames it to its name and the time.
-fn rotate(path: &Path) -> Result<()> {
+fn rotate_file(path: &Path) -> Result<()> {
     let now = SystemClock::default().now();
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}", now.as_millis()));
@@ -258,11 +258,11 @@ fn rotate(path: &Path) -> Result<()> {
 }
 
 /// Deletes rotated files older than the policy's retention.
-fn expire(path: &Path, retention: Retention) -> Result<()> {
+fn remove_expired_files(path: &Path, retention: Retention) -> Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(());
     };
-    let oldest = oldest(retention);
+    let oldest = retention_cutoff_ms(retention);
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let aside = entry.file_name();
@@ -276,7 +276,7 @@ fn expire(path: &Path, retention: Retention) -> Result<()> {
     Ok(())
 }
 
-fn unix(path: &Path) -> Result<UnixDatagram> {
+fn connect_unix(path: &Path) -> Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket
         .connect(path)
@@ -285,7 +285,7 @@ fn unix(path: &Path) -> Result<UnixDatagram> {
     Ok(socket)
 }
 
-fn udp(address: &str) -> Result<UdpSocket> {
+fn connect_udp(address: &str) -> Result<UdpSocket> {
     let to = address
         .to_socket_addrs()
         .with_context(|| format!("`{address}` is not a valid address"))?
@@ -297,7 +297,7 @@ fn udp(address: &str) -> Result<UdpSocket> {
 }
 
 /// Formats a record for RFC 5424: priority, version, time, host, program, process, message id, no structured data, the record.
-fn message(record: &AuditRecord) -> String {
+fn syslog_message(record: &AuditRecord) -> String {
     let kind: String = record.kind.chars().take(32).collect();
     let mut line = record.line.as_str();
     let mut cut = "";

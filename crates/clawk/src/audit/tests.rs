@@ -53,7 +53,7 @@ fn audits_of(
         settings,
         state,
         &journal,
-        &EnvironmentSource::fixed::<&str, &str>([]),
+        &EnvironmentSource::from_pairs::<&str, &str>([]),
         writable,
     )
 }
@@ -66,8 +66,8 @@ fn rig() -> Rig {
 }
 
 async fn call(kernel: &Kernel, n: u32, arguments: Value) {
-    let door = EntryPoint::launcher("test");
-    let session = kernel.open(door).await.unwrap().id;
+    let door = EntryPoint::from_launcher("test");
+    let session = kernel.open_session(door).await.unwrap().id;
     let params = ToolCallParams {
         name: "write".to_owned(),
         arguments: arguments.as_object().cloned().unwrap(),
@@ -268,7 +268,7 @@ async fn a_webhook_that_is_away_loses_nothing_and_holds_what_must_be_audited() {
 
 fn kept(dir: &Path) -> Vec<crate::state::kept::AuditRow> {
     crate::state::kept::AuditDb::new(dir.join("audit/p.db"))
-        .rows()
+        .read_rows()
         .unwrap()
 }
 
@@ -353,7 +353,7 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
         };
         let audit = policy(asked(log)).remove(0).audit.unwrap();
         let audited = AuditedEvent::whole(event);
-        let record = super::record::of(&audited, &audit, "p", AuditContents::AsWanted);
+        let record = super::record::build_audit_record(&audited, &audit, "p", AuditContents::AsWanted);
         assert_eq!(record.is_some(), log);
         let says = record.is_some_and(|record| {
             record

@@ -39,30 +39,30 @@ Ends at end of input.";
 
 /// Serves one editor until its input ends.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let runtime = compose::runtime()?;
+    let runtime = compose::build_runtime()?;
     let (args, config) = (args.clone(), config.map(Path::to_owned));
-    let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
+    let serving = runtime.spawn(async move { serve_agent(&args, config.as_deref()).await });
     let code = runtime.block_on(serving)??;
     // A pending read of standard input can't be cancelled and must not delay the exit.
     runtime.shutdown_background();
     Ok(code)
 }
 
-async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+async fn serve_agent(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let cancel = cancelled_by_signals()?;
-    let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
+    let config = Config::load(config, Some(&args.manifest))?.with_outside_access(args.outside);
     let blueprint = ResolvedConfig::with_config(&args.manifest, config).await?;
     let launched = LaunchedAgentFactory::new(blueprint, args.state.as_deref(), None).await?;
     let launched = Arc::new(launched.reaching_providers());
     let host = AgentHost::new(Arc::clone(&launched) as _, Options::default());
-    host.start(None).await?;
+    host.start_agent(None).await?;
     let (doors, over) = (TaskTracker::new(), CancellationToken::new());
-    doors.spawn(launched.control(&host)?.serve(over.clone()));
-    let (input, output) = clawk_server::standard();
-    let workdir = launched.blueprint().workdir.clone();
+    doors.spawn(launched.control_socket(&host)?.serve(over.clone()));
+    let (input, output) = clawk_server::standard_streams();
+    let workdir = launched.resolved_config().workdir.clone();
     tokio::select! {
-        () = clawk_server::serve_acp(input, output, host.clone(), ClientRights::launcher(), workdir, cancel) => {}
-        () = host.stopping() => {}
+        () = clawk_server::serve_acp(input, output, host.clone(), ClientRights::for_launcher(), workdir, cancel) => {}
+        () = host.wait_stop_request() => {}
     }
     host.close("the editor has gone").await;
     over.cancel();

@@ -87,7 +87,7 @@ pub(crate) struct ApproveArgs {
     folder: bool,
 
     /// The digest of a folded question that you have read whole, as `clawk approvals show ID` prints it
-    #[arg(long, value_name = "DIGEST", value_delimiter = ',', value_parser = digest)]
+    #[arg(long, value_name = "DIGEST", value_delimiter = ',', value_parser = parse_digest)]
     seen: Vec<Digest>,
 }
 
@@ -127,54 +127,54 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|e| e.to_string())
 }
 
-fn digest(text: &str) -> Result<Digest, String> {
+fn parse_digest(text: &str) -> Result<Digest, String> {
     Digest::from_hex(text).ok_or_else(|| "a digest is 64 hex digits".to_owned())
 }
 
 /// Lists the waiting requests.
-pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
+pub(crate) fn list_waiting(args: &ListArgs) -> Result<ExitCode> {
     if let Some(ApprovalsCommand::Show(args)) = &args.show {
-        return whole(args);
+        return show_question(args);
     }
     if let Some(grant) = &args.revoke {
-        return past::revoke(args, grant);
+        return past::revoke_grant(args, grant);
     }
     if args.granted || args.answered {
-        return past::list(args);
+        return past::list_past(args);
     }
-    let answer = ask(&args.which.dir()?, "clawk.approvals.list", &json!({}))?;
+    let answer = ask_agent(&args.which.find_dir()?, "clawk.approvals.list", &json!({}))?;
     if args.format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let waiting = array(&answer, "approvals");
+    let waiting = array_member(&answer, "approvals");
     if waiting.is_empty() {
-        out::line("no question waits for a person")?;
+        out::print_line("no question waits for a person")?;
     }
-    print(waiting)?;
+    print_questions(waiting)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
+fn array_member<'a>(value: &'a Value, member: &str) -> &'a [Value] {
     let array = value.get(member).and_then(Value::as_array);
     array.map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Shows one request completely, and how to approve it. Exit code 1 if no request has this id.
-fn whole(args: &ShowArgs) -> Result<ExitCode> {
+fn show_question(args: &ShowArgs) -> Result<ExitCode> {
     let params = json!({"request_id": args.id});
-    let answer = ask(&args.which.dir()?, "clawk.approvals.show", &params)?;
-    let waiting = array(&answer, "approvals");
+    let answer = ask_agent(&args.which.find_dir()?, "clawk.approvals.show", &params)?;
+    let waiting = array_member(&answer, "approvals");
     if args.format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
     } else {
-        print(waiting)?;
+        print_questions(waiting)?;
         let plans = waiting.iter().filter_map(|question| question.get("plan"));
-        let steps = plans.flat_map(|plan| array(plan, "steps"));
+        let steps = plans.flat_map(|plan| array_member(plan, "steps"));
         let folded = waiting
             .iter()
             .chain(steps)
-            .filter(|question| hidden(question) > 0);
+            .filter(|question| hidden_bytes(question) > 0);
         let mut digests: Vec<&str> = folded
             .filter_map(|question| question.get("digest")?.as_str())
             .collect();
@@ -186,7 +186,7 @@ fn whole(args: &ShowArgs) -> Result<ExitCode> {
             format!(" --seen {}", digests.join(","))
         };
         match waiting {
-            [] => out::note(&nothing(&args.id)),
+            [] => out::print_note(&not_waiting_message(&args.id)),
             _ => out::lines(&format!(
                 "\nto approve it: clawk approve {}{seen}",
                 out::one_line(&args.id)
@@ -200,24 +200,24 @@ fn whole(args: &ShowArgs) -> Result<ExitCode> {
     })
 }
 
-fn nothing(id: &RequestId) -> String {
+fn not_waiting_message(id: &RequestId) -> String {
     format!("nothing waits under {id}: it was answered, it lapsed, or it never asked")
 }
 
 /// Returns the number of bytes that the request's short text omits.
-fn hidden(question: &Value) -> u64 {
+fn hidden_bytes(question: &Value) -> u64 {
     question.get("hidden_bytes").and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn print(waiting: &[Value]) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_questions(waiting: &[Value]) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     for (position, question) in waiting.iter().enumerate() {
         if position > 0 {
-            out::line("")?;
+            out::print_line("")?;
         }
         match question.get("plan") {
             Some(plan) => show_plan(plan, paint)?,
-            None => show(question, paint)?,
+            None => print_question(question, paint)?,
         }
     }
     Ok(())
@@ -228,26 +228,26 @@ fn show_plan(plan: &Value, paint: TerminalStyle) -> Result<()> {
     let steps = plan.get("steps").and_then(Value::as_array).map(Vec::as_slice);
     let steps = steps.unwrap_or_default();
     let id = plan.get("id").and_then(Value::as_str).unwrap_or_default();
-    out::line(&format!(
+    out::print_line(&format!(
         "{}  a plan; {} of its steps wait (answer all with this id, some with --steps)",
         paint.bold(&out::one_line(id)),
         steps.len()
     ))?;
     for line in plan.get("beside").and_then(Value::as_array).into_iter().flatten() {
         let line = line.as_str().unwrap_or_default();
-        out::line(&paint.dim(&format!("  {}", out::one_line(line))))?;
+        out::print_line(&paint.dim(&format!("  {}", out::one_line(line))))?;
     }
     for step in steps {
         let number = step.pointer("/step/step").and_then(Value::as_u64).unwrap_or(1);
-        out::line(&format!("step {number}"))?;
-        show(step, paint)?;
+        out::print_line(&format!("step {number}"))?;
+        print_question(step, paint)?;
     }
     Ok(())
 }
 
-fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
+fn print_question(question: &Value, paint: TerminalStyle) -> Result<()> {
     let text = |member: &str| out::one_line(question.get(member).and_then(Value::as_str).unwrap_or_default());
-    out::line(&format!(
+    out::print_line(&format!(
         "{}  {}",
         paint.bold(&text("request_id")),
         paint.cyan(&text("tool"))
@@ -255,20 +255,20 @@ fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
     match question.get("text").and_then(Value::as_str) {
         Some(whole) => {
             for line in whole.split('\n') {
-                out::line(&format!("  {}", out::one_line(line)))?;
+                out::print_line(&format!("  {}", out::one_line(line)))?;
             }
         }
         None => {
-            for line in array(question, "preview").iter().filter_map(Value::as_str) {
-                out::line(&format!("  {}", out::one_line(line)))?;
+            for line in array_member(question, "preview").iter().filter_map(Value::as_str) {
+                out::print_line(&format!("  {}", out::one_line(line)))?;
             }
-            if hidden(question) > 0 {
+            if hidden_bytes(question) > 0 {
                 let folded = format!(
                     "  {} bytes are folded; read them before you approve: clawk approvals show {}",
-                    hidden(question),
+                    hidden_bytes(question),
                     text("request_id")
                 );
-                out::line(&paint.yellow(&folded))?;
+                out::print_line(&paint.yellow(&folded))?;
             }
         }
     }
@@ -277,10 +277,10 @@ fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
         .and_then(Value::as_str)
         .map(|rule| format!(" (rule {})", out::one_line(rule)));
     if let Some(cost) = question.get("cost").and_then(Value::as_str) {
-        out::line(&format!("  cost: {}", out::one_line(cost)))?;
+        out::print_line(&format!("  cost: {}", out::one_line(cost)))?;
     }
-    out::line(&paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
-    out::line(&paint.dim(&format!(
+    out::print_line(&paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
+    out::print_line(&paint.dim(&format!(
         "  until {}, then {}",
         text("expires_at"),
         text("default_if_timeout")
@@ -289,45 +289,49 @@ fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
 }
 
 /// Approves a request.
-pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
+pub(crate) fn approve_call(args: &ApproveArgs) -> Result<ExitCode> {
     let how = json!({"for_session": args.for_session, "always": args.always, "folder": args.folder, "seen": args.seen});
-    let code = answer(&args.answer, "clawk.approve", "approved", how)?;
+    let code = send_answer(&args.answer, "clawk.approve", "approved", how)?;
     if args.always && code == ExitCode::SUCCESS && args.answer.format == Format::Human {
-        let file = args.answer.which.dir()?.join(clawk_kernel::call::SUGGESTED_RULES);
+        let file = args
+            .answer
+            .which
+            .find_dir()?
+            .join(clawk_kernel::call::SUGGESTED_RULES);
         // An encrypted state stores no suggested rules.
         if file.is_file() {
-            out::note(&format!("a rule is suggested in `{}`", file.display()));
+            out::print_note(&format!("a rule is suggested in `{}`", file.display()));
         }
     }
     Ok(code)
 }
 
 /// Denies a request.
-pub(crate) fn deny(args: &DenyArgs) -> Result<ExitCode> {
-    answer(&args.answer, "clawk.deny", "denied", json!({}))
+pub(crate) fn deny_call(args: &DenyArgs) -> Result<ExitCode> {
+    send_answer(&args.answer, "clawk.deny", "denied", json!({}))
 }
 
 /// Sends the answer. Exit code 1 if no request waits for it, or it was answered before (R18).
-fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<ExitCode> {
+fn send_answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<ExitCode> {
     let mut params = json!({"request_id": args.id, "reason": args.reason, "steps": args.steps});
     if let (Value::Object(params), Value::Object(how)) = (&mut params, how) {
         params.extend(how);
     }
-    let answer = ask(&args.which.dir()?, method, &params)?;
+    let answer = ask_agent(&args.which.find_dir()?, method, &params)?;
     let taken = answer.get("acknowledged") == Some(&Value::Bool(true));
     if args.format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
     } else if taken {
-        out::line(&format!("{done} {}{}", args.id, steps(&answer)))?;
+        out::print_line(&format!("{done} {}{}", args.id, format_steps(&answer)))?;
     } else if answer.get("unseen").is_some() {
-        out::note(&format!(
+        out::print_note(&format!(
             "not approved{}: a part of the question is folded, and you have not read it; `clawk approvals show {}` prints all \
              of it and the command that approves it then",
-            steps(&answer),
+            format_steps(&answer),
             args.id
         ));
     } else {
-        out::note(&nothing(&args.id));
+        out::print_note(&not_waiting_message(&args.id));
     }
     Ok(if taken {
         ExitCode::SUCCESS
@@ -337,7 +341,7 @@ fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<Exi
 }
 
 /// Describes which steps of a plan were answered, and which still wait.
-fn steps(answer: &Value) -> String {
+fn format_steps(answer: &Value) -> String {
     let list = |member: &str| -> Vec<String> {
         let numbers = answer.get(member).and_then(Value::as_array).into_iter().flatten();
         numbers.filter_map(Value::as_u64).map(|n| n.to_string()).collect()
@@ -349,11 +353,11 @@ fn steps(answer: &Value) -> String {
     }
 }
 
-fn ask(state: &Path, method: &str, params: &Value) -> Result<Value> {
-    compose::runtime()?.block_on(async {
+fn ask_agent(state: &Path, method: &str, params: &Value) -> Result<Value> {
+    compose::build_runtime()?.block_on(async {
         match ControlClient::connect(state).await {
             Ok(mut client) => client
-                .ask(method, params)
+                .call_method(method, params)
                 .await
                 .context("the running agent refused"),
             Err(e @ ControlError::NotRunning { .. }) => Err(e).context(

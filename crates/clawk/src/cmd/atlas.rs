@@ -16,7 +16,7 @@ use clawk_proto::carp::RiskTier;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line};
 use crate::pack;
 
 /// Flags of `clawk atlas`.
@@ -74,16 +74,16 @@ enum AtlasCommand {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        AtlasCommand::Validate { paths, format } => validate(paths, *format),
-        AtlasCommand::Show { path, format } => show(path, *format),
+        AtlasCommand::Validate { paths, format } => validate_atlases(paths, *format),
+        AtlasCommand::Show { path, format } => show_atlas(path, *format),
         AtlasCommand::Pack { path, out, format } => pack_up(path, out, *format),
     }
 }
 
 /// Writes a pack. An existing file is replaced only after the pack is complete.
 fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
-    let atlas = loaded(path)?;
-    let (_, made) = pack::make(path)?;
+    let atlas = load_valid_atlas(path)?;
+    let (_, made) = pack::pack_folder(path)?;
     let bytes = made.bytes()?;
     let folder = to
         .parent()
@@ -94,16 +94,16 @@ fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
     file.persist(to)?;
     let (id, version, digest, size) = (&atlas.id, atlas.version.to_string(), &made.digest, bytes.len());
     match format {
-        Format::Json => out::json(&json!({
+        Format::Json => out::print_json(&json!({
             "atlas_id": id, "version": version, "digest": digest, "bytes": size, "files": made.files.len(),
         }))?,
         Format::Human => {
-            out::line(&format!(
+            out::print_line(&format!(
                 "{} {version}: {} files, {size} bytes",
                 one_line(id),
                 made.files.len() + 1
             ))?;
-            out::line(&format!("sha256 of its parts: {digest}"))?;
+            out::print_line(&format!("sha256 of its parts: {digest}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -137,16 +137,16 @@ struct CrossAtlasFaults {
     warnings: Vec<CarpFault>,
 }
 
-fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
+fn validate_atlases(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
     let mut atlases = Vec::new();
     let mut checked = Vec::new();
     for path in paths {
-        let (atlas, found) = check(path);
+        let (atlas, found) = check_atlas(path);
         atlases.extend(atlas.map(Arc::new));
         checked.push(found);
     }
     let together = if atlases.len() == paths.len() {
-        together(&atlases)
+        check_together(&atlases)
     } else {
         CrossAtlasFaults::default()
     };
@@ -156,8 +156,8 @@ fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
         together,
     };
     match format {
-        Format::Json => out::json(&report)?,
-        Format::Human => people(&report)?,
+        Format::Json => out::print_json(&report)?,
+        Format::Human => print_human(&report)?,
     }
     Ok(if report.valid {
         ExitCode::SUCCESS
@@ -166,7 +166,7 @@ fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
     })
 }
 
-fn check(path: &Path) -> (Option<Atlas>, AtlasCheck) {
+fn check_atlas(path: &Path) -> (Option<Atlas>, AtlasCheck) {
     let mut found = AtlasCheck {
         path: path.to_owned(),
         atlas_id: None,
@@ -176,10 +176,10 @@ fn check(path: &Path) -> (Option<Atlas>, AtlasCheck) {
         left_out: 0,
         warnings: Vec::new(),
     };
-    let loaded = match pack::faults(path) {
+    let loaded = match pack::load_with_faults(path) {
         Ok(loaded) => loaded,
         Err(error) => {
-            found.errors.push(fault("pack", format!("{error:#}")));
+            found.errors.push(pathless_fault("pack", format!("{error:#}")));
             return (None, found);
         }
     };
@@ -197,13 +197,15 @@ fn check(path: &Path) -> (Option<Atlas>, AtlasCheck) {
         }
         Err(error @ LoadError::Io { .. }) => {
             let hint = "give a folder that holds an `atlas.json`, or that file";
-            found.errors.push(fault("io", format!("{error}; {hint}")));
+            found
+                .errors
+                .push(pathless_fault("io", format!("{error}; {hint}")));
         }
     }
     (None, found)
 }
 
-fn fault(code: &str, message: String) -> CarpFault {
+fn pathless_fault(code: &str, message: String) -> CarpFault {
     CarpFault {
         path: String::new(),
         code: code.to_owned(),
@@ -213,16 +215,16 @@ fn fault(code: &str, message: String) -> CarpFault {
 
 /// Checks whether the Atlases can be loaded together. A dependency that was not given is only a note, because an author may check
 /// one Atlas at a time.
-fn together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
+fn check_together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
     let mut found = CrossAtlasFaults::default();
-    for error in depend::check(atlases).err().into_iter().flatten() {
+    for error in depend::check_dependencies(atlases).err().into_iter().flatten() {
         match &error {
             DependError::Missing { .. } => {
                 let message = format!("{error}; name it besides to check both");
-                found.warnings.push(fault("missing_dependency", message));
+                found.warnings.push(pathless_fault("missing_dependency", message));
             }
             DependError::Twice { .. } | DependError::Version { .. } | DependError::Cycle(_) => {
-                found.errors.push(fault("dependency", error.to_string()));
+                found.errors.push(pathless_fault("dependency", error.to_string()));
             }
         }
     }
@@ -236,45 +238,45 @@ fn together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
         Ok(_) | Err(SetError::Depend(_)) => {}
         Err(error @ SetError::Action { .. }) => {
             let message = format!("{error}; rename one, action ids are unique among the Atlases loaded");
-            found.errors.push(fault("action_twice", message));
+            found.errors.push(pathless_fault("action_twice", message));
         }
-        Err(error @ SetError::TooMuch(_)) => found.errors.push(fault("too_much", error.to_string())),
+        Err(error @ SetError::TooMuch(_)) => found.errors.push(pathless_fault("too_much", error.to_string())),
     }
     found
 }
 
-fn people(report: &AtlasCheckReport) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(report: &AtlasCheckReport) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     for one in &report.atlases {
         let name = one_line(&one.path.display().to_string());
         for error in &one.errors {
-            out::line(&finding(&paint.red("error"), error))?;
+            out::print_line(&format_finding(&paint.red("error"), error))?;
         }
         if one.left_out > 0 {
-            out::line(&format!("and {} more", one.left_out))?;
+            out::print_line(&format!("and {} more", one.left_out))?;
         }
         for warning in &one.warnings {
-            out::line(&finding(&paint.yellow("warning"), warning))?;
+            out::print_line(&format_finding(&paint.yellow("warning"), warning))?;
         }
         match (&one.atlas_id, &one.version) {
-            (Some(id), Some(version)) => out::line(&format!("{name} is valid: {id} {version}"))?,
-            _ => out::line(&format!("{name} is not valid"))?,
+            (Some(id), Some(version)) => out::print_line(&format!("{name} is valid: {id} {version}"))?,
+            _ => out::print_line(&format!("{name} is not valid"))?,
         }
     }
     for error in &report.together.errors {
-        out::line(&finding(&paint.red("error"), error))?;
+        out::print_line(&format_finding(&paint.red("error"), error))?;
     }
     for warning in &report.together.warnings {
-        out::line(&finding(&paint.yellow("warning"), warning))?;
+        out::print_line(&format_finding(&paint.yellow("warning"), warning))?;
     }
     if !report.together.errors.is_empty() {
-        out::line("they cannot be loaded together")?;
+        out::print_line("they cannot be loaded together")?;
     }
     Ok(())
 }
 
 /// Returns one finding as JSON: severity, place, fault, fix.
-pub(super) fn finding(severity: &str, fault: &CarpFault) -> String {
+pub(super) fn format_finding(severity: &str, fault: &CarpFault) -> String {
     let place = if fault.path.is_empty() {
         String::new()
     } else {
@@ -288,39 +290,39 @@ pub(super) fn finding(severity: &str, fault: &CarpFault) -> String {
 ///
 /// # Errors
 /// The Atlas is not valid. The message lists every fault.
-pub(super) fn loaded(path: &Path) -> Result<Atlas> {
-    let (atlas, found) = check(path);
+pub(super) fn load_valid_atlas(path: &Path) -> Result<Atlas> {
+    let (atlas, found) = check_atlas(path);
     let name = one_line(&path.display().to_string());
     let Some(atlas) = atlas else {
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         for error in &found.errors {
-            out::note(&finding(&paint.red("error"), error));
+            out::print_note(&format_finding(&paint.red("error"), error));
         }
         bail!("`{name}` is not a valid Atlas; `clawk atlas validate {name}` says all of it");
     };
     for warning in &found.warnings {
-        let text = finding(&TerminalStyle::stderr().yellow("warning"), warning);
-        out::note(&format!("{name}: {text}"));
+        let text = format_finding(&TerminalStyle::for_stderr().yellow("warning"), warning);
+        out::print_note(&format!("{name}: {text}"));
     }
     Ok(atlas)
 }
 
-fn show(path: &Path, format: Format) -> Result<ExitCode> {
-    let atlas = loaded(path)?;
+fn show_atlas(path: &Path, format: Format) -> Result<ExitCode> {
+    let atlas = load_valid_atlas(path)?;
     match format {
-        Format::Json => out::json(&document(&atlas))?,
-        Format::Human => described(&atlas, TerminalStyle::stdout())?,
+        Format::Json => out::print_json(&json_document(&atlas))?,
+        Format::Human => print_description(&atlas, TerminalStyle::for_stdout())?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn document(atlas: &Atlas) -> Value {
+fn json_document(atlas: &Atlas) -> Value {
     let actions = atlas.actions.iter().map(|action| {
         let shown = &action.shown;
         json!({
             "action_id": shown.action_id, "name": shown.name, "description": shown.description,
             "risk_tier": shown.risk_tier, "requires_confirmation": shown.requires_confirmation,
-            "idempotent": shown.idempotent, "rate_limit": shown.rate_limit, "executor": executor(action),
+            "idempotent": shown.idempotent, "rate_limit": shown.rate_limit, "executor": format_executor(action),
             "timeout_seconds": action.timeout_seconds, "parameters_schema": shown.parameters_schema,
         })
     });
@@ -328,7 +330,7 @@ fn document(atlas: &Atlas) -> Value {
         json!({
             "policy_id": policy.id, "type": policy.rule.name(), "priority": policy.priority,
             "actions": policy.patterns(), "conditions": policy.conditions.parameters(), "reason": policy.reason,
-            "limit": limit(&policy.rule),
+            "limit": limit_json(&policy.rule),
         })
     });
     let packs = atlas.packs.iter().map(|pack| {
@@ -357,7 +359,7 @@ fn document(atlas: &Atlas) -> Value {
 }
 
 /// Returns an action's executor in the manifest's notation.
-fn executor(action: &AtlasAction) -> String {
+fn format_executor(action: &AtlasAction) -> String {
     match &action.executor {
         None => format!("tool:{}", action.shown.action_id),
         Some(Executor::Tool(name)) => format!("tool:{name}"),
@@ -366,11 +368,11 @@ fn executor(action: &AtlasAction) -> String {
     }
 }
 
-fn described(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
+fn print_description(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
     let head = format!("{} {}", atlas.id, atlas.version);
-    out::line(&format!("{}  {}", paint.bold(&head), clipped(&atlas.name, 100)))?;
-    out::line(&paint.dim(&clipped(&atlas.description, 200)))?;
-    section(paint, "Actions", atlas.actions.len())?;
+    out::print_line(&format!("{}  {}", paint.bold(&head), clip_line(&atlas.name, 100)))?;
+    out::print_line(&paint.dim(&clip_line(&atlas.description, 200)))?;
+    print_section(paint, "Actions", atlas.actions.len())?;
     for action in &atlas.actions {
         let shown = &action.shown;
         let asks = if shown.requires_confirmation {
@@ -378,40 +380,40 @@ fn described(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
         } else {
             ""
         };
-        let runs = clipped(&executor(action), 80);
-        let tail = format!("{}{asks} ({runs})", clipped(&shown.name, 60));
-        out::line(&format!(
+        let runs = clip_line(&format_executor(action), 80);
+        let tail = format!("{}{asks} ({runs})", clip_line(&shown.name, 60));
+        out::print_line(&format!(
             "{}  {}  {tail}",
-            tier(paint, shown.risk_tier),
+            format_tier(paint, shown.risk_tier),
             shown.action_id
         ))?;
     }
-    section(
+    print_section(
         paint,
         "Policies, in the order they are asked",
         atlas.policies.len(),
     )?;
     for policy in atlas.policies_in_order() {
-        out::line(&clipped(&rule(policy), 200))?;
+        out::print_line(&clip_line(&format_rule(policy), 200))?;
     }
-    section(paint, "Context packs", atlas.packs.len())?;
+    print_section(paint, "Context packs", atlas.packs.len())?;
     for pack in &atlas.packs {
         let tokens: u64 = pack.blocks.iter().map(|block| block.token_estimate).sum();
-        let (files, when) = (pack.blocks.len(), when(&pack.conditions));
+        let (files, when) = (pack.blocks.len(), format_conditions(&pack.conditions));
         let text = format!(
             "  {}: priority {}, files: {files}, about {tokens} tokens{when}",
             pack.id, pack.priority
         );
-        out::line(&clipped(&text, 200))?;
+        out::print_line(&clip_line(&text, 200))?;
     }
-    section(paint, "Needs", atlas.dependencies.len())?;
+    print_section(paint, "Needs", atlas.dependencies.len())?;
     for (id, range) in &atlas.dependencies {
-        out::line(&format!("  {} {range}", one_line(id)))?;
+        out::print_line(&format!("  {} {range}", one_line(id)))?;
     }
     Ok(())
 }
 
-fn section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
+fn print_section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
     let none = if entries == 0 { " none" } else { "" };
     Ok(out::lines(&format!(
         "\n{}{none}",
@@ -420,7 +422,7 @@ fn section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
 }
 
 /// Returns a risk tier in its colour, padded to a fixed width.
-pub(super) fn tier(paint: TerminalStyle, tier: RiskTier) -> String {
+pub(super) fn format_tier(paint: TerminalStyle, tier: RiskTier) -> String {
     let text = format!("  {:<8}", tier.name());
     match tier {
         RiskTier::Low => text,
@@ -430,7 +432,7 @@ pub(super) fn tier(paint: TerminalStyle, tier: RiskTier) -> String {
 }
 
 /// Returns what a limit counts; `None` for other rules.
-fn limit(rule: &Rule) -> Option<Value> {
+fn limit_json(rule: &Rule) -> Option<Value> {
     match rule {
         Rule::RateLimit(limit) => Some(json!(limit)),
         Rule::Budget(budget) => Some(json!({
@@ -440,8 +442,8 @@ fn limit(rule: &Rule) -> Option<Value> {
     }
 }
 
-fn rule(policy: &Policy) -> String {
-    let limit = limit(&policy.rule).map(|limit| format!(", at most {limit}"));
+fn format_rule(policy: &Policy) -> String {
+    let limit = limit_json(&policy.rule).map(|limit| format!(", at most {limit}"));
     let reason = policy.reason.as_deref().map(|reason| format!(": {reason}"));
     format!(
         "  {:<16} {} (priority {}) for {}{}{}{}",
@@ -450,12 +452,12 @@ fn rule(policy: &Policy) -> String {
         policy.priority,
         policy.patterns().join(", "),
         limit.unwrap_or_default(),
-        when(&policy.conditions),
+        format_conditions(&policy.conditions),
         reason.unwrap_or_default()
     )
 }
 
-fn when(conditions: &clawk_carp::atlas::PolicyConditions) -> String {
+fn format_conditions(conditions: &clawk_carp::atlas::PolicyConditions) -> String {
     let parameters = conditions.parameters();
     if parameters.is_empty() {
         return String::new();

@@ -38,20 +38,20 @@ not run, what it has spent is read from its state.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let dir = args.which.dir()?;
-    match running(&dir)? {
-        Some(budget) => show(&budget, args.format)?,
-        None => kept(&dir, args.format)?,
+    let dir = args.which.find_dir()?;
+    match fetch_running_report(&dir)? {
+        Some(budget) => print_budget(&budget, args.format)?,
+        None => print_stored_spending(&dir, args.format)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks the running agent; `None` if none runs.
-fn running(dir: &Path) -> Result<Option<BudgetReport>> {
-    compose::runtime()?.block_on(async {
+fn fetch_running_report(dir: &Path) -> Result<Option<BudgetReport>> {
+    compose::build_runtime()?.block_on(async {
         match ControlClient::connect(dir).await {
             Ok(mut client) => {
-                let answer = client.ask("clawk.budget", &json!({})).await;
+                let answer = client.call_method("clawk.budget", &json!({})).await;
                 let answer = answer.context("the running agent refused")?;
                 Ok(Some(serde_json::from_value(answer)?))
             }
@@ -61,35 +61,35 @@ fn running(dir: &Path) -> Result<Option<BudgetReport>> {
     })
 }
 
-fn show(budget: &BudgetReport, format: Format) -> Result<()> {
+fn print_budget(budget: &BudgetReport, format: Format) -> Result<()> {
     if format == Format::Json {
-        return out::json(
+        return out::print_json(
             &json!({"running": true, "at": budget.at, "purses": budget.purses, "models": budget.models, "table_date": budget.table_date}),
         );
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for purse in &budget.purses {
         let indent = "  ".repeat(purse.depth);
         let name = out::one_line(&purse.name);
-        out::line(&format!(
+        out::print_line(&format!(
             "{indent}{}  {}",
             paint.bold(&name),
-            paint.dim(&sums(purse))
+            paint.dim(&format_sums(purse))
         ))?;
         for limit in &purse.limits {
             if let Some(line) = line_of(limit, paint) {
-                out::line(&format!("{indent}  {line}"))?;
+                out::print_line(&format!("{indent}  {line}"))?;
             }
         }
     }
     for model in &budget.models {
-        out::line(&priced(model, &budget.table_date, paint))?;
+        out::print_line(&format_price(model, &budget.table_date, paint))?;
     }
     Ok(())
 }
 
 /// Returns the known price of a model as text.
-fn priced(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
+fn format_price(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
     let (provider, model) = (out::one_line(&of.provider), out::one_line(&of.model));
     let Some(price) = of.price else {
         return format!(
@@ -103,7 +103,7 @@ fn priced(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
         (false, false) => String::new(),
     };
     let cached = match price.cached_input {
-        Some(cached) => format!(" ({} from the cache)", dollars(cached)),
+        Some(cached) => format!(" ({} from the cache)", format_dollars(cached)),
         None => String::new(),
     };
     let share = match of.cached_tokens.saturating_mul(100).checked_div(of.read_tokens) {
@@ -115,26 +115,26 @@ fn priced(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
     };
     format!(
         "price of `{model}` of `{provider}`, per million tokens: {} in{cached}, {} out{}{share}",
-        dollars(price.input),
-        dollars(price.output),
+        format_dollars(price.input),
+        format_dollars(price.output),
         paint.dim(&source)
     )
 }
 
-fn sums(purse: &BudgetAccountState) -> String {
+fn format_sums(purse: &BudgetAccountState) -> String {
     let aside = if purse.reserved.is_zero() {
         String::new()
     } else {
-        format!(", set aside {}", amount(&purse.reserved))
+        format!(", set aside {}", format_amount(&purse.reserved))
     };
-    format!("spent {}{aside}", amount(&purse.spent))
+    format!("spent {}{aside}", format_amount(&purse.spent))
 }
 
 fn line_of(limit: &LimitState, paint: TerminalStyle) -> Option<String> {
-    let unit = |count: u64| one(limit.unit, count);
+    let unit = |count: u64| format_count(limit.unit, count);
     let Some(bound) = limit.bound else {
         let counted = limit.spent > 0 && limit.window != Window::Whole;
-        return counted.then(|| format!("{}: {}", word(limit.window), unit(limit.spent)));
+        return counted.then(|| format!("{}: {}", window_label(limit.window), unit(limit.spent)));
     };
     let left = limit.left.unwrap_or(0);
     let left = if left == 0 {
@@ -157,7 +157,7 @@ fn line_of(limit: &LimitState, paint: TerminalStyle) -> Option<String> {
     ))
 }
 
-const fn word(window: Window) -> &'static str {
+const fn window_label(window: Window) -> &'static str {
     match window {
         Window::Hour => "this hour",
         Window::Day => "today",
@@ -166,26 +166,26 @@ const fn word(window: Window) -> &'static str {
     }
 }
 
-fn one(unit: BudgetUnit, count: u64) -> String {
+fn format_count(unit: BudgetUnit, count: u64) -> String {
     match unit {
         BudgetUnit::Tokens => format!("{count} tokens"),
-        BudgetUnit::CostMicrousd => dollars(count),
+        BudgetUnit::CostMicrousd => format_dollars(count),
         BudgetUnit::BusyMs => format!("{}.{:03} s", count / 1000, count % 1000),
         BudgetUnit::Calls => format!("{count} calls"),
         BudgetUnit::BytesOut => format!("{count} bytes"),
     }
 }
 
-fn dollars(microusd: u64) -> String {
+fn format_dollars(microusd: u64) -> String {
     format!("${}.{:06}", microusd / 1_000_000, microusd % 1_000_000)
 }
 
-fn amount(amount: &BudgetAmount) -> String {
+fn format_amount(amount: &BudgetAmount) -> String {
     let parts = BudgetUnit::ALL.map(|unit| (unit, amount.get(unit)));
     let parts: Vec<String> = parts
         .into_iter()
         .filter(|(_, count)| *count > 0)
-        .map(|(unit, count)| one(unit, count))
+        .map(|(unit, count)| format_count(unit, count))
         .collect();
     if parts.is_empty() {
         "nothing".to_owned()
@@ -195,14 +195,14 @@ fn amount(amount: &BudgetAmount) -> String {
 }
 
 /// Shows the amounts of this month, hour and day that the state directory stores.
-fn kept(dir: &Path, format: Format) -> Result<()> {
+fn print_stored_spending(dir: &Path, format: Format) -> Result<()> {
     let now = SystemClock::default().now();
-    let rows = read_only(dir)?.spent_since(hour_of(now.month().0))?;
+    let rows = read_only(dir)?.spent_since(hour_of(now.month_bounds().0))?;
     let mut purses: BTreeMap<&str, [BudgetAmount; 3]> = BTreeMap::new();
     for row in &rows {
         let sums = purses.entry(&row.purse).or_default();
         for (sum, window) in sums.iter_mut().zip([Window::Hour, Window::Day, Window::Month]) {
-            if row.hour >= hour_of(window.around(now).0) {
+            if row.hour >= hour_of(window.bounds_at(now).0) {
                 *sum = sum.plus(row.amount);
             }
         }
@@ -212,16 +212,16 @@ fn kept(dir: &Path, format: Format) -> Result<()> {
             .iter()
             .map(|(name, [hour, day, month])| json!({"name": name, "hour": hour, "day": day, "month": month}))
             .collect();
-        return out::json(&json!({"running": false, "at": now.to_string(), "purses": purses}));
+        return out::print_json(&json!({"running": false, "at": now.to_string(), "purses": purses}));
     }
     if purses.is_empty() {
-        out::line("nothing spent this month")?;
+        out::print_line("nothing spent this month")?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for (name, [hour, day, month]) in &purses {
-        out::line(&paint.bold(&out::one_line(name)))?;
+        out::print_line(&paint.bold(&out::one_line(name)))?;
         for (sum, window) in [(hour, Window::Hour), (day, Window::Day), (month, Window::Month)] {
-            out::line(&format!("  {}: {}", word(window), amount(sum)))?;
+            out::print_line(&format!("  {}: {}", window_label(window), format_amount(sum)))?;
         }
     }
     Ok(())

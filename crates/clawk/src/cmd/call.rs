@@ -54,7 +54,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// The variable is not set.
-pub(crate) fn token(variable: Option<&str>) -> Result<Option<Secret>> {
+pub(crate) fn read_token(variable: Option<&str>) -> Result<Option<Secret>> {
     let Some(name) = variable else { return Ok(None) };
     let value = clawk_secrets::env::non_empty(name).with_context(|| format!("`{name}` is not set"))?;
     Ok(Some(Secret::new(name, value)))
@@ -65,17 +65,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let target = AgentAddress::parse(&args.target)?;
     let params: Value = serde_json::from_str(&args.params).context("PARAMS are not JSON")?;
     let options = Options {
-        token: token(args.token_env.as_deref())?,
+        token: read_token(args.token_env.as_deref())?,
         patience: Duration::from_secs(args.timeout),
-        ..Options::named("clawk call")
+        ..Options::for_client("clawk call")
     };
-    compose::runtime()?.block_on(call(args, target, options, params))
+    compose::build_runtime()?.block_on(call(args, target, options, params))
 }
 
 async fn call(args: &Args, target: AgentAddress, options: Options, params: Value) -> Result<ExitCode> {
     let client = AgentClient::connect(target, options).await?;
-    let mut notices = client.notices();
-    let params = client.completed(&args.method, params);
+    let mut notices = client.subscribe_notices();
+    let params = client.complete_params(&args.method, params);
     let outcome = {
         let calling = client.call(&args.method, params);
         tokio::pin!(calling);
@@ -84,7 +84,7 @@ async fn call(args: &Args, target: AgentAddress, options: Options, params: Value
                 biased;
                 Ok(notice) = notices.recv(), if args.notices => {
                     let told = json!({"method": notice.method, "params": notice.params});
-                    out::note(&out::one_line(&told.to_string()));
+                    out::print_note(&out::one_line(&told.to_string()));
                 }
                 outcome = &mut calling => break outcome,
             }
@@ -93,11 +93,11 @@ async fn call(args: &Args, target: AgentAddress, options: Options, params: Value
     client.close().await;
     match outcome {
         Ok(result) => {
-            out::json(&result)?;
+            out::print_json(&result)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(ClientError::Rpc(error)) => {
-            out::note(&out::one_line(&serde_json::to_string(&json!({"error": error}))?));
+            out::print_note(&out::one_line(&serde_json::to_string(&json!({"error": error}))?));
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),

@@ -115,10 +115,10 @@ const BESIDE: &str = "claw.yaml";
 /// Sends the request to the running agent.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        None => list(&args.which, args.format),
+        None => list_channels(&args.which, args.format),
         Some(ChannelsCommand::Fire { name, which }) => {
-            ask(which, "clawk.channels.fire", &json!({ "name": name }))?;
-            out::line(&format!("{name} is fired"))?;
+            ask_agent(which, "clawk.channels.fire", &json!({ "name": name }))?;
+            out::print_line(&format!("{name} is fired"))?;
             Ok(ExitCode::SUCCESS)
         }
         Some(ChannelsCommand::Remove {
@@ -128,14 +128,14 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         }) => {
             let removed = remove(name, which, manifest.as_deref(), config)?;
             for line in &removed {
-                out::line(&one_line(line))?;
+                out::print_line(&one_line(line))?;
             }
             if removed.is_empty() {
-                out::line(&format!("{} installed nothing elsewhere", one_line(name)))?;
+                out::print_line(&format!("{} installed nothing elsewhere", one_line(name)))?;
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(ChannelsCommand::Pairing { what }) => pairing(what),
+        Some(ChannelsCommand::Pairing { what }) => run_pairing(what),
     }
 }
 
@@ -148,14 +148,14 @@ fn remove(
 ) -> Result<Vec<String>> {
     let beside = Path::new(BESIDE);
     let path = manifest.or_else(|| beside.exists().then_some(beside));
-    let running = compose::runtime()?
-        .block_on(async { Ok::<_, anyhow::Error>(ControlClient::connect(&which.dir()?).await?) });
+    let running = compose::build_runtime()?
+        .block_on(async { Ok::<_, anyhow::Error>(ControlClient::connect(&which.find_dir()?).await?) });
     if let (Err(_), Some(path)) = (&running, path) {
-        return compose::runtime()?.block_on(removed_from_here(name, path, config));
+        return compose::build_runtime()?.block_on(removed_from_here(name, path, config));
     }
     drop(running);
-    let answer = ask(which, "clawk.channels.remove", &json!({ "name": name }))?;
-    let removed = array(&answer, "removed").iter().filter_map(Value::as_str);
+    let answer = ask_agent(which, "clawk.channels.remove", &json!({ "name": name }))?;
+    let removed = array_member(&answer, "removed").iter().filter_map(Value::as_str);
     Ok(removed.map(str::to_owned).collect())
 }
 
@@ -164,7 +164,7 @@ async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Re
     // A folder without the user's consent must not choose a secret or the host it is sent to.
     let blueprint = ResolvedConfig::with_config(path, config)
         .await?
-        .agreed(false, crate::trust::asks())
+        .with_consent(false, crate::trust::can_ask_user())
         .await?;
     let channels = &blueprint.manifest.channels;
     let Some(channel) = channels.iter().find(|channel| channel.name == *name) else {
@@ -177,42 +177,46 @@ async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Re
         .map_err(|reason| anyhow!(reason))
 }
 
-fn pairing(what: &PairingCommand) -> Result<ExitCode> {
+fn run_pairing(what: &PairingCommand) -> Result<ExitCode> {
     match what {
-        PairingCommand::List { which, format } => pairings(which, *format)?,
-        PairingCommand::Approve(PairingCodeArgs { code, which }) => decide(which, code, "approve", "let in")?,
-        PairingCommand::Deny(PairingCodeArgs { code, which }) => decide(which, code, "deny", "refused")?,
+        PairingCommand::List { which, format } => list_pairings(which, *format)?,
+        PairingCommand::Approve(PairingCodeArgs { code, which }) => {
+            decide_pairing(which, code, "approve", "let in")?
+        }
+        PairingCommand::Deny(PairingCodeArgs { code, which }) => {
+            decide_pairing(which, code, "deny", "refused")?
+        }
         PairingCommand::Revoke { id, channel, which } => {
             let params = json!({ "id": id, "channel": channel });
-            let answer = ask(which, "clawk.channels.pairing.revoke", &params)?;
-            for channel in array(&answer, "channels") {
+            let answer = ask_agent(which, "clawk.channels.pairing.revoke", &params)?;
+            for channel in array_member(&answer, "channels") {
                 let channel = channel.as_str().unwrap_or_default();
-                out::line(&format!("{} is not let in by {channel} any more", one_line(id)))?;
+                out::print_line(&format!("{} is not let in by {channel} any more", one_line(id)))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn decide(which: &state::StateSelector, code: &str, verb: &str, word: &str) -> Result<()> {
-    let answer = ask(
+fn decide_pairing(which: &state::StateSelector, code: &str, verb: &str, word: &str) -> Result<()> {
+    let answer = ask_agent(
         which,
         &format!("clawk.channels.pairing.{verb}"),
         &json!({ "code": code }),
     )?;
-    out::line(&format!(
+    out::print_line(&format!(
         "{} is {word} by {}",
-        text(&answer, "sender"),
-        text(&answer, "channel")
+        text_member(&answer, "sender"),
+        text_member(&answer, "channel")
     ))?;
     Ok(())
 }
 
-fn ask(which: &state::StateSelector, method: &str, params: &Value) -> Result<Value> {
-    let dir = which.dir()?;
-    compose::runtime()?.block_on(async {
+fn ask_agent(which: &state::StateSelector, method: &str, params: &Value) -> Result<Value> {
+    let dir = which.find_dir()?;
+    compose::build_runtime()?.block_on(async {
         let mut client = ControlClient::connect(&dir).await?;
-        match client.ask(method, params).await {
+        match client.call_method(method, params).await {
             Ok(answer) => Ok(answer),
             Err(ControlError::Refused(error)) => Err(anyhow!(error.message)),
             Err(error) => Err(error.into()),
@@ -220,48 +224,48 @@ fn ask(which: &state::StateSelector, method: &str, params: &Value) -> Result<Val
     })
 }
 
-fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
+fn array_member<'a>(value: &'a Value, member: &str) -> &'a [Value] {
     let array = value.get(member).and_then(Value::as_array);
     array.map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text(value: &Value, member: &str) -> String {
+fn text_member(value: &Value, member: &str) -> String {
     one_line(value.get(member).and_then(Value::as_str).unwrap_or_default()).into()
 }
 
-fn list(which: &state::StateSelector, format: Format) -> Result<ExitCode> {
-    let answer = ask(which, "clawk.channels.list", &json!({}))?;
+fn list_channels(which: &state::StateSelector, format: Format) -> Result<ExitCode> {
+    let answer = ask_agent(which, "clawk.channels.list", &json!({}))?;
     if format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let channels = array(&answer, "channels");
+    let channels = array_member(&answer, "channels");
     if channels.is_empty() {
-        out::line("the agent has no channels")?;
+        out::print_line("the agent has no channels")?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for channel in channels {
-        let state = match text(channel, "state").as_str() {
+        let state = match text_member(channel, "state").as_str() {
             "ready" => paint.green("ready"),
             "degraded" => paint.yellow("degraded"),
             other => paint.red(other),
         };
         let number = |member: &str| channel.get(member).and_then(Value::as_u64).unwrap_or(0);
-        out::line(&format!(
+        out::print_line(&format!(
             "{state} {}  {}, {}",
-            paint.bold(&text(channel, "name")),
-            text(channel, "type"),
-            text(channel, "transport")
+            paint.bold(&text_member(channel, "name")),
+            text_member(channel, "type"),
+            text_member(channel, "transport")
         ))?;
-        let reason = text(channel, "reason");
+        let reason = text_member(channel, "reason");
         if !reason.is_empty() {
-            out::line(&format!("  {reason}"))?;
+            out::print_line(&format!("  {reason}"))?;
         }
         let last = |member: &str| {
-            let at = text(channel, member);
+            let at = text_member(channel, member);
             if at.is_empty() { "never".to_owned() } else { at }
         };
-        out::line(&paint.dim(&format!(
+        out::print_line(&paint.dim(&format!(
             "  last in {}, last out {}; taken {}, repeated {}, refused {}, delivered {}, owed {}, dead {}",
             last("last_in"),
             last("last_out"),
@@ -276,27 +280,27 @@ fn list(which: &state::StateSelector, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn pairings(which: &state::StateSelector, format: Format) -> Result<()> {
-    let answer = ask(which, "clawk.channels.pairing.list", &json!({}))?;
+fn list_pairings(which: &state::StateSelector, format: Format) -> Result<()> {
+    let answer = ask_agent(which, "clawk.channels.pairing.list", &json!({}))?;
     if format == Format::Json {
-        return out::json(&answer);
+        return out::print_json(&answer);
     }
-    let channels = array(&answer, "pairings");
+    let channels = array_member(&answer, "pairings");
     if channels.is_empty() {
-        out::line("no channel has the access mode `pairing`")?;
+        out::print_line("no channel has the access mode `pairing`")?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for channel in channels {
-        out::line(&paint.bold(&text(channel, "channel")))?;
-        for sender in array(channel, "paired") {
-            out::line(&format!(
+        out::print_line(&paint.bold(&text_member(channel, "channel")))?;
+        for sender in array_member(channel, "paired") {
+            out::print_line(&format!(
                 "  paired   {}",
                 one_line(sender.as_str().unwrap_or_default())
             ))?;
         }
-        for pending in array(channel, "pending") {
-            let (sender, until) = (text(pending, "sender"), text(pending, "expires_at"));
-            out::line(&format!("  waiting  {sender}  (until {until})"))?;
+        for pending in array_member(channel, "pending") {
+            let (sender, until) = (text_member(pending, "sender"), text_member(pending, "expires_at"));
+            out::print_line(&format!("  waiting  {sender}  (until {until})"))?;
         }
     }
     Ok(())

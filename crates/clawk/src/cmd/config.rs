@@ -27,27 +27,29 @@ pub(crate) struct Args {
 /// Prints every key.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, args.manifest.as_deref())?;
-    let (keys, runs) = (config.in_force()?, trust::of(&config, None));
+    let (keys, runs) = (config.in_force()?, trust::find_startup_programs(&config, None));
     match args.format {
-        Format::Json => out::json(&serde_json::json!({ "file": config.file, "keys": keys, "runs": runs }))?,
+        Format::Json => {
+            out::print_json(&serde_json::json!({ "file": config.file, "keys": keys, "runs": runs }))?
+        }
         Format::Human => {
-            let paint = TerminalStyle::stdout();
+            let paint = TerminalStyle::for_stdout();
             let file = config
                 .file
                 .as_deref()
                 .map_or_else(|| "no file: all defaults".to_owned(), |f| f.display().to_string());
-            out::line(&paint.dim(&format!("# {file}")))?;
+            out::print_line(&paint.dim(&format!("# {file}")))?;
             for key in keys {
                 let origin = if key.from == "default" {
                     paint.dim("  # default")
                 } else {
                     String::new()
                 };
-                out::line(&format!("{} = {}{origin}", key.key, key.value))?;
+                out::print_line(&format!("{} = {}{origin}", key.key, key.value))?;
             }
             for entry in &runs {
-                let line = entry.line();
-                out::line(&paint.dim(&format!("# a start would run {line}")))?;
+                let line = entry.display_line();
+                out::print_line(&paint.dim(&format!("# a start would run {line}")))?;
             }
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clawk_conformance::{self as conformance, CkpTarget, cra};
 
-use super::call::token;
+use super::call::read_token;
 use crate::out::{self, Format, TerminalStyle};
 
 /// Flags of `clawk conformance`.
@@ -98,13 +98,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn run_cra(args: &CraArgs) -> Result<ExitCode> {
-    let token = token(args.token_env.as_deref())?;
+    let token = read_token(args.token_env.as_deref())?;
     let target = match &args.target {
         Some(given) => cra::CraTarget::parse(given, token)?,
-        None => cra::CraTarget::own(std::env::current_exe().context("this program can't find itself")?),
+        None => cra::CraTarget::for_clawk(std::env::current_exe().context("this program can't find itself")?),
     };
     let human = args.format == Format::Human;
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     let report = cra::run(
         &target,
         args.level,
@@ -120,12 +120,12 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     if human {
         let name = out::one_line(&format!("{} {}", report.implementation, report.version));
         let level = report.conformance_level.unwrap_or("no level");
-        out::line(&format!(
+        out::print_line(&format!(
             "{name}: {} of {} passed, {} failed, {} skipped: {level}",
             run.passed, run.total, run.failed, run.skipped
         ))?;
     } else {
-        out::json(&report)?;
+        out::print_json(&report)?;
     }
     Ok(if run.failed == 0 {
         ExitCode::SUCCESS
@@ -142,9 +142,9 @@ fn shown_cra(outcome: &cra::CraCaseResult, paint: TerminalStyle) -> String {
     };
     let mut line = format!("{word} {} ({} ms)", outcome.test_id, outcome.duration_ms);
     if let Some(error) = &outcome.error {
-        line.push_str(&format!("\n     {}", out::clipped(error, 600)));
+        line.push_str(&format!("\n     {}", out::clip_line(error, 600)));
     }
-    out::block(&line).into()
+    out::sanitize_block(&line).into()
 }
 
 /// Runs the CKP vectors. Exit code 1 if one fails.
@@ -152,7 +152,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let target = match &args.target {
         Some(url) if clawk_client::AgentAddress::is_url(url) => CkpTarget::Remote {
             target: clawk_client::AgentAddress::parse(url)?,
-            token: token(args.token_env.as_deref())?,
+            token: read_token(args.token_env.as_deref())?,
         },
         Some(command) => CkpTarget::Command(command.clone()),
         None => CkpTarget::Own {
@@ -160,17 +160,17 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
         },
     };
     let human = args.format == Format::Human;
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     let report = conformance::run(&target, args.level, |outcome| {
         if human {
             // silent-ok: a closed pipe shows when the summary is printed
-            let _ = out::lines(&shown(outcome, paint));
+            let _ = out::lines(&format_result(outcome, paint));
         }
     })?;
     if human {
         let version = report.version.as_deref().unwrap_or_default();
         let name = out::one_line(&format!("{} {version}", report.implementation));
-        out::line(&format!(
+        out::print_line(&format!(
             "{}: {} of {} passed, {} failed",
             name.trim(),
             report.passed,
@@ -178,7 +178,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
             report.failed
         ))?;
     } else {
-        out::json(&report)?;
+        out::print_json(&report)?;
     }
     Ok(if report.failed == 0 {
         ExitCode::SUCCESS
@@ -187,7 +187,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     })
 }
 
-fn shown(outcome: &conformance::VectorResult, paint: TerminalStyle) -> String {
+fn format_result(outcome: &conformance::VectorResult, paint: TerminalStyle) -> String {
     let head = format!("{} {} ({} ms)", outcome.id, outcome.title, outcome.duration_ms);
     let Some(failure) = &outcome.failure else {
         return format!("{} {head}", paint.green("pass"));
@@ -199,5 +199,5 @@ fn shown(outcome: &conformance::VectorResult, paint: TerminalStyle) -> String {
         format!("     see:      {}", outcome.clause),
     ];
     lines.extend(failure.conversation.iter().map(|line| format!("       {line}")));
-    out::block(&lines.join("\n")).into()
+    out::sanitize_block(&lines.join("\n")).into()
 }

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use super::run::{self, ApproveMode};
 use super::swarm;
-use super::trace::source::{whole, with_words};
+use super::trace::source::{expand_event, with_words};
 use crate::config::AllowOutsideArgs;
-use crate::out::{self, Format, TerminalStyle, clipped};
+use crate::out::{self, Format, TerminalStyle, clip_line};
 use crate::state;
 
 /// Flags of `clawk dead-letters`.
@@ -105,7 +105,9 @@ struct DeadLetterTask {
 /// Lists the entries, or sends one again.
 pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
     match args.what {
-        DeadLettersCommand::List { which, format } => list(&letters(&read_only(which.dir()?)?)?, format),
+        DeadLettersCommand::List { which, format } => {
+            print_letters(&read_letters(&read_only(which.find_dir()?)?)?, format)
+        }
         DeadLettersCommand::Replay {
             id,
             manifest,
@@ -113,8 +115,8 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             approve,
             outside,
         } => {
-            let state = which.dir()?;
-            let letters = letters(&StateReader::open(&state)?)?;
+            let state = which.find_dir()?;
+            let letters = read_letters(&StateReader::open(&state)?)?;
             let Some(letter) = letters.into_iter().find(|letter| letter.message == id) else {
                 bail!(
                     "no dead letter {id} in `{}`; `clawk dead-letters list` shows them",
@@ -137,7 +139,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                     trust: false,
                     outside,
                 };
-                return swarm::give_as(&args, config, replaying(of.role));
+                return swarm::give_as(&args, config, replay_entry_point(of.role));
             }
             let args = run::Args {
                 manifest,
@@ -158,7 +160,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// Returns the entry point for a repeated task. It never gives more rights than the original sender had.
-fn replaying(role: Role) -> EntryPoint {
+fn replay_entry_point(role: Role) -> EntryPoint {
     match role {
         Role::Admin => EntryPoint::Cli,
         Role::User | Role::Viewer => EntryPoint::Rpc {
@@ -168,33 +170,33 @@ fn replaying(role: Role) -> EntryPoint {
     }
 }
 
-fn list(letters: &[DeadLetterEntry], format: Format) -> Result<ExitCode> {
+fn print_letters(letters: &[DeadLetterEntry], format: Format) -> Result<ExitCode> {
     if format == Format::Json {
-        out::json(&serde_json::json!({ "dead_letters": letters }))?;
+        out::print_json(&serde_json::json!({ "dead_letters": letters }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if letters.is_empty() {
-        out::line("the dead-letter box is empty")?;
+        out::print_line("the dead-letter box is empty")?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for letter in letters {
         let text = letter.text.as_deref().unwrap_or("(erased)");
-        out::line(&format!(
+        out::print_line(&format!(
             "{}  {}",
             paint.bold(&letter.message.to_string()),
-            clipped(text, 80)
+            clip_line(text, 80)
         ))?;
-        out::line(&format!("  why: {}", out::one_line(&letter.reason)))?;
-        out::line(&paint.dim(&format!("  {} in session {}", letter.at, letter.session)))?;
+        out::print_line(&format!("  why: {}", out::one_line(&letter.reason)))?;
+        out::print_line(&paint.dim(&format!("  {} in session {}", letter.at, letter.session)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
+fn read_letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     let mut letters = Vec::new();
-    each(reader, None, |stored| {
+    for_each_event(reader, None, |stored| {
         if stored.event.event_type == kind::MESSAGE_DEAD {
-            let event = with_words(reader, whole(&stored.event)?);
+            let event = with_words(reader, expand_event(&stored.event)?);
             let text = |name: &str| {
                 event
                     .payload
@@ -219,10 +221,10 @@ fn letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     })?;
     for letter in letters.iter_mut().filter(|letter| letter.task.is_none()) {
         let (mut digest, mut arrival) = (None, None);
-        each(reader, Some(letter.session), |stored| {
+        for_each_event(reader, Some(letter.session), |stored| {
             let accepted = stored.event.event_type == kind::MESSAGE_ACCEPTED;
             if accepted
-                && payload(stored)?.get("message_id").and_then(Value::as_str)
+                && parse_payload(stored)?.get("message_id").and_then(Value::as_str)
                     == Some(letter.message.to_string().as_str())
             {
                 digest = stored.content_digest;
@@ -233,14 +235,14 @@ fn letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
         letter.text = state::text_of(reader, digest)?;
         letter.accepted = arrival;
     }
-    letters.extend(tasks(reader)?);
+    letters.extend(read_exhausted_tasks(reader)?);
     Ok(letters)
 }
 
 /// Returns the tasks that used up all their attempts.
-fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
+fn read_exhausted_tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     let (mut briefs, mut letters) = (BTreeMap::new(), Vec::new());
-    swarm::each(reader, |event| match fact_of(event) {
+    swarm::for_each_event(reader, |event| match fact_of(event) {
         Some(SwarmFact::Delegated { new, .. }) => {
             briefs.insert(new.task, new.brief);
         }
@@ -269,7 +271,7 @@ fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     Ok(letters.into_iter().collect::<Result<_, _>>()?)
 }
 
-fn payload(stored: &StoredEvent) -> Result<Value> {
+fn parse_payload(stored: &StoredEvent) -> Result<Value> {
     let event = &stored.event;
     Ok(Value::Object(read_members(
         &event.event_type,
@@ -278,7 +280,7 @@ fn payload(stored: &StoredEvent) -> Result<Value> {
 }
 
 /// Reads every event, page by page.
-fn each(
+fn for_each_event(
     reader: &StateReader,
     session: Option<SessionId>,
     mut take: impl FnMut(&StoredEvent) -> Result<()>,

@@ -17,7 +17,7 @@ use crate::out::{self, Format, TerminalStyle};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Also check this manifest: its providers, secrets, tools and state
-    #[arg(value_name = "CLAW", value_parser = crate::manifest::named())]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: Option<PathBuf>,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
@@ -96,7 +96,7 @@ impl DoctorCheck {
 
 /// Runs and prints all checks. Exit code 1 if one fails.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let checks = compose::runtime()?.block_on(checks::all(
+    let checks = compose::build_runtime()?.block_on(checks::run_checks(
         args.manifest.as_deref(),
         config,
         args.state.as_deref(),
@@ -104,8 +104,8 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     ));
     let failed = checks.iter().any(|check| check.status == DoctorStatus::Fail);
     match args.format {
-        Format::Json => out::json(&serde_json::json!({ "ok": !failed, "checks": checks }))?,
-        Format::Human => print(&checks)?,
+        Format::Json => out::print_json(&serde_json::json!({ "ok": !failed, "checks": checks }))?,
+        Format::Human => print_checks(&checks)?,
     }
     Ok(if failed {
         ExitCode::FAILURE
@@ -114,21 +114,21 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
-fn print(checks: &[DoctorCheck]) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_checks(checks: &[DoctorCheck]) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     for check in checks {
         let mark = match check.status {
             DoctorStatus::Ok => paint.green("ok  "),
             DoctorStatus::Warn => paint.yellow("warn"),
             DoctorStatus::Fail => paint.red("FAIL"),
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{mark}  {:<18} {}",
             check.id,
             out::one_line(&check.result)
         ))?;
         if let Some(cure) = &check.cure {
-            out::line(&format!(
+            out::print_line(&format!(
                 "      {:<18} {}",
                 "",
                 paint.dim(&format!("→ {}", out::one_line(cure)))

@@ -52,7 +52,7 @@ enum EffectsCommand {
         id: RequestId,
 
         /// `done` or `not-done`
-        #[arg(value_name = "OUTCOME", value_parser = outcome)]
+        #[arg(value_name = "OUTCOME", value_parser = parse_outcome)]
         outcome: EffectSettlement,
 
         /// How you know the outcome
@@ -76,26 +76,26 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|e| e.to_string())
 }
 
-fn outcome(text: &str) -> Result<EffectSettlement, String> {
+fn parse_outcome(text: &str) -> Result<EffectSettlement, String> {
     EffectSettlement::parse(text).ok_or_else(|| "say `done` or `not-done`".to_owned())
 }
 
 /// Lists the effects, or records a person's statement.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        None => list(&args.list),
+        None => list_effects(&args.list),
         Some(EffectsCommand::Resolve {
             id,
             outcome,
             reason,
             which,
-        }) => resolve(&which.dir()?, id, *outcome, reason.as_deref()),
+        }) => resolve_effect(&which.find_dir()?, id, *outcome, reason.as_deref()),
     }
 }
 
-fn list(args: &ListArgs) -> Result<ExitCode> {
-    let dir = args.which.dir()?;
-    let mut entries = entries(&read_only(&dir)?)?;
+fn list_effects(args: &ListArgs) -> Result<ExitCode> {
+    let dir = args.which.find_dir()?;
+    let mut entries = read_entries(&read_only(&dir)?)?;
     if !is_running(&dir)? {
         for entry in entries.iter_mut().filter(|entry| entry.state == State::Started) {
             entry.state = State::Unknown;
@@ -104,24 +104,24 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     }
     entries.retain(|entry| !args.unknown || entry.state == State::Unknown);
     if args.format == Format::Json {
-        out::json(&json!({ "effects": entries }))?;
+        out::print_json(&json!({ "effects": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if entries.is_empty() {
-        out::line(if args.unknown {
+        out::print_line(if args.unknown {
             "nothing is unknown"
         } else {
             "no effects yet"
         })?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for entry in &entries {
-        show(entry, paint)?;
+        print_entry(entry, paint)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
+fn print_entry(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
     let state = match entry.state {
         State::Intended => paint.dim("intended"),
         State::Started => paint.yellow("started "),
@@ -129,23 +129,23 @@ fn show(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
         State::Failed => paint.red("failed  "),
         State::Unknown => paint.yellow("unknown "),
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{state} {}  {}  {}",
         paint.bold(entry.request_id.as_str()),
         out::one_line(&entry.tool),
         paint.dim(&entry.at)
     ))?;
     if let Some(reason) = &entry.reason {
-        out::line(&format!("  {}", out::one_line(reason)))?;
+        out::print_line(&format!("  {}", out::one_line(reason)))?;
     }
     if let Some(by) = &entry.resolved_by {
-        out::line(&paint.dim(&format!("  found out by {}", out::one_line(by))))?;
+        out::print_line(&paint.dim(&format!("  found out by {}", out::one_line(by))))?;
     }
     Ok(())
 }
 
 /// Builds the list of effects from the whole journal, page by page.
-fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
+fn read_entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
     let mut ledger = EffectLedger::default();
     let mut filter = Filter::default();
     loop {
@@ -159,7 +159,7 @@ fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
                 .filter(|_| event.event_type == kind::ACTION_FAILED);
             // silent-ok: without the key, or after an erasure, only the code is shown
             let words = words.and_then(|digest| reader.content(digest).ok().flatten());
-            ledger.see(
+            ledger.apply_event(
                 &event.event_type,
                 event.session_id,
                 &event.timestamp,
@@ -167,11 +167,11 @@ fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
             )?;
         }
     }
-    Ok(ledger.entries())
+    Ok(ledger.into_entries())
 }
 
 fn is_running(dir: &Path) -> Result<bool> {
-    compose::runtime()?.block_on(async {
+    compose::build_runtime()?.block_on(async {
         match ControlClient::connect(dir).await {
             Ok(_) => Ok(true),
             Err(ControlError::NotRunning { .. }) => Ok(false),
@@ -180,13 +180,18 @@ fn is_running(dir: &Path) -> Result<bool> {
     })
 }
 
-fn resolve(dir: &Path, id: &RequestId, outcome: EffectSettlement, reason: Option<&str>) -> Result<ExitCode> {
+fn resolve_effect(
+    dir: &Path,
+    id: &RequestId,
+    outcome: EffectSettlement,
+    reason: Option<&str>,
+) -> Result<ExitCode> {
     let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
-    let taken = compose::runtime()?.block_on(async {
+    let taken = compose::build_runtime()?.block_on(async {
         match ControlClient::connect(dir).await {
             Ok(mut client) => {
                 let params = json!({"request_id": id, "outcome": outcome, "reason": reason});
-                let answer = client.ask("clawk.effects.resolve", &params).await;
+                let answer = client.call_method("clawk.effects.resolve", &params).await;
                 let answer = answer.context("the running agent refused")?;
                 anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
             }
@@ -206,6 +211,6 @@ fn resolve(dir: &Path, id: &RequestId, outcome: EffectSettlement, reason: Option
             "no effect {id} is unknown; `clawk effects --unknown` lists them (one of a run that died is known to be unknown once the agent has been started again)"
         );
     }
-    out::line(&format!("{id} is recorded as {}", outcome.word()))?;
+    out::print_line(&format!("{id} is recorded as {}", outcome.as_str()))?;
     Ok(ExitCode::SUCCESS)
 }

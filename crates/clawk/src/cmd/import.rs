@@ -83,19 +83,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             target.display()
         );
     }
-    let import = clawk_import::import(runtime, &args.path)?;
-    let staged = StagedFolder::beside(&target)?;
+    let import = clawk_import::import_agent(runtime, &args.path)?;
+    let staged = StagedFolder::create_beside(&target)?;
     for (name, content) in &import.files {
         write(&staged.folder.join(name), content)?;
     }
-    check(&staged.folder.join("claw.yaml"))?;
+    check_manifest(&staged.folder.join("claw.yaml"))?;
     staged.move_into_place()?;
-    tell(args, &target, &import)?;
+    print_report(args, &target, &import)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks the written manifest as `clawk validate` does.
-fn check(manifest: &Path) -> Result<()> {
+fn check_manifest(manifest: &Path) -> Result<()> {
     let config = Config::load(None, Some(manifest))
         .context("the imported `clawk.toml` is not valid; nothing was written")?;
     let loaded = check_document(manifest, &config)?;
@@ -126,7 +126,7 @@ struct StagedFolder {
 }
 
 impl StagedFolder {
-    fn beside(target: &Path) -> Result<Self> {
+    fn create_beside(target: &Path) -> Result<Self> {
         // If the target is a link to an empty folder, the folder it points to is replaced.
         let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned()); // silent-ok: it is not there yet
         let parent = match target.parent() {
@@ -176,36 +176,36 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.write_all(content).with_context(failed)
 }
 
-fn tell(args: &Args, target: &Path, import: &ImportResult) -> Result<()> {
+fn print_report(args: &Args, target: &Path, import: &ImportResult) -> Result<()> {
     let manifest = target.join("claw.yaml");
     if args.format == Format::Json {
-        return out::json(&json!({"manifest": manifest, "report": import.report}));
+        return out::print_json(&json!({"manifest": manifest, "report": import.report}));
     }
     let report = &import.report;
-    out::line(&format!(
+    out::print_line(&format!(
         "wrote {} and {} more files",
         manifest.display(),
         import.files.len().saturating_sub(1)
     ))?;
-    out::line(&format!(
+    out::print_line(&format!(
         "{} parts came over, {} settings did not:",
         report.carried.len(),
         report.left.len()
     ))?;
     for left in &report.left {
-        out::line(&format!(
+        out::print_line(&format!(
             "  {}: {}",
             out::one_line(&left.setting),
             out::one_line(&left.reason)
         ))?;
     }
     if !report.secrets.is_empty() {
-        out::line("secrets that it needs, in the environment or in $CLAW_SECRETS_DIR:")?;
+        out::print_line("secrets that it needs, in the environment or in $CLAW_SECRETS_DIR:")?;
         for secret in &report.secrets {
-            out::line(&format!("  {} ({})", secret.name, out::one_line(&secret.found)))?;
+            out::print_line(&format!("  {} ({})", secret.name, out::one_line(&secret.found)))?;
         }
     }
-    out::line(&format!("next:  clawk validate {}", manifest.display()))?;
-    out::line(&format!("       clawk doctor {}", manifest.display()))?;
+    out::print_line(&format!("next:  clawk validate {}", manifest.display()))?;
+    out::print_line(&format!("       clawk doctor {}", manifest.display()))?;
     Ok(())
 }

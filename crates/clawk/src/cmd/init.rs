@@ -177,30 +177,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if manifest.exists() {
         bail!("`{}` exists already; choose another folder", manifest.display());
     }
-    let asks = asks(args);
-    if choice(
+    let asks = is_interactive(args);
+    if choose_value(
         args.template,
         asks,
         "What do you want to start with?",
         Template::Own,
     )? == Template::Tutorial
     {
-        return tutorial(args, &manifest);
+        return write_tutorial(args, &manifest);
     }
-    let wanted = wanted(args, asks)?;
+    let wanted = collect_answers(args, asks)?;
     let config = args.dir.join("clawk.toml");
     if args.channel.channel.is_some() && config.exists() {
         bail!("`{}` exists already; choose another folder", config.display());
     }
     // The channel is asked for and checked before anything is written.
     let channel = match args.channel.channel {
-        Some(kind) => Some(channel::channel(&args.channel, kind, asks)?),
+        Some(kind) => Some(channel::draft_channel(&args.channel, kind, asks)?),
         None => None,
     };
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
     let more = channel.as_ref().map_or("", |channel| &channel.manifest);
     let provider = channel.as_ref().map_or("", |channel| &channel.provider);
-    write(&manifest, &(yaml(&wanted, provider) + more))?;
+    write(&manifest, &(manifest_yaml(&wanted, provider) + more))?;
     if let Some(text) = channel.as_ref().and_then(|channel| channel.config.as_ref()) {
         write(&config, text)?;
     }
@@ -218,17 +218,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ];
         for (n, step) in channel.next.iter().chain(&served).enumerate() {
             let label = if n == 0 { "next:" } else { "     " };
-            out::line(&format!("{label}  {step}"))?;
+            out::print_line(&format!("{label}  {step}"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    out::line(&format!("next:  clawk run {}", manifest.display()))?;
-    out::line(&format!("       clawk doctor {}", manifest.display()))?;
+    out::print_line(&format!("next:  clawk run {}", manifest.display()))?;
+    out::print_line(&format!("       clawk doctor {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the tutorial's agent exactly as in the tutorial, with its fixed name and policy.
-fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
+fn write_tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
     let given: [(&str, bool); 5] = [
         ("--name", args.name.is_some()),
         ("--provider", args.provider.is_some()),
@@ -243,20 +243,20 @@ fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
         write(&args.dir.join(name), text)?;
     }
     write_schema(args)?;
-    out::line(&format!("next:  clawk run {}", manifest.display()))?;
+    out::print_line(&format!("next:  clawk run {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the schema that the manifest's first line names, for editors.
 fn write_schema(args: &Args) -> Result<()> {
-    let schema = clawk_manifest::schema("Claw").context("there is no schema of a Claw")?;
+    let schema = clawk_manifest::schema_for_kind("Claw").context("there is no schema of a Claw")?;
     write(
         &args.dir.join("claw.schema.json"),
         &serde_json::to_string_pretty(&schema)?,
     )
 }
 
-fn asks(args: &Args) -> bool {
+fn is_interactive(args: &Args) -> bool {
     !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
@@ -272,34 +272,34 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("can't write `{}`", path.display()))?;
     file.write_all(text.as_bytes())
         .with_context(|| format!("can't write `{}`", path.display()))?;
-    Ok(out::line(&format!(
+    Ok(out::print_line(&format!(
         "{} {}",
-        TerminalStyle::stdout().green("wrote"),
+        TerminalStyle::for_stdout().green("wrote"),
         path.display()
     ))?)
 }
 
-fn wanted(args: &Args, asks: bool) -> Result<InitAnswers> {
+fn collect_answers(args: &Args, asks: bool) -> Result<InitAnswers> {
     let name = match &args.name {
-        Some(name) => checked(name)?,
+        Some(name) => validate_name(name)?,
         None if asks => {
             let text = inquire::Text::new("The agent's name?")
                 .with_default(&folder_name(&args.dir))
                 .prompt();
-            checked(&text.context("not answered")?)?
+            validate_name(&text.context("not answered")?)?
         }
         None => folder_name(&args.dir),
     };
     Ok(InitAnswers {
         name,
-        provider: choice(args.provider, asks, "Who answers?", InitProvider::Auto)?,
-        autonomy: choice(
+        provider: choose_value(args.provider, asks, "Who answers?", InitProvider::Auto)?,
+        autonomy: choose_value(
             args.autonomy,
             asks,
             "How much may it do without asking?",
             InitAutonomy::Supervised,
         )?,
-        policy: choice(
+        policy: choose_value(
             args.policy,
             asks,
             "Which rules does it start with?",
@@ -308,7 +308,7 @@ fn wanted(args: &Args, asks: bool) -> Result<InitAnswers> {
     })
 }
 
-fn choice<T: ValueEnum + Copy + PartialEq>(
+fn choose_value<T: ValueEnum + Copy + PartialEq>(
     given: Option<T>,
     asks: bool,
     question: &str,
@@ -345,12 +345,12 @@ fn choice<T: ValueEnum + Copy + PartialEq>(
 }
 
 /// Checks that the name is valid in URIs (R8).
-fn checked(name: &str) -> Result<String> {
+fn validate_name(name: &str) -> Result<String> {
     let good = (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     if !good {
         bail!(
             "`{}` is not a valid name for an agent; use 1 to 63 letters, digits and hyphens (example: `my-agent`)",
-            out::clipped(name, 80)
+            out::clip_line(name, 80)
         );
     }
     Ok(name.to_owned())
@@ -377,7 +377,7 @@ fn folder_name(dir: &Path) -> String {
 }
 
 /// Returns the manifest's text. If `provider_too` is not empty, it is added as a second provider.
-fn yaml(wanted: &InitAnswers, provider_too: &str) -> String {
+fn manifest_yaml(wanted: &InitAnswers, provider_too: &str) -> String {
     let autonomy = wanted
         .autonomy
         .to_possible_value()
@@ -387,12 +387,12 @@ fn yaml(wanted: &InitAnswers, provider_too: &str) -> String {
         .replace("POLICY", wanted.policy.name())
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
-        .replace("PROVIDER", &provider(wanted.provider))
+        .replace("PROVIDER", &provider_yaml(wanted.provider))
         .replace(LAST_OF_PROVIDER, &format!("{LAST_OF_PROVIDER}{provider_too}"))
 }
 
 /// Returns a provider's fields. The model comes from this build's catalogue.
-fn provider(provider: InitProvider) -> String {
+fn provider_yaml(provider: InitProvider) -> String {
     let (alias, text) = match provider {
         InitProvider::Auto => (
             "",
@@ -435,7 +435,7 @@ fn provider(provider: InitProvider) -> String {
           type: none",
         ),
     };
-    text.replace("MODEL", ModelCatalogue::shipped().resolve(alias))
+    text.replace("MODEL", ModelCatalogue::built_in().resolve_alias(alias))
 }
 
 /// The last line of the template's provider.
@@ -447,19 +447,19 @@ const SCRIPT: &str = include_str!("init/script.yaml");
 mod tests {
     use clawk_kernel::ModelCatalogue;
 
-    use super::{InitProvider, checked, folder_name, provider};
+    use super::{InitProvider, folder_name, provider_yaml, validate_name};
 
     #[test]
     fn no_model_that_init_writes_has_a_known_shutdown() {
-        let catalogue = ModelCatalogue::shipped();
+        let catalogue = ModelCatalogue::built_in();
         for kind in [InitProvider::Anthropic, InitProvider::Openai, InitProvider::Local] {
-            let yaml = provider(kind);
+            let yaml = provider_yaml(kind);
             let model = yaml
                 .lines()
                 .find_map(|line| line.trim().strip_prefix("model: "))
                 .unwrap();
             assert!(
-                catalogue.find(model).unwrap().shutdown.is_none(),
+                catalogue.find_facts(model).unwrap().shutdown.is_none(),
                 "{kind:?}: {model}"
             );
         }
@@ -467,9 +467,9 @@ mod tests {
 
     #[test]
     fn names_fit_the_uri_grammar() {
-        assert!(checked("my-agent-2").is_ok());
+        assert!(validate_name("my-agent-2").is_ok());
         for bad in ["", "my agent", "ü", &"x".repeat(64)] {
-            assert!(checked(bad).is_err(), "{bad}");
+            assert!(validate_name(bad).is_err(), "{bad}");
         }
         assert_eq!(
             folder_name(std::path::Path::new("/nowhere/My project!")),

@@ -10,7 +10,7 @@ use clawk_kernel::time::{Clock, SystemClock};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::McpUri;
 use clawk_secrets::{EnvironmentSource, SecretResolver};
-use clawk_tools::oauth::{LoginMethod, LoginRequest, OAuthClient, Store, login};
+use clawk_tools::oauth::{LoginMethod, LoginRequest, OAuthClient, Store, run_login};
 use serde_json::{Value, json};
 
 use crate::config::{AllowOutsideArgs, Config};
@@ -113,9 +113,9 @@ struct ManifestServers {
 }
 
 impl McpManifestArgs {
-    fn servers(&self, config: Option<&Path>) -> Result<ManifestServers> {
-        let config = Config::load(config, Some(&self.manifest))?.outside(self.outside);
-        let (manifest, _) = manifest::look(&self.manifest, &config)?;
+    fn load_servers(&self, config: Option<&Path>) -> Result<ManifestServers> {
+        let config = Config::load(config, Some(&self.manifest))?.with_outside_access(self.outside);
+        let (manifest, _) = manifest::load_valid_manifest(&self.manifest, &config)?;
         let origin = Origin::of_file(&self.manifest)?;
         let wanted = StateLookup {
             flag: self.state.as_deref(),
@@ -123,9 +123,9 @@ impl McpManifestArgs {
             agent: &manifest.metadata.name,
             origin: &origin,
         };
-        let (state, note) = wanted.prepare()?;
+        let (state, note) = wanted.prepare_dir()?;
         if let Some(note) = note {
-            out::note(&note);
+            out::print_note(&note);
         }
         let resolver = SecretResolver::new(
             &config.settings.secrets_store,
@@ -133,7 +133,7 @@ impl McpManifestArgs {
             EnvironmentSource::Process,
         )?;
         Ok(ManifestServers {
-            all: of(&manifest)?,
+            all: find_servers(&manifest)?,
             config,
             resolver,
             store: Store::of_state(&state),
@@ -141,7 +141,7 @@ impl McpManifestArgs {
     }
 }
 
-fn of(manifest: &Manifest) -> Result<Vec<(Url, Vec<String>)>> {
+fn find_servers(manifest: &Manifest) -> Result<Vec<(Url, Vec<String>)>> {
     let mut all: Vec<(Url, Vec<String>)> = Vec::new();
     for tool in &manifest.tools {
         let Some(McpUri::Http { url }) = tool.mcp_source.as_ref().map(|source| &source.uri) else {
@@ -157,7 +157,7 @@ fn of(manifest: &Manifest) -> Result<Vec<(Url, Vec<String>)>> {
 }
 
 impl ManifestServers {
-    fn named(&self, name: Option<&str>) -> Result<&Url> {
+    fn find_server(&self, name: Option<&str>) -> Result<&Url> {
         let fits = |(url, tools): &&(Url, Vec<String>)| match name {
             Some(name) => url.as_str() == name || tools.iter().any(|tool| tool == name),
             None => true,
@@ -173,7 +173,7 @@ impl ManifestServers {
         }
     }
 
-    fn list(&self, format: Format) -> Result<ExitCode> {
+    fn print_servers(&self, format: Format) -> Result<ExitCode> {
         let now_s = SystemClock::default().now().as_millis() / 1000;
         let mut facts = Vec::new();
         for (url, tools) in &self.all {
@@ -192,14 +192,14 @@ impl ManifestServers {
         }
         if format == Format::Json {
             let all: Vec<Value> = facts.into_iter().map(|(.., fact)| fact).collect();
-            out::json(&json!({ "servers": all }))?;
+            out::print_json(&json!({ "servers": all }))?;
             return Ok(ExitCode::SUCCESS);
         }
         if facts.is_empty() {
-            out::line("the manifest names no MCP server that is reached over HTTP")?;
+            out::print_line("the manifest names no MCP server that is reached over HTTP")?;
         }
         for (url, state, tools, _) in facts {
-            out::line(&format!(
+            out::print_line(&format!(
                 "{state}  {}  {}",
                 one_line(url.as_str()),
                 tools.join(", ")
@@ -212,14 +212,14 @@ impl ManifestServers {
 /// Lists servers, gets a token, or deletes one.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        McpCommand::List { which, format } => which.servers(config)?.list(*format),
+        McpCommand::List { which, format } => which.load_servers(config)?.print_servers(*format),
         McpCommand::Logout { which, server } => {
-            let servers = which.servers(config)?;
-            let url = servers.named(server.as_deref())?;
-            if !servers.store.forget(url.as_str())? {
+            let servers = which.load_servers(config)?;
+            let url = servers.find_server(server.as_deref())?;
+            if !servers.store.forget_token(url.as_str())? {
                 bail!("there is no token for {url}");
             }
-            out::line(&format!("forgotten: {url}"))?;
+            out::print_line(&format!("forgotten: {url}"))?;
             Ok(ExitCode::SUCCESS)
         }
         McpCommand::Login {
@@ -231,13 +231,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             client_secret_ref,
             also_host,
         } => {
-            let servers = which.servers(config)?;
+            let servers = which.load_servers(config)?;
             let secret = client_secret_ref
                 .as_deref()
                 .map(|name| servers.resolver.resolve(name))
                 .transpose()?;
             let asked = LoginRequest {
-                server: servers.named(server.as_deref())?.clone(),
+                server: servers.find_server(server.as_deref())?.clone(),
                 way: if *device {
                     LoginMethod::Device
                 } else {
@@ -253,10 +253,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 servers.resolver.env(),
             )?;
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-            let tell = |text: &str| out::notes(&out::block(text));
-            let entry = compose::runtime()?.block_on(login(&web, &asked, &clock, &tell))?;
+            let tell = |text: &str| out::notes(&out::sanitize_block(text));
+            let entry = compose::build_runtime()?.block_on(run_login(&web, &asked, &clock, &tell))?;
             servers.store.write(&entry)?;
-            out::line(&format!(
+            out::print_line(&format!(
                 "there is a token for {} now, by {}",
                 asked.server,
                 one_line(entry.issuer())

@@ -17,9 +17,9 @@ use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use serde_json::{Value, json};
 
-use held::{LocatedEntry, OpenedMemory, ScopedStore, at, one, text};
+use held::{LocatedEntry, OpenedMemory, ScopedStore, content_text, entry_json, format_location};
 
-use crate::out::{self, Format, TerminalStyle, block, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line, sanitize_block};
 use crate::{compose, state};
 
 /// Flags of `clawk memory`.
@@ -220,21 +220,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             limit,
             aside,
             format,
-        } => list(part, *limit, *aside, *format),
+        } => list_entries(part, *limit, *aside, *format),
         MemoryCommand::Search {
             words,
             part,
             limit,
             format,
-        } => search(part, &words.join(" "), *limit, *format),
-        MemoryCommand::Show { id, part, format } => show(part, id, *format),
+        } => search_entries(part, &words.join(" "), *limit, *format),
+        MemoryCommand::Show { id, part, format } => show_entry(part, id, *format),
         MemoryCommand::Forget {
             ids,
             part,
             reason,
             format,
         } => forget::run(part, ids, reason, *format),
-        MemoryCommand::Restore { id, part, format, .. } => restore(part, id.as_deref(), *format),
+        MemoryCommand::Restore { id, part, format, .. } => restore_entries(part, id.as_deref(), *format),
         MemoryCommand::Why { id, part, format } => why::run(part, id, *format),
         MemoryCommand::Versions {
             file,
@@ -256,66 +256,72 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             (claw.as_deref(), config.as_deref()),
             *format,
         ),
-        MemoryCommand::Export { part, output } => export(part, output.as_deref()),
+        MemoryCommand::Export { part, output } => export_entries(part, output.as_deref()),
     }
 }
 
-fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
-    let OpenedMemory { reader, parts, .. } = which.open()?;
+fn list_entries(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
+    let OpenedMemory { reader, parts, .. } = which.open_memory()?;
     let mut entries = Vec::new();
     for part in &parts {
-        let found = part.newest(&reader, aside, limit)?;
+        let found = part.newest_entries(&reader, aside, limit)?;
         entries.push((part, found));
     }
     if format == Format::Json {
         let stores: Vec<Value> = parts
             .iter()
-            .map(|part| json!({ "store": part.store(), "scope": part.scope(), "entries": part.entries() }))
+            .map(
+                |part| json!({ "store": part.store(), "scope": part.scope(), "entries": part.entry_count() }),
+            )
             .collect();
-        let entries: Vec<Value> = entries.iter().flat_map(|(_, found)| found).map(one).collect();
-        out::json(&json!({ "stores": stores, "entries": entries }))?;
+        let entries: Vec<Value> = entries
+            .iter()
+            .flat_map(|(_, found)| found)
+            .map(entry_json)
+            .collect();
+        out::print_json(&json!({ "stores": stores, "entries": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     if parts.is_empty() {
-        out::line("nothing is remembered yet")?;
+        out::print_line("nothing is remembered yet")?;
     }
     for (part, found) in &entries {
         let shown = if aside {
             format!("set aside, the newest {}", found.len())
-        } else if part.entries() > u64::try_from(found.len()).unwrap_or(u64::MAX) {
-            format!("{} entries, the newest {}", part.entries(), found.len())
+        } else if part.entry_count() > u64::try_from(found.len()).unwrap_or(u64::MAX) {
+            format!("{} entries, the newest {}", part.entry_count(), found.len())
         } else {
-            format!("{} entries", part.entries())
+            format!("{} entries", part.entry_count())
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{}  {}",
-            paint.bold(&at(part.store(), part.scope())),
+            paint.bold(&format_location(part.store(), part.scope())),
             paint.dim(&shown)
         ))?;
-        found.iter().try_for_each(|entry| brief(entry, paint))?;
+        found.iter().try_for_each(|entry| print_summary(entry, paint))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result<ExitCode> {
-    let OpenedMemory { reader, parts, .. } = which.open()?;
+fn search_entries(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result<ExitCode> {
+    let OpenedMemory { reader, parts, .. } = which.open_memory()?;
     let mut found = Vec::new();
     for part in &parts {
-        found.extend(part.search(&reader, words, limit)?);
+        found.extend(part.search_entries(&reader, words, limit)?);
     }
     let score = |found: &LocatedEntry| found.hit.entry.score.unwrap_or(0.0);
     found.sort_by(|a, b| score(b).total_cmp(&score(a)));
     found.truncate(limit);
     if format == Format::Json {
-        let entries: Vec<Value> = found.iter().map(one).collect();
-        out::json(&json!({ "entries": entries }))?;
+        let entries: Vec<Value> = found.iter().map(entry_json).collect();
+        out::print_json(&json!({ "entries": entries }))?;
     } else if found.is_empty() {
-        out::line("nothing is found")?;
+        out::print_line("nothing is found")?;
     } else {
-        let paint = TerminalStyle::stdout();
+        let paint = TerminalStyle::for_stdout();
         for entry in &found {
-            brief(entry, paint)?;
+            print_summary(entry, paint)?;
         }
     }
     Ok(if found.is_empty() {
@@ -325,11 +331,11 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
     })
 }
 
-fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let OpenedMemory { dir, reader, parts } = which.open()?;
+fn show_entry(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
+    let OpenedMemory { dir, reader, parts } = which.open_memory()?;
     let mut found = Vec::new();
     for part in &parts {
-        found.extend(part.named(&reader, id)?);
+        found.extend(part.find_named(&reader, id)?);
     }
     if found.is_empty() {
         bail!(
@@ -339,36 +345,37 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
         );
     }
     if format == Format::Json {
-        let entries: Vec<Value> = found.iter().map(one).collect();
-        out::json(&json!({ "entries": entries }))?;
+        let entries: Vec<Value> = found.iter().map(entry_json).collect();
+        out::print_json(&json!({ "entries": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for entry in &found {
         let about = &entry.hit.entry;
-        out::line(&paint.bold(&one_line(&about.id)))?;
-        out::line(&format!("  in {}", at(&entry.store, &entry.scope)))?;
+        out::print_line(&paint.bold(&one_line(&about.id)))?;
+        out::print_line(&format!("  in {}", format_location(&entry.store, &entry.scope)))?;
         if let Some(key) = &about.key {
-            out::line(&format!("  key {}", one_line(key)))?;
+            out::print_line(&format!("  key {}", one_line(key)))?;
         }
         if let Some(time) = &about.timestamp {
-            out::line(&format!("  {time}"))?;
+            out::print_line(&format!("  {time}"))?;
         }
-        out::line(&format!("  {}", said_by(entry)))?;
+        out::print_line(&format!("  {}", said_by(entry)))?;
         if let Some(metadata) = &about.metadata {
-            out::line(&paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
+            out::print_line(&paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
         }
-        out::lines(&block(&text(&about.content)))?;
+        out::lines(&sanitize_block(&content_text(&about.content)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCode> {
+fn restore_entries(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCode> {
     if which.store.is_none() {
         bail!("say of which store: `--store NAME`");
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let (state, OpenedMemory { parts, .. }) = which.own("an agent that runs may be compacting the store")?;
+    let (state, OpenedMemory { parts, .. }) =
+        which.open_exclusive("an agent that runs may be compacting the store")?;
     let (mut rows, mut others): (Vec<MemoryPart>, Vec<ScopedStore>) = (Vec::new(), Vec::new());
     for part in parts {
         match part {
@@ -379,19 +386,19 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
     let mut back = 0;
     for part in &mut others {
         back += match part {
-            ScopedStore::Folder(held) => held.restore(id)?,
-            ScopedStore::Server(one) => one.restore(id)?,
+            ScopedStore::Folder(held) => held.restore_entries(id)?,
+            ScopedStore::Server(one) => one.restore_entries(id)?,
             ScopedStore::Rows(_) => 0,
         };
     }
     let named: Vec<(&str, &str)> = others.iter().map(|part| (part.store(), part.scope())).collect();
     let clock = SystemClock::default();
     let told = if back > 0 {
-        kept::restored(&named, id, &by, &clock)?
+        kept::restored_journal_entries(&named, id, &by, &clock)?
     } else {
         Vec::new()
     };
-    back += compose::runtime()?.block_on(async {
+    back += compose::build_runtime()?.block_on(async {
         if !told.is_empty() {
             state.restored_elsewhere(told).await?;
         }
@@ -404,11 +411,11 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
         Ok::<_, anyhow::Error>(from_rows)
     })?;
     if format == Format::Json {
-        out::json(&json!({ "restored": back }))?;
+        out::print_json(&json!({ "restored": back }))?;
     } else if back == 0 {
-        out::line("nothing was set aside by that name; `clawk memory list --aside` shows what is")?;
+        out::print_line("nothing was set aside by that name; `clawk memory list --aside` shows what is")?;
     } else {
-        out::line(&format!("{back} entries are back"))?;
+        out::print_line(&format!("{back} entries are back"))?;
     }
     Ok(if back == 0 {
         ExitCode::FAILURE
@@ -417,8 +424,8 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
     })
 }
 
-fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
-    let OpenedMemory { reader, parts, .. } = which.open()?;
+fn export_entries(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
+    let OpenedMemory { reader, parts, .. } = which.open_memory()?;
     let mut to: Box<dyn Write> = match output {
         Some(path) => {
             let made = std::fs::File::create_new(path);
@@ -428,7 +435,7 @@ fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
         None => Box::new(std::io::BufWriter::new(std::io::stdout())),
     };
     for part in &parts {
-        part.each(&reader, |entry| Ok(writeln!(to, "{}", one(&entry))?))?;
+        part.for_each_entry(&reader, |entry| Ok(writeln!(to, "{}", entry_json(&entry))?))?;
     }
     to.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -446,7 +453,7 @@ fn said_by(found: &LocatedEntry) -> String {
     format!("from {}{trust}", one_line(origin))
 }
 
-fn brief(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
+fn print_summary(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
     let about = &found.hit.entry;
     let name = about
         .key
@@ -455,12 +462,14 @@ fn brief(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
     let score = about
         .score
         .map_or_else(String::new, |score| format!("  {score:.2}"));
-    out::line(&format!(
+    out::print_line(&format!(
         "  {}{name}  {}",
         paint.bold(&one_line(&about.id)),
-        clipped(&text(&about.content), 80)
+        clip_line(&content_text(&about.content), 80)
     ))?;
     let time = about.timestamp.as_deref().unwrap_or_default();
-    let place = at(&found.store, &found.scope);
-    Ok(out::line(&paint.dim(&format!("    {time}  {place}{score}")))?)
+    let place = format_location(&found.store, &found.scope);
+    Ok(out::print_line(
+        &paint.dim(&format!("    {time}  {place}{score}")),
+    )?)
 }

@@ -14,7 +14,7 @@ use clawk_secrets::env;
 use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line};
 use crate::{compose, state};
 
 /// Largest number of listed entries.
@@ -61,22 +61,25 @@ enum OutboxCommand {
 /// Lists the entries, or repeats a delivery.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        OutboxCommand::List { which, format } => list(&read_only(which.dir()?)?, *format),
-        OutboxCommand::Retry { id, which } => retry(&which.dir()?, *id),
+        OutboxCommand::List { which, format } => list_outbox(&read_only(which.find_dir()?)?, *format),
+        OutboxCommand::Retry { id, which } => retry_message(&which.find_dir()?, *id),
     }
 }
 
-fn list(reader: &StateReader, format: Format) -> Result<ExitCode> {
+fn list_outbox(reader: &StateReader, format: Format) -> Result<ExitCode> {
     let rows = reader.outbox(LISTED)?;
     if format == Format::Json {
-        let rows: Vec<Value> = rows.iter().map(|row| fact(reader, row)).collect::<Result<_>>()?;
-        out::json(&json!({ "outbox": rows }))?;
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|row| row_json(reader, row))
+            .collect::<Result<_>>()?;
+        out::print_json(&json!({ "outbox": rows }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if rows.is_empty() {
-        out::line("nothing is owed")?;
+        out::print_line("nothing is owed")?;
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for row in &rows {
         let state = if row.dead {
             paint.red("dead")
@@ -84,27 +87,27 @@ fn list(reader: &StateReader, format: Format) -> Result<ExitCode> {
             paint.yellow("owed")
         };
         let text = state::text_of(reader, row.owed.text)?;
-        out::line(&format!(
+        out::print_line(&format!(
             "{state} {}  {}  {}",
             paint.bold(&row.owed.message.to_string()),
-            one_line(&place(row)),
-            clipped(text.as_deref().unwrap_or("(no text)"), 60)
+            one_line(&format_destination(row)),
+            clip_line(text.as_deref().unwrap_or("(no text)"), 60)
         ))?;
         if let Some(reason) = row.reason.as_ref().filter(|reason| !reason.is_empty()) {
-            out::line(&format!("  {}", one_line(reason)))?;
+            out::print_line(&format!("  {}", one_line(reason)))?;
         }
         let next = if row.dead {
             String::new()
         } else {
             format!(", next not before {}", row.next_at)
         };
-        out::line(&paint.dim(&format!("  since {}, attempts {}{next}", row.at, row.attempts)))?;
+        out::print_line(&paint.dim(&format!("  since {}, attempts {}{next}", row.at, row.attempts)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the destination: a channel's conversation, or a client of the process itself.
-fn place(row: &OutboxRow) -> String {
+fn format_destination(row: &OutboxRow) -> String {
     if row.owed.channel.is_empty() {
         row.owed.conversation.clone()
     } else {
@@ -112,7 +115,7 @@ fn place(row: &OutboxRow) -> String {
     }
 }
 
-fn fact(reader: &StateReader, row: &OutboxRow) -> Result<Value> {
+fn row_json(reader: &StateReader, row: &OutboxRow) -> Result<Value> {
     Ok(json!({
         "message": row.owed.message,
         "session": row.owed.session,
@@ -128,12 +131,14 @@ fn fact(reader: &StateReader, row: &OutboxRow) -> Result<Value> {
     }))
 }
 
-fn retry(dir: &Path, id: MessageId) -> Result<ExitCode> {
+fn retry_message(dir: &Path, id: MessageId) -> Result<ExitCode> {
     let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
-    let known = compose::runtime()?.block_on(async {
+    let known = compose::build_runtime()?.block_on(async {
         match ControlClient::connect(dir).await {
             Ok(mut client) => {
-                let answer = client.ask("clawk.outbox.retry", &json!({ "message": id })).await;
+                let answer = client
+                    .call_method("clawk.outbox.retry", &json!({ "message": id }))
+                    .await;
                 let answer = answer.context("the running agent refused")?;
                 anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
             }
@@ -151,6 +156,6 @@ fn retry(dir: &Path, id: MessageId) -> Result<ExitCode> {
     if !known {
         bail!("no dead answer to {id}; `clawk outbox list` shows what is owed and what is dead");
     }
-    out::line(&format!("{id} is tried again"))?;
+    out::print_line(&format!("{id} is tried again"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -96,7 +96,7 @@ enum PolicyCommand {
         #[arg(long, value_name = "ID")]
         session: Option<String>,
         /// Decide with this autonomy [default: the manifest's, else the recorded one]
-        #[arg(long, value_parser = level)]
+        #[arg(long, value_parser = parse_level)]
         autonomy: Option<AutonomyLevel>,
         #[command(flatten)]
         which: state::StateSelector,
@@ -164,12 +164,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn level(text: &str) -> Result<AutonomyLevel, String> {
+fn parse_level(text: &str) -> Result<AutonomyLevel, String> {
     AutonomyLevel::parse(text).ok_or_else(|| format!("one of {}", AutonomyLevel::WORDS.join(", ")))
 }
 
 /// Returns a verdict as JSON, in the form that other commands and the trace use.
-fn shown(verdict: &Verdict) -> Value {
+fn verdict_json(verdict: &Verdict) -> Value {
     json!({
         "effect": verdict.effect.name(),
         "rule_id": verdict.rule_id.as_deref(),
@@ -179,7 +179,7 @@ fn shown(verdict: &Verdict) -> Value {
 }
 
 /// Returns an effect's word in its colour.
-fn painted(paint: TerminalStyle, effect: &str) -> String {
+fn paint_effect(paint: TerminalStyle, effect: &str) -> String {
     match effect {
         "allow" | "audit-only" => paint.green(effect),
         "deny" => paint.red(effect),

@@ -53,7 +53,7 @@ struct ModelsArgs {
 /// Lists the models.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.action {
-        ProviderAction::Models(args) => compose::runtime()?.block_on(list_models(args, config)),
+        ProviderAction::Models(args) => compose::build_runtime()?.block_on(list_models(args, config)),
     }
 }
 
@@ -62,7 +62,7 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
     // A folder without the user's consent must not choose a secret or the host it is sent to.
     let blueprint = ResolvedConfig::with_config(&args.manifest, config)
         .await?
-        .agreed(false, crate::trust::asks())
+        .with_consent(false, crate::trust::can_ask_user())
         .await?;
     let wanted = |provider: &&Provider| args.name.as_ref().is_none_or(|name| *name == provider.name);
     let providers: Vec<&Provider> = blueprint.manifest.providers.iter().filter(wanted).collect();
@@ -77,7 +77,7 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
         let listed = match factory.list_models(provider).await {
             Ok(listed) => listed,
             Err(error) => {
-                out::note(&error.to_string());
+                out::print_note(&error.to_string());
                 errors.push(json!({
                     "code": "unavailable", "message": error.to_string(), "provider": provider.name,
                 }));
@@ -86,19 +86,19 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
         };
         let rows = listed.iter().map(|model| ModelRow {
             model,
-            facts: catalogue.find(&model.id),
-            is_used: model.id == catalogue.resolve(&provider.model),
+            facts: catalogue.find_facts(&model.id),
+            is_used: model.id == catalogue.resolve_alias(&provider.model),
         });
         match args.format {
             Format::Json => document.push(json!({
-                "provider": provider.name, "models": rows.map(|row| row.json()).collect::<Vec<_>>(),
+                "provider": provider.name, "models": rows.map(|row| row.to_json()).collect::<Vec<_>>(),
             })),
-            Format::Human => show(provider, rows)?,
+            Format::Human => print_provider(provider, rows)?,
         }
     }
     let failed = !errors.is_empty();
     if args.format == Format::Json {
-        out::json(&match failed {
+        out::print_json(&match failed {
             false => json!({ "ok": true, "providers": document, "catalogue_date": catalogue.date() }),
             true => json!({
                 "ok": false, "errors": errors, "providers": document, "catalogue_date": catalogue.date(),
@@ -124,28 +124,28 @@ impl ModelRow<'_> {
             .or_else(|| self.facts.and_then(|facts| facts.window_tokens))
     }
 
-    fn shutdown(&self) -> Option<&str> {
+    fn shutdown_date(&self) -> Option<&str> {
         let known = self.facts.and_then(|facts| facts.shutdown.as_deref());
         self.model.shutdown.as_deref().or(known)
     }
 
-    fn json(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "id": self.model.id,
             "used": self.is_used,
             "window_tokens": self.window_tokens(),
             "price": self.facts.and_then(|facts| facts.price),
-            "shutdown": self.shutdown(),
+            "shutdown": self.shutdown_date(),
             "successor": self.facts.and_then(|facts| facts.successor.as_deref()),
         })
     }
 }
 
-fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_provider<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let rows: Vec<ModelRow<'a>> = rows.collect();
     let name = one_line(&provider.name).to_string();
-    out::line(&format!("{}: {} models", paint.bold(&name), rows.len()))?;
+    out::print_line(&format!("{}: {} models", paint.bold(&name), rows.len()))?;
     for row in &rows {
         let mut facts = Vec::new();
         if row.is_used {
@@ -155,10 +155,10 @@ fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Re
             facts.push(format!("window {tokens} tokens"));
         }
         if let Some(price) = row.facts.and_then(|facts| facts.price) {
-            let (input, output) = (dollars(price.input), dollars(price.output));
+            let (input, output) = (format_dollars(price.input), format_dollars(price.output));
             facts.push(format!("{input} in, {output} out per million tokens"));
         }
-        if let Some(day) = row.shutdown() {
+        if let Some(day) = row.shutdown_date() {
             let instead = row.facts.and_then(|facts| facts.successor.as_deref());
             let instead = instead.map_or(String::new(), |successor| format!(", then `{successor}`"));
             facts.push(paint.yellow(&format!("shut down on {}{instead}", one_line(day))));
@@ -167,12 +167,12 @@ fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Re
             true => String::new(),
             false => format!("  {}", facts.join("; ")),
         };
-        out::line(&format!("  {}{facts}", one_line(&row.model.id)))?;
+        out::print_line(&format!("  {}{facts}", one_line(&row.model.id)))?;
     }
     Ok(())
 }
 
 /// Formats millionths of a dollar.
-fn dollars(microusd: u64) -> String {
+fn format_dollars(microusd: u64) -> String {
     format!("${}.{:02}", microusd / 1_000_000, microusd % 1_000_000 / 10_000)
 }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::atlas;
-use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line};
 use crate::refusal::DetailedRefusal;
 
 /// Largest request, in bytes.
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     request: PathBuf,
 
     /// Resolve for this time, for example `2026-01-05T12:00:00Z` [default: now]
-    #[arg(long, value_name = "RFC3339", value_parser = time)]
+    #[arg(long, value_name = "RFC3339", value_parser = parse_time)]
     now: Option<Timestamp>,
 
     /// Deny actions that no policy mentions, even if no Atlas has an `allow`
@@ -62,7 +62,7 @@ Examples:
 
 Rate limits and budgets count as unspent. The exit code is 0 whatever the decision; 1 when there is none.";
 
-fn time(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     let wanted = "expected RFC 3339 with a zone, such as `2026-01-05T12:00:00Z`";
     text.parse().map_err(|cause| format!("{wanted}: {cause}"))
 }
@@ -73,38 +73,38 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let started = clock.monotonic_us();
     let mut atlases = Vec::new();
     for path in &args.atlases {
-        atlases.push(Arc::new(atlas::loaded(path)?));
+        atlases.push(Arc::new(atlas::load_valid_atlas(path)?));
     }
     let options = Options {
         strict: args.strict,
         ..Options::default()
     };
     let set = AtlasSet::compile(atlases, options).context("these Atlases cannot be loaded together")?;
-    let request = request(&args.request)?;
+    let request = read_request(&args.request)?;
     let now = match args.now {
         Some(now) => now,
         None => Timestamp::from_microsecond(clock.now().0)?,
     };
     let ids = ResolutionIds {
-        resolution: clock.uuid(),
-        approval: clock.uuid(),
-        trace: clock.uuid(),
+        resolution: clock.new_uuid(),
+        approval: clock.new_uuid(),
+        trace: clock.new_uuid(),
     };
-    let resolved = resolve(&set, &request, now, ids, &RateLedger::new())?;
+    let resolved = resolve_request(&set, &request, now, ids, &RateLedger::new())?;
     if let Some(path) = &args.trace {
         let took_us = clock.monotonic_us().saturating_sub(started);
         trace::write(path, &request, &resolved, now, took_us, &clock)
             .with_context(|| format!("can't write the trace `{}`", path.display()))?;
     }
     match args.format {
-        Format::Json => out::json(&resolved.resolution)?,
-        Format::Human => people(&request, &resolved)?,
+        Format::Json => out::print_json(&resolved.resolution)?,
+        Format::Human => print_human(&request, &resolved)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Reads a request from a file.
-fn request(path: &Path) -> Result<Request> {
+fn read_request(path: &Path) -> Result<Request> {
     let name = one_line(&path.display().to_string());
     let mut bytes = Vec::new();
     let read = if path.as_os_str() == "-" {
@@ -117,9 +117,9 @@ fn request(path: &Path) -> Result<Request> {
         bail!("the request `{name}` is larger than {REQUEST_BYTES} bytes");
     }
     let request = message::parse(&bytes, RequestShape::Schema).map_err(|faults| {
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         for fault in &faults.errors {
-            out::note(&atlas::finding(&paint.red("error"), fault));
+            out::print_note(&atlas::format_finding(&paint.red("error"), fault));
         }
         DetailedRefusal::new(format!("`{name}` is not a CARP request"), &faults.errors)
     })?;
@@ -130,16 +130,16 @@ fn request(path: &Path) -> Result<Request> {
     Ok(request)
 }
 
-fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let resolution = &resolved.resolution;
     let goal = request.task.as_ref().map_or("", |task| task.goal.as_str());
-    let agent = clipped(&request.requester.agent_id, 60);
-    out::line(&paint.dim(&format!("{agent} asks for: {}", clipped(goal, 120))))?;
-    out::line(&decision(resolution, paint))?;
+    let agent = clip_line(&request.requester.agent_id, 60);
+    out::print_line(&paint.dim(&format!("{agent} asks for: {}", clip_line(goal, 120))))?;
+    out::print_line(&format_decision(resolution, paint))?;
     if !resolution.allowed_actions.is_empty() {
-        out::line("")?;
-        out::line(&paint.bold("Allowed:"))?;
+        out::print_line("")?;
+        out::print_line(&paint.bold("Allowed:"))?;
     }
     for action in &resolution.allowed_actions {
         let asks = if action.requires_confirmation {
@@ -147,27 +147,27 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
         } else {
             ""
         };
-        let name = clipped(&action.name, 80);
-        let tier = atlas::tier(paint, action.risk_tier);
-        out::line(&format!("{tier}  {}  {name}{asks}", action.action_id))?;
+        let name = clip_line(&action.name, 80);
+        let tier = atlas::format_tier(paint, action.risk_tier);
+        out::print_line(&format!("{tier}  {}  {name}{asks}", action.action_id))?;
     }
     if !resolution.denied_actions.is_empty() {
-        out::line("")?;
-        out::line(&paint.bold("Not allowed:"))?;
+        out::print_line("")?;
+        out::print_line(&paint.bold("Not allowed:"))?;
     }
     for action in &resolution.denied_actions {
         let by = match &action.policy_id {
             Some(policy) => format!("policy `{policy}`"),
             None => "no policy allows it".to_owned(),
         };
-        out::line(&clipped(
+        out::print_line(&clip_line(
             &format!("  {}  {} ({by})", action.action_id, action.reason),
             200,
         ))?;
     }
     if !resolution.context_blocks.is_empty() {
-        out::line("")?;
-        out::line(&paint.bold("Context:"))?;
+        out::print_line("")?;
+        out::print_line(&paint.bold("Context:"))?;
     }
     for block in &resolution.context_blocks {
         let (tokens, priority) = (block.token_estimate, block.priority);
@@ -175,25 +175,25 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
             "  {}  about {tokens} tokens, priority {priority}, from {}",
             block.block_id, block.source
         );
-        out::line(&clipped(&text, 200))?;
+        out::print_line(&clip_line(&text, 200))?;
     }
     if !resolution.constraints.is_empty() {
-        out::line("")?;
-        out::line(&paint.bold("Execution is held to:"))?;
+        out::print_line("")?;
+        out::print_line(&paint.bold("Execution is held to:"))?;
     }
     for constraint in &resolution.constraints {
         let parameters = Value::Object(constraint.parameters.clone());
         let text = format!("  {}  {parameters}", constraint.constraint_id);
-        out::line(&clipped(&text, 200))?;
+        out::print_line(&clip_line(&text, 200))?;
     }
     let life = format!(
         "\nvalid for {} s from {}",
         resolution.ttl_seconds, resolution.timestamp
     );
-    Ok(out::line(&paint.dim(&life))?)
+    Ok(out::print_line(&paint.dim(&life))?)
 }
 
-fn decision(resolution: &CarpResolution, paint: TerminalStyle) -> String {
+fn format_decision(resolution: &CarpResolution, paint: TerminalStyle) -> String {
     let decision = &resolution.decision;
     let word = decision.kind.name();
     let mut text = match decision.kind {
@@ -202,7 +202,7 @@ fn decision(resolution: &CarpResolution, paint: TerminalStyle) -> String {
         DecisionType::Partial | DecisionType::RequiresApproval => paint.yellow(word),
     };
     if let Some(reason) = &decision.reason {
-        text = format!("{text}: {}", clipped(reason, 200));
+        text = format!("{text}: {}", clip_line(reason, 200));
     }
     if let (Some(id), Some(until)) = (&decision.approval_id, &decision.expires_at) {
         text = format!("{text} (approval {id}, until {until})");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_manifest::{SCHEMA_KINDS, schema, schema_file};
+use clawk_manifest::{SCHEMA_KINDS, schema_file, schema_for_kind};
 
 use crate::out;
 
@@ -43,7 +43,7 @@ An editor with a YAML language server completes a file that starts with
 /// Prints one schema, or writes all of them.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.kind == OPENAPI {
-        let text = clawk_server::http::document().to_pretty_json()?;
+        let text = clawk_server::http::openapi_document().to_pretty_json()?;
         if let Some(folder) = &args.out {
             return write(&folder.join("openapi.json"), &text);
         }
@@ -51,25 +51,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(folder) = &args.out else {
-        let Some(schema) = schema(&args.kind) else {
+        let Some(schema) = schema_for_kind(&args.kind) else {
             bail!(
                 "`{}` is not a kind of document; known: {}",
                 args.kind,
                 SCHEMA_KINDS.join(", ")
             );
         };
-        out::json(&schema)?;
+        out::print_json(&schema)?;
         return Ok(ExitCode::SUCCESS);
     };
     std::fs::create_dir_all(folder).with_context(|| format!("`{}` cannot be made", folder.display()))?;
     for kind in SCHEMA_KINDS {
         let path = folder.join(schema_file(kind));
-        let text = schema(kind)
+        let text = schema_for_kind(kind)
             .map(|schema| serde_json::to_string_pretty(&schema))
             .transpose()?;
         std::fs::write(&path, text.unwrap_or_default() + "\n")
             .with_context(|| format!("`{}` cannot be written", path.display()))?;
-        out::line(&path.display().to_string())?;
+        out::print_line(&path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,9 +15,9 @@ use clawk_server::control::SOCKET;
 use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use super::call::token;
+use super::call::read_token;
 use crate::config::Config;
-use crate::out::{self, Format, TerminalStyle, block, one_line};
+use crate::out::{self, Format, TerminalStyle, one_line, sanitize_block};
 use crate::state::server::StateConfig;
 use crate::state::{Origin, StateLookup};
 use crate::{compose, manifest};
@@ -73,14 +73,14 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let way = match AgentAddress::is_url(&args.agent) {
         true => SendRoute::Url(
             AgentAddress::parse(&args.agent)?,
-            token(args.token_env.as_deref())?,
+            read_token(args.token_env.as_deref())?,
         ),
         false => SendRoute::State(state_of(args, config)?),
     };
-    let text = text(args)?;
+    let text = read_text(args)?;
     let request_id = match &args.request_id {
         Some(id) => id.clone(),
-        None => RequestId::from(SystemClock::default().uuid()),
+        None => RequestId::from(SystemClock::default().new_uuid()),
     };
     let asked = SendParams {
         conversation: Some(args.conversation.clone()),
@@ -91,12 +91,16 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     };
     let mut shown = SendProgress::new(&asked);
     let patience = Duration::from_secs(args.timeout);
-    let answer = compose::runtime()?.block_on(async {
+    let answer = compose::build_runtime()?.block_on(async {
         match way {
-            SendRoute::State(state) => send(&state, &asked, patience, &mut shown).await.map_err(|error| {
-                let taken = matches!(error, ControlError::Silent(_) | ControlError::Io(_));
-                (anyhow::Error::new(error), taken)
-            }),
+            SendRoute::State(state) => {
+                send_message(&state, &asked, patience, &mut shown)
+                    .await
+                    .map_err(|error| {
+                        let taken = matches!(error, ControlError::Silent(_) | ControlError::Io(_));
+                        (anyhow::Error::new(error), taken)
+                    })
+            }
             SendRoute::Url(target, token) => send_to(target, token, &asked, patience, &mut shown)
                 .await
                 .map_err(|error| {
@@ -117,11 +121,11 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         Err((error, false)) => return Err(error),
     };
     if args.format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
     }
     let told: SendResult = serde_json::from_value(answer).context("the agent's answer can't be read")?;
     if args.format == Format::Human {
-        print(&told, shown.whole)?;
+        print_answer(&told, shown.whole)?;
     }
     Ok(match told.stop {
         TurnStopCode::Answered => ExitCode::SUCCESS,
@@ -160,7 +164,7 @@ fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
     wanted.dir()
 }
 
-fn text(args: &Args) -> Result<String> {
+fn read_text(args: &Args) -> Result<String> {
     if args.text != "-" {
         return Ok(args.text.clone());
     }
@@ -176,7 +180,7 @@ fn text(args: &Args) -> Result<String> {
     Ok(text)
 }
 
-async fn send(
+async fn send_message(
     state: &Path,
     asked: &SendParams,
     patience: Duration,
@@ -189,11 +193,11 @@ async fn send(
         "manifest": { "kind": "Claw", "metadata": { "name": "any" } },
         "capabilities": { "messages": {} },
     });
-    client.ask("claw.initialize", &hello).await?;
+    client.call_method("claw.initialize", &hello).await?;
     let params = serde_json::to_value(asked).map_err(|e| ControlError::Malformed(e.to_string()))?;
     client
-        .follow(SEND, &params, patience, |method, params| {
-            shown.hear(method, params)
+        .call_with_notices(SEND, &params, patience, |method, params| {
+            shown.handle_notice(method, params)
         })
         .await
 }
@@ -210,10 +214,10 @@ async fn send_to(
         token,
         capabilities: json!({ "messages": {} }),
         patience,
-        ..Options::named("clawk send")
+        ..Options::for_client("clawk send")
     };
     let client = clawk_client::AgentClient::connect(target, options).await?;
-    let mut notices = client.notices();
+    let mut notices = client.subscribe_notices();
     let params = serde_json::to_value(asked).map_err(|e| ClientError::Malformed(e.to_string()))?;
     let answer = {
         let asking = client.call(SEND, params);
@@ -221,7 +225,7 @@ async fn send_to(
         loop {
             tokio::select! {
                 biased;
-                Ok(notice) = notices.recv() => shown.hear(&notice.method, &notice.params),
+                Ok(notice) = notices.recv() => shown.handle_notice(&notice.method, &notice.params),
                 answer = &mut asking => break answer,
             }
         }
@@ -250,7 +254,7 @@ impl SendProgress {
         }
     }
 
-    fn hear(&mut self, method: &str, params: &Value) {
+    fn handle_notice(&mut self, method: &str, params: &Value) {
         let given = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
         let text = |name: &str| -> String { one_line(given(name)).into() };
         // silent-ok: with the terminal closed there is no reader
@@ -258,19 +262,23 @@ impl SendProgress {
             (DELTA, _) if self.live => {
                 self.words = true;
                 let mut to = io::stdout().lock();
-                write!(to, "{}", block(given("text"))).and_then(|()| to.flush())
+                write!(to, "{}", sanitize_block(given("text"))).and_then(|()| to.flush())
             }
             (STEP, Some("said")) if self.live => {
-                let rest = block(if self.words { "" } else { given("text") });
+                let rest = sanitize_block(if self.words { "" } else { given("text") });
                 self.words = false;
                 writeln!(io::stdout().lock(), "{rest}")
             }
             (STEP, Some(name)) => {
                 self.whole &= name != "missed";
-                match step(name, params, text) {
+                match format_step(name, params, text) {
                     Some(line) => {
                         let gap = if std::mem::take(&mut self.words) { "\n" } else { "" };
-                        writeln!(io::stderr().lock(), "{gap}{}", TerminalStyle::stderr().dim(&line))
+                        writeln!(
+                            io::stderr().lock(),
+                            "{gap}{}",
+                            TerminalStyle::for_stderr().dim(&line)
+                        )
                     }
                     None => Ok(()),
                 }
@@ -280,7 +288,7 @@ impl SendProgress {
     }
 }
 
-fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<String> {
+fn format_step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<String> {
     match name {
         "decided" => Some(format!("  {}: {}", text("tool"), text("verdict"))),
         "finished" => Some(format!("  {}: done", text("tool"))),
@@ -302,26 +310,28 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
 }
 
 /// Prints the answer, unless all of it was `shown` before.
-fn print(told: &SendResult, shown: bool) -> Result<()> {
+fn print_answer(told: &SendResult, shown: bool) -> Result<()> {
     for part in told.parts.iter().filter(|_| !shown) {
         if let MessagePart::Text { text } = part {
-            out::lines(&block(text))?;
+            out::lines(&sanitize_block(text))?;
         }
     }
     let line = told.record.as_ref().and_then(|record| record.get("text"));
     if let Some(line) = line.and_then(Value::as_str) {
         let line = format!("  {}", one_line(line));
         // silent-ok: with the terminal closed there is no reader
-        let _shown = writeln!(io::stderr().lock(), "{}", TerminalStyle::stderr().dim(&line));
+        let _shown = writeln!(io::stderr().lock(), "{}", TerminalStyle::for_stderr().dim(&line));
     }
     match (told.stop, &told.reason) {
         (TurnStopCode::Answered, _) => {}
-        (TurnStopCode::Refused, _) => out::note("the model declined to answer"),
-        (TurnStopCode::Cancelled, _) => out::note("the turn was cancelled"),
-        (TurnStopCode::Budget | TurnStopCode::Stopped | TurnStopCode::Failed, reason) => out::note(&format!(
-            "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
-            one_line(reason.as_deref().unwrap_or("no reason was given"))
-        )),
+        (TurnStopCode::Refused, _) => out::print_note("the model declined to answer"),
+        (TurnStopCode::Cancelled, _) => out::print_note("the turn was cancelled"),
+        (TurnStopCode::Budget | TurnStopCode::Stopped | TurnStopCode::Failed, reason) => {
+            out::print_note(&format!(
+                "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
+                one_line(reason.as_deref().unwrap_or("no reason was given"))
+            ))
+        }
     }
     Ok(())
 }

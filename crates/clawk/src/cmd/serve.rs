@@ -22,7 +22,7 @@ use crate::compose::{self, AgentSource, LaunchedAgentFactory, ResolvedConfig, Wi
 use crate::config::{AllowOutsideArgs, Config};
 use crate::state::kept;
 use crate::{out, trust};
-use doors::{OpenDoors, open};
+use doors::{OpenDoors, open_doors};
 
 /// Time limit for running work when the service ends, in milliseconds. Used with a launcher, which may wait for the answers.
 const DRAIN_MS: u64 = 5_000;
@@ -36,7 +36,7 @@ const LEAD: std::time::Duration = std::time::Duration::from_millis(500);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest; without one, `claw.initialize` brings it
-    #[arg(value_name = "CLAW", value_parser = crate::manifest::named())]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: Option<PathBuf>,
 
     /// Serve JSON-RPC on standard input and output, one message per line
@@ -112,16 +112,16 @@ mends it. Of an agent that comes over the wire, `claw.initialize` is refused wit
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     // Read the path now: at a restart, another file may be in its place.
     let program = std::env::current_exe();
-    let runtime = compose::runtime()?;
+    let runtime = compose::build_runtime()?;
     let (args, config) = (args.clone(), config.map(Path::to_owned));
     // Runs on a worker thread, so that its input and answers wake it without a thread switch.
-    let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
+    let serving = runtime.spawn(async move { serve_agent(&args, config.as_deref()).await });
     let end = runtime.block_on(serving)??;
     // A pending read of standard input can't be cancelled and must not delay the exit.
     runtime.shutdown_background();
     match end {
         ServeEnd::Over(code) => Ok(code),
-        ServeEnd::Again => Err(again(&program?)),
+        ServeEnd::Again => Err(restart_program(&program?)),
     }
 }
 
@@ -137,7 +137,7 @@ enum ServeEnd {
     clippy::disallowed_methods,
     reason = "the same process goes on as its successor, at the word of the state's owner: nothing is spawned"
 )]
-fn again(program: &Path) -> anyhow::Error {
+fn restart_program(program: &Path) -> anyhow::Error {
     let mut successor = std::process::Command::new(program);
     let error = successor.args(std::env::args_os().skip(1)).exec();
     anyhow::Error::new(error).context(format!("`{}` can't be started again", program.display()))
@@ -150,7 +150,7 @@ async fn source(
     cancel: &CancellationToken,
 ) -> Result<Option<AgentSource>> {
     let asked = tokio::select! {
-        blueprint = blueprint(args, config) => blueprint?,
+        blueprint = resolve_config(args, config) => blueprint?,
         () = cancel.cancelled() => bail!("nothing was started"),
     };
     Ok(Some(match asked {
@@ -180,42 +180,51 @@ async fn source(
     }))
 }
 
-async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
+async fn serve_agent(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
     let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
     let Some(source) = source(args, config, &cancel).await? else {
         return Ok(ServeEnd::Over(ExitCode::SUCCESS));
     };
     if let Err(error) = check_doors(args, &source) {
-        out::note(&format!("error: {error}"));
+        out::print_note(&format!("error: {error}"));
         return Ok(ServeEnd::Over(ExitCode::from(2)));
     }
     let launcher = "its launcher holds the connection: start it again from there";
     let options = Options {
-        cant_restart: args.launched().then_some(launcher),
-        drain_timeout_ms: if args.launched() { STDIO_DRAIN_MS } else { DRAIN_MS },
+        cant_restart: args.has_launcher().then_some(launcher),
+        drain_timeout_ms: if args.has_launcher() {
+            STDIO_DRAIN_MS
+        } else {
+            DRAIN_MS
+        },
         ..Options::default()
     };
     let host = AgentHost::new(source.factory(), options);
-    let mut doors = match source.launched() {
-        Some(launched) => open(args, launched, &host).await?,
+    let mut doors = match source.launched_factory() {
+        Some(launched) => open_doors(args, launched, &host).await?,
         None => OpenDoors::default(),
     };
     let mut taken = false;
     {
         let kept = async {
-            match source.launched() {
-                Some(launched) => kept::served(launched.state(), &host).await,
+            match source.launched_factory() {
+                Some(launched) => kept::wait_while_serving(launched.state(), &host).await,
                 None => std::future::pending().await,
             }
         };
         let mut kept = pin!(kept);
         // A state that is not shared needs no polling.
         let shares = source
-            .launched()
-            .is_some_and(|launched| kept::sharing(launched.state()).shared);
+            .launched_factory()
+            .is_some_and(|launched| kept::sharing_status(launched.state()).shared);
         let mut looks = tokio::time::interval(LEAD);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut serving = pin!(standard(args, &host, source.launched(), cancel.clone()));
+        let mut serving = pin!(serve_stdio(
+            args,
+            &host,
+            source.launched_factory(),
+            cancel.clone()
+        ));
         loop {
             tokio::select! {
                 () = &mut serving => break,
@@ -224,14 +233,14 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
                     cancel.cancel();
                 }
                 _ = looks.tick(), if shares => {
-                    if let Some(launched) = source.launched() {
-                        doors.lead(args, launched, &host).await;
+                    if let Some(launched) = source.launched_factory() {
+                        doors.follow_leadership(args, launched, &host).await;
                     }
                 }
-                () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
+                () = host.wait_stop_request(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {
-                    let launched = source.launched().map(|launched| &**launched);
-                    reload::reload(args, config, launched, &host, &mut doors).await;
+                    let launched = source.launched_factory().map(|launched| &**launched);
+                    reload::reload_config(args, config, launched, &host, &mut doors).await;
                 }
             }
         }
@@ -249,14 +258,16 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
 }
 
 /// Checks that the agent of this configuration has an entry point or a channel.
-fn reachable(args: &Args, launched: &LaunchedAgentFactory, blueprint: &ResolvedConfig) -> bool {
+fn is_reachable(args: &Args, launched: &LaunchedAgentFactory, blueprint: &ResolvedConfig) -> bool {
     args.has_door() || blueprint.has_channels() || launched.has_bus()
 }
 
 /// Checks that the agent has an entry point or a channel.
 fn check_doors(args: &Args, source: &AgentSource) -> Result<()> {
-    let launched = source.launched();
-    if args.has_door() || launched.is_some_and(|launched| reachable(args, launched, &launched.blueprint())) {
+    let launched = source.launched_factory();
+    if args.has_door()
+        || launched.is_some_and(|launched| is_reachable(args, launched, &launched.resolved_config()))
+    {
         return Ok(());
     }
     bail!(
@@ -266,17 +277,20 @@ fn check_doors(args: &Args, source: &AgentSource) -> Result<()> {
 }
 
 /// Returns the agent of the manifest, or of the Atlases alone; `None`: a client sends it.
-async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<ResolvedConfig>> {
+async fn resolve_config(args: &Args, config: Option<&Path>) -> Result<Option<ResolvedConfig>> {
     let load = || with_flags(args, Config::load(config, args.manifest.as_deref())?);
     let mut blueprint = match (&args.manifest, args.listen) {
         (Some(manifest), _) => {
             // With a protocol on standard input, the terminal must not be used for questions.
-            let asks = !args.stdio && io::stdin().is_terminal() && trust::asks();
+            let asks = !args.stdio && io::stdin().is_terminal() && trust::can_ask_user();
             // The launcher's first process takes some milliseconds to start, the same time as reading the manifest.
             let ahead = Launcher::default();
-            ahead.begin();
+            ahead.start_fork_server();
             let blueprint = ResolvedConfig::with_config(manifest, load()?).await?;
-            blueprint.launched_by(ahead).agreed(args.trust, asks).await?
+            blueprint
+                .launched_by(ahead)
+                .with_consent(args.trust, asks)
+                .await?
         }
         (None, Some(_)) if args.stdio => {
             bail!("`--listen` beside `--stdio` needs a CLAW: which agent would be behind the address?")
@@ -296,7 +310,7 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
     }
     config.settings.atlases.simulate |= args.simulate;
     config.settings.doors.dir.served = args.dir.as_deref().map(std::path::absolute).transpose()?;
-    Ok(config.outside(args.outside))
+    Ok(config.with_outside_access(args.outside))
 }
 
 impl Args {
@@ -307,35 +321,35 @@ impl Args {
     }
 
     /// Returns whether a launcher uses standard input. Standard error is then quiet by default (R25).
-    pub(super) const fn launched(&self) -> bool {
+    pub(super) const fn has_launcher(&self) -> bool {
         self.stdio || self.mcp
     }
 }
 
 /// Serves the launcher's connection, whose end ends the host. Without a launcher, waits until the host ends.
-async fn standard(
+async fn serve_stdio(
     args: &Args,
     host: &AgentHost,
     launched: Option<&Arc<LaunchedAgentFactory>>,
     cancel: CancellationToken,
 ) {
-    if !args.launched() {
+    if !args.has_launcher() {
         return cancel.cancelled().await;
     }
-    let (input, output) = clawk_server::standard();
+    let (input, output) = clawk_server::standard_streams();
     if let (true, Some(launched)) = (args.mcp, launched) {
-        let traces = crate::http::traces(launched.state());
+        let traces = crate::http::trace_reader(launched.state());
         return clawk_server::serve_mcp(
             input,
             output,
             host.clone(),
             traces,
-            ClientRights::launcher(),
+            ClientRights::for_launcher(),
             cancel,
         )
         .await;
     }
-    let ended = clawk_server::serve(input, output, host.clone(), ClientRights::launcher(), cancel).await;
+    let ended = clawk_server::serve(input, output, host.clone(), ClientRights::for_launcher(), cancel).await;
     tracing::info!(by = ?ended.by, drained = ended.drained, "the launcher's connection has ended");
 }
 

@@ -11,7 +11,7 @@ use clawk_kernel::kind;
 use clawk_kernel::ports::{JournalScan, RecordedEvent, SessionRow};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line};
 use crate::state;
 use crate::state::kept::{StateReader, read_only};
 
@@ -68,13 +68,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Some(SessionsCommand::Prompt(asked)) => prompt::run(asked),
         Some(SessionsCommand::Record(asked)) => record::run(asked),
-        Some(SessionsCommand::List(asked)) => list(asked),
-        None => list(&args.list),
+        Some(SessionsCommand::List(asked)) => list_sessions(asked),
+        None => list_sessions(&args.list),
     }
 }
 
-fn list(args: &SessionListArgs) -> Result<ExitCode> {
-    let reader = read_only(&args.which.dir()?)?;
+fn list_sessions(args: &SessionListArgs) -> Result<ExitCode> {
+    let reader = read_only(&args.which.find_dir()?)?;
     let mut listed = Vec::new();
     let mut looked_at = 0;
     while listed.len() < args.limit {
@@ -83,7 +83,7 @@ fn list(args: &SessionListArgs) -> Result<ExitCode> {
         let rows = reader.sessions(wanted)?;
         let found = rows.len();
         for row in rows.into_iter().skip(looked_at) {
-            let about = SessionSynopsis::of(&reader, &row)?;
+            let about = SessionSynopsis::from_row(&reader, &row)?;
             if args.all || about.door != RUNTIME {
                 listed.push((row, about));
             }
@@ -96,13 +96,13 @@ fn list(args: &SessionListArgs) -> Result<ExitCode> {
     listed.truncate(args.limit);
     match args.format {
         Format::Json => {
-            let rows: Vec<Value> = listed.iter().map(|(row, about)| about.facts(row)).collect();
-            out::json(&json!({ "sessions": rows }))?;
+            let rows: Vec<Value> = listed.iter().map(|(row, about)| about.to_json(row)).collect();
+            out::print_json(&json!({ "sessions": rows }))?;
         }
-        Format::Human if listed.is_empty() => out::line("no sessions yet")?,
+        Format::Human if listed.is_empty() => out::print_line("no sessions yet")?,
         Format::Human => {
             for (row, about) in &listed {
-                about.print(row)?;
+                about.print_row(row)?;
             }
         }
     }
@@ -120,7 +120,7 @@ struct SessionSynopsis {
 }
 
 impl SessionSynopsis {
-    fn of(reader: &StateReader, row: &SessionRow) -> Result<Self> {
+    fn from_row(reader: &StateReader, row: &SessionRow) -> Result<Self> {
         let scan = |kinds, limit, with_content| {
             reader.recorded_events(&JournalScan {
                 session: Some(row.session),
@@ -138,29 +138,29 @@ impl SessionSynopsis {
             scan(&[kind::MESSAGE_ACCEPTED], usize::MAX, false)?.len()
         };
         Ok(Self {
-            door: started.first().map(door).unwrap_or_default(),
+            door: started.first().map(format_entry_point).unwrap_or_default(),
             turns,
-            opening: first.into_iter().next().and_then(text),
+            opening: first.into_iter().next().and_then(message_text),
         })
     }
 
-    fn facts(&self, row: &SessionRow) -> Value {
+    fn to_json(&self, row: &SessionRow) -> Value {
         json!({
             "session": row.session, "door": self.door, "turns": self.turns, "opening": self.opening, "events": row.events,
             "started": row.started.to_string(), "last": row.last.to_string(),
         })
     }
 
-    fn print(&self, row: &SessionRow) -> Result<()> {
-        let paint = TerminalStyle::stdout();
+    fn print_row(&self, row: &SessionRow) -> Result<()> {
+        let paint = TerminalStyle::for_stdout();
         let turns = match self.turns {
             1 => "1 turn".to_owned(),
             turns => format!("{turns} turns"),
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{}  {turns:>9}  {}",
             row.session,
-            clipped(self.opening.as_deref().unwrap_or("–"), OPENING_CHARS)
+            clip_line(self.opening.as_deref().unwrap_or("–"), OPENING_CHARS)
         ))?;
         let line = format!(
             "    {} · {} events · {} … {}",
@@ -169,13 +169,13 @@ impl SessionSynopsis {
             row.started,
             row.last
         );
-        out::line(&paint.dim(&line))?;
+        out::print_line(&paint.dim(&line))?;
         Ok(())
     }
 }
 
 /// Returns the entry point; the CRA interface has none. A list includes every session, even if its first event can't be read.
-fn door(started: &RecordedEvent) -> String {
+fn format_entry_point(started: &RecordedEvent) -> String {
     match SessionStarted::read(&started.kind, &started.payload) {
         Ok(session) => session.door.unwrap_or_default(),
         Err(error) => {
@@ -185,6 +185,6 @@ fn door(started: &RecordedEvent) -> String {
     }
 }
 
-fn text(message: RecordedEvent) -> Option<String> {
+fn message_text(message: RecordedEvent) -> Option<String> {
     String::from_utf8(message.content?.bytes).ok()
 }

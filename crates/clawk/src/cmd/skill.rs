@@ -126,42 +126,42 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             claw,
             outside,
             format,
-        } => import(folder, output, claw.as_deref(), (config, *outside), *format),
+        } => import_skill(folder, output, claw.as_deref(), (config, *outside), *format),
         SkillCommand::List {
             claw,
             outside,
             format,
-        } => list(&read(claw, (config, *outside))?.0, *format),
+        } => list_skills(&read(claw, (config, *outside))?.0, *format),
         SkillCommand::Show {
             name,
             claw,
             outside,
             format,
-        } => show(&read(claw, (config, *outside))?.0, name, *format),
+        } => show_skill(&read(claw, (config, *outside))?.0, name, *format),
         SkillCommand::Test {
             claw,
             name,
             trial,
             outside,
             format,
-        } => test(claw, (config, *outside), (name.as_deref(), trial), *format),
+        } => test_skill(claw, (config, *outside), (name.as_deref(), trial), *format),
     }
 }
 
 fn read(claw: &Path, (config, outside): (Option<&Path>, AllowOutsideArgs)) -> Result<(Manifest, Config)> {
-    let config = Config::load(config, Some(claw))?.outside(outside);
-    Ok((manifest::look(claw, &config)?.0, config))
+    let config = Config::load(config, Some(claw))?.with_outside_access(outside);
+    Ok((manifest::load_valid_manifest(claw, &config)?.0, config))
 }
 
 /// Returns the nearest `claw.yaml`.
-fn nearest(output: &Path) -> Option<PathBuf> {
+fn find_manifest(output: &Path) -> Option<PathBuf> {
     let folders = output.ancestors().skip(1).take(ABOVE);
     folders
         .map(|folder| folder.join("claw.yaml"))
         .find(|claw| claw.is_file())
 }
 
-fn import(
+fn import_skill(
     folder: &Path,
     output: &Path,
     claw: Option<&Path>,
@@ -181,21 +181,21 @@ fn import(
     fs::create_dir_all(&shelf).with_context(|| format!("can't make `{}`", shelf.display()))?;
     let shelf = shelf.canonicalize()?;
     let file = shelf.join(output.file_name().context("`--output` names no file")?);
-    let found = claw.map(Path::to_owned).or_else(|| nearest(&file));
+    let found = claw.map(Path::to_owned).or_else(|| find_manifest(&file));
     let agent = match &found {
         None => None,
         Some(claw) => Some(read(claw, config)?.0),
     };
     let tools: Option<BTreeSet<String>> =
         agent.map(|agent| agent.tools.iter().map(|tool| tool.name.clone()).collect());
-    let skill = clawk_import::skill(folder, &file, tools.as_ref())?;
+    let skill = clawk_import::import_skill(folder, &file, tools.as_ref())?;
     let written = write_all(&skill, &shelf, &file)?;
     match format {
-        Format::Json => out::json(&json!({
+        Format::Json => out::print_json(&json!({
             "skill": skill.name, "file": file, "agent": found, "tools": skill.tools, "config": skill.config,
             "lacks": skill.lacks, "kept": skill.kept, "notes": skill.notes, "written": written,
         }))?,
-        Format::Human => told(&skill, &file, found.as_deref())?,
+        Format::Human => print_import(&skill, &file, found.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -234,132 +234,132 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.write_all(content).with_context(failed)
 }
 
-fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
-    let paint = TerminalStyle::stdout();
-    out::line(&format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
+fn print_import(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
+    out::print_line(&format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
     if !skill.lacks.is_empty() {
         let lacks = skill.lacks.join(", ");
         let of = agent.map_or_else(
             || "no agent is known here (`--claw CLAW` names one); it needs".to_owned(),
             |claw| format!("{} lacks", claw.display()),
         );
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {of} {}; without them, invoking the skill is refused",
             paint.yellow("warning:"),
             out::one_line(&lacks)
         ))?;
     }
     if !skill.kept.is_empty() {
-        out::line(&format!(
+        out::print_line(&format!(
             "kept as annotations, without effect: {}",
             out::one_line(&skill.kept.join(", "))
         ))?;
     }
     for note in &skill.notes {
-        out::line(&format!("note: {}", out::one_line(note)))?;
+        out::print_line(&format!("note: {}", out::one_line(note)))?;
     }
-    out::line("add to `spec` of claw.yaml, with paths from its folder:")?;
-    out::line(&format!("  skills: [ {} ]", file.display()))?;
+    out::print_line("add to `spec` of claw.yaml, with paths from its folder:")?;
+    out::print_line(&format!("  skills: [ {} ]", file.display()))?;
     let shelf = file.parent().unwrap_or(Path::new("."));
     for tool in &skill.tools {
-        out::line(&format!("  tools:  [ {} ]", shelf.join(tool).display()))?;
+        out::print_line(&format!("  tools:  [ {} ]", shelf.join(tool).display()))?;
     }
-    out::line("add to clawk.toml:")?;
+    out::print_line("add to clawk.toml:")?;
     for line in skill.config.trim_end().lines() {
-        out::line(&format!("  {}", out::one_line(line)))?;
+        out::print_line(&format!("  {}", out::one_line(line)))?;
     }
     Ok(())
 }
 
 /// Returns every tool that the skill needs.
-fn needed(skill: &Skill) -> Vec<String> {
+fn required_tools(skill: &Skill) -> Vec<String> {
     let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
     let named = label.split_whitespace().map(str::to_owned);
     skill.tools_required.iter().cloned().chain(named).collect()
 }
 
 /// Returns the needed tools that are not declared.
-fn lacks(manifest: &Manifest, skill: &Skill) -> Vec<String> {
-    let mut needed = needed(skill);
+fn missing_tools(manifest: &Manifest, skill: &Skill) -> Vec<String> {
+    let mut needed = required_tools(skill);
     needed.retain(|tool| manifest.tool(tool).is_none());
     needed
 }
 
-fn facts(manifest: &Manifest, skill: &Skill) -> Value {
+fn skill_json(manifest: &Manifest, skill: &Skill) -> Value {
     json!({
         "name": skill.name,
         "invoked_as": format!("skill-{}", skill.name),
         "version": skill.version,
         "description": skill.description.trim(),
-        "tools": needed(skill),
-        "lacks": lacks(manifest, skill),
+        "tools": required_tools(skill),
+        "lacks": missing_tools(manifest, skill),
         "permissions": skill.permissions,
         "estimates": skill.estimates,
         "world_model": skill.world_model_ref,
     })
 }
 
-fn list(manifest: &Manifest, format: Format) -> Result<ExitCode> {
+fn list_skills(manifest: &Manifest, format: Format) -> Result<ExitCode> {
     if format == Format::Json {
         let skills: Vec<Value> = manifest
             .skills
             .iter()
-            .map(|skill| facts(manifest, skill))
+            .map(|skill| skill_json(manifest, skill))
             .collect();
-        out::json(&json!({ "skills": skills }))?;
+        out::print_json(&json!({ "skills": skills }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     if manifest.skills.is_empty() {
-        out::line("no skills")?;
+        out::print_line("no skills")?;
     }
     for skill in &manifest.skills {
         let description = skill.description.trim().lines().next().unwrap_or_default();
-        out::line(&format!(
+        out::print_line(&format!(
             "{}  {}",
             paint.bold(&out::one_line(&skill.name)),
             out::one_line(description)
         ))?;
-        out::line(&paint.dim(&format!("  tools: {}", needed(skill).join(", "))))?;
-        let lacks = lacks(manifest, skill);
+        out::print_line(&paint.dim(&format!("  tools: {}", required_tools(skill).join(", "))))?;
+        let lacks = missing_tools(manifest, skill);
         if !lacks.is_empty() {
-            out::line(&format!("  {} {}", paint.yellow("lacks:"), lacks.join(", ")))?;
+            out::print_line(&format!("  {} {}", paint.yellow("lacks:"), lacks.join(", ")))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn find<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Skill> {
+fn find_skill<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Skill> {
     manifest.skill(name).with_context(|| {
         let names: Vec<&str> = manifest.skills.iter().map(|skill| skill.name.as_str()).collect();
         format!("there is no skill `{name}`; there are: {}", names.join(", "))
     })
 }
 
-fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
-    let skill = find(manifest, name)?;
+fn show_skill(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
+    let skill = find_skill(manifest, name)?;
     if format == Format::Json {
-        let mut facts = facts(manifest, skill);
+        let mut facts = skill_json(manifest, skill);
         if let Some(facts) = facts.as_object_mut() {
             facts.insert("instruction".to_owned(), json!(skill.instruction));
             facts.insert("input_schema".to_owned(), json!(skill.input_schema));
             facts.insert("output_schema".to_owned(), json!(skill.output_schema));
             facts.insert("labels".to_owned(), json!(skill.labels));
         }
-        out::json(&facts)?;
+        out::print_json(&facts)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
-    out::line(&format!(
+    let paint = TerminalStyle::for_stdout();
+    out::print_line(&format!(
         "{} (a model calls `skill-{}`)",
         paint.bold(&out::one_line(name)),
         skill.name
     ))?;
-    out::lines(&out::block(skill.description.trim()))?;
-    out::line(&format!("tools: {}", needed(skill).join(", ")))?;
-    let lacks = lacks(manifest, skill);
+    out::lines(&out::sanitize_block(skill.description.trim()))?;
+    out::print_line(&format!("tools: {}", required_tools(skill).join(", ")))?;
+    let lacks = missing_tools(manifest, skill);
     if !lacks.is_empty() {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {}; invoking it is refused",
             paint.yellow("lacks:"),
             lacks.join(", ")
@@ -369,32 +369,32 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         None => "none declared: the policies alone bound it".to_owned(),
         Some(permissions) => serde_json::to_string(permissions)?,
     };
-    out::line(&format!("permissions: {permissions}"))?;
-    out::line(&format!(
+    out::print_line(&format!("permissions: {permissions}"))?;
+    out::print_line(&format!(
         "estimates: {}",
         serde_json::to_string(&skill.estimates)?
     ))?;
     if let Some(model) = &skill.world_model_ref {
-        out::line(&format!("world model: {}", out::one_line(model)))?;
+        out::print_line(&format!("world model: {}", out::one_line(model)))?;
     }
     for (what, schema) in [("input", &skill.input_schema), ("output", &skill.output_schema)] {
         if let Some(schema) = schema {
-            out::line(&format!("{what} schema: {schema}"))?;
+            out::print_line(&format!("{what} schema: {schema}"))?;
         }
     }
-    out::line(&paint.dim("instructions, which the model reads when it calls it:"))?;
-    out::lines(&out::block(skill.instruction.trim()))?;
+    out::print_line(&paint.dim("instructions, which the model reads when it calls it:"))?;
+    out::lines(&out::sanitize_block(skill.instruction.trim()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the reasons why the skill can't be invoked here.
-fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String> {
-    let mut found: Vec<String> = lacks(manifest, skill)
+fn find_faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String> {
+    let mut found: Vec<String> = missing_tools(manifest, skill)
         .iter()
         .map(|tool| format!("the agent has no tool `{tool}`"))
         .collect();
     let of_its = |fault: &&String| {
-        let tools = needed(skill);
+        let tools = required_tools(skill);
         tools
             .iter()
             .any(|tool| fault.starts_with(&format!("tool `{tool}`:")))
@@ -409,7 +409,7 @@ fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String>
     found
 }
 
-fn test(
+fn test_skill(
     claw: &Path,
     given: (Option<&Path>, AllowOutsideArgs),
     (name, trial): (Option<&str>, &trial::SkillTrialArgs),
@@ -418,22 +418,22 @@ fn test(
     let (manifest, config) = read(claw, given)?;
     if trial.is_wanted() {
         let skill = match (name, manifest.skills.as_slice()) {
-            (Some(name), _) => find(&manifest, name)?,
+            (Some(name), _) => find_skill(&manifest, name)?,
             (None, [only]) => only,
             (None, _) => bail!("say which skill is to be run with `--name NAME`"),
         };
         let run = trial::run(claw, given, &skill.name, trial, format);
-        return compose::runtime()?.block_on(run);
+        return compose::build_runtime()?.block_on(run);
     }
     let skills: Vec<&Skill> = match name {
-        Some(name) => vec![find(&manifest, name)?],
+        Some(name) => vec![find_skill(&manifest, name)?],
         None => manifest.skills.iter().collect(),
     };
-    let blueprint = compose::runtime()?.block_on(compose::ResolvedConfig::with_config(claw, config))?;
-    let unbound = blueprint.runner(None, None).err().unwrap_or_default();
+    let blueprint = compose::build_runtime()?.block_on(compose::ResolvedConfig::with_config(claw, config))?;
+    let unbound = blueprint.build_runner(None, None).err().unwrap_or_default();
     let judged: Vec<(&Skill, Vec<String>)> = skills
         .into_iter()
-        .map(|skill| (skill, faults(&manifest, skill, &unbound)))
+        .map(|skill| (skill, find_faults(&manifest, skill, &unbound)))
         .collect();
     let bad = judged.iter().any(|(_, faults)| !faults.is_empty());
     match format {
@@ -441,19 +441,19 @@ fn test(
             let skills = judged.iter().map(
                 |(skill, faults)| json!({"name": skill.name, "ok": faults.is_empty(), "faults": faults}),
             );
-            out::json(&json!({"ok": !bad, "skills": skills.collect::<Vec<_>>()}))?;
+            out::print_json(&json!({"ok": !bad, "skills": skills.collect::<Vec<_>>()}))?;
         }
         Format::Human => {
-            let paint = TerminalStyle::stdout();
+            let paint = TerminalStyle::for_stdout();
             for (skill, faults) in &judged {
                 let word = if faults.is_empty() {
                     paint.green("ok   ")
                 } else {
                     paint.red("fails")
                 };
-                out::line(&format!("{word} {}", out::one_line(&skill.name)))?;
+                out::print_line(&format!("{word} {}", out::one_line(&skill.name)))?;
                 for fault in faults {
-                    out::line(&format!("      {}", out::one_line(fault)))?;
+                    out::print_line(&format!("      {}", out::one_line(fault)))?;
                 }
             }
         }

@@ -79,29 +79,29 @@ that the lease still holds, by the database's clock; null: it was given up.";
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let args = match &args.verb {
         StateCommand::Info(args) => args,
-        StateCommand::Move(args) => return moves(args),
+        StateCommand::Move(args) => return move_state(args),
     };
-    let info = kept::info(&args.which.dir()?)?;
+    let info = kept::state_info(&args.which.find_dir()?)?;
     match args.format {
-        Format::Json => out::json(&info)?,
-        Format::Human => human(&info)?,
+        Format::Json => out::print_json(&info)?,
+        Format::Human => print_human(&info)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn moves(args: &MoveArgs) -> Result<ExitCode> {
+fn move_state(args: &MoveArgs) -> Result<ExitCode> {
     let mut bar = ProgressBar::new();
     let moved = moving::run(&args.from, &args.to, &mut |table, rows| bar.show(table, rows));
     bar.clear();
     let moved = moved?;
     match args.format {
-        Format::Json => out::json(&moved)?,
+        Format::Json => out::print_json(&moved)?,
         Format::Human => {
             for (what, count) in moved.moved.iter().filter(|(_, count)| **count > 0) {
-                out::line(&format!("{count:>12}  {what}"))?;
+                out::print_line(&format!("{count:>12}  {what}"))?;
             }
             let word = if moved.valid { "valid" } else { "NOT VALID" };
-            out::line(&format!(
+            out::print_line(&format!(
                 "moved: {} chains, the same heads on both sides, {word}",
                 moved.heads
             ))?;
@@ -144,13 +144,13 @@ impl ProgressBar {
     }
 }
 
-fn human(info: &StateInfo) -> Result<()> {
-    out::line(&format!(
+fn print_human(info: &StateInfo) -> Result<()> {
+    out::print_line(&format!(
         "{} (schema {}), {} events",
         info.kind, info.schema, info.events
     ))?;
     for host in &info.hosts {
-        out::line(&format!(
+        out::print_line(&format!(
             "host   {}  process {}, seen {} ms ago",
             out::one_line(&host.host),
             host.pid,
@@ -163,7 +163,7 @@ fn human(info: &StateInfo) -> Result<()> {
             Some(_) => "expired".to_owned(),
             None => "given up".to_owned(),
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "lease  {}  host {}, epoch {}, {until}",
             out::one_line(&lease.session),
             out::one_line(&lease.host),

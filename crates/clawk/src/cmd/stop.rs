@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !(args.all || args.session.is_some() || args.lift || args.status) {
         bail!("say what to stop: `--all`, or `--session ID`; `--status` says what is stopped");
     }
-    let dir = args.which.dir()?;
+    let dir = args.which.find_dir()?;
     let (method, params) = if args.status {
         ("clawk.stop.status", json!({}))
     } else if args.lift {
@@ -90,21 +90,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             json!({"session": args.session, "level": level, "reason": args.reason}),
         )
     };
-    let answer = compose::runtime()?.block_on(async {
+    let answer = compose::build_runtime()?.block_on(async {
         match ControlClient::connect(&dir).await {
             Ok(mut client) => client
-                .ask(method, &params)
+                .call_method(method, &params)
                 .await
                 .context("the running agent refused"),
-            Err(ControlError::NotRunning { .. }) => offline(&dir, args).await,
+            Err(ControlError::NotRunning { .. }) => stop_offline(&dir, args).await,
             Err(error) => Err(error.into()),
         }
     })?;
     let nothing = answer.get("lifted") == Some(&Value::Bool(false));
     if args.format == Format::Json {
-        out::json(&answer)?;
+        out::print_json(&answer)?;
     } else {
-        show(&answer)?;
+        print_answer(&answer)?;
     }
     Ok(if nothing {
         ExitCode::FAILURE
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// No agent runs with this state, so the stop is written into its journal for the next start.
-async fn offline(dir: &Path, args: &Args) -> Result<Value> {
+async fn stop_offline(dir: &Path, args: &Args) -> Result<Value> {
     if !crate::state::kept::holds_state(dir) {
         bail!("there is no agent's state in `{}`", dir.display());
     }
@@ -135,8 +135,8 @@ async fn offline(dir: &Path, args: &Args) -> Result<Value> {
     let person = KnownPerson::admin("offline", &format!("local user {who}"));
     let state = StateDir::open(dir, crate::state::kept::Options::default())?;
     let clock = || Arc::new(SystemClock::default());
-    let before = stop::offline(state.journal(), clock(), None, &person).await?;
-    let stops = stop::offline(state.journal(), clock(), order, &person).await?;
+    let before = stop::write_offline_order(state.journal(), clock(), None, &person).await?;
+    let stops = stop::write_offline_order(state.journal(), clock(), order, &person).await?;
     state.close();
     let mut answer = json!({"stops": stops, "running": false});
     if let (true, Value::Object(answer)) = (args.lift, &mut answer) {
@@ -145,17 +145,17 @@ async fn offline(dir: &Path, args: &Args) -> Result<Value> {
     Ok(answer)
 }
 
-fn show(answer: &Value) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_answer(answer: &Value) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let stops = answer.get("stops").and_then(Value::as_array);
     let stops = stops.map(Vec::as_slice).unwrap_or_default();
     match answer.get("lifted").and_then(Value::as_bool) {
-        Some(true) => out::line("lifted")?,
-        Some(false) => out::note("nothing to lift: it was not stopped"),
+        Some(true) => out::print_line("lifted")?,
+        Some(false) => out::print_note("nothing to lift: it was not stopped"),
         None => {}
     }
     if stops.is_empty() {
-        out::line("nothing is stopped")?;
+        out::print_line("nothing is stopped")?;
     }
     for stop in stops {
         let text = |member: &str| out::one_line(stop.get(member).and_then(Value::as_str).unwrap_or_default());
@@ -173,7 +173,7 @@ fn show(answer: &Value) -> Result<()> {
             text("by"),
             text("at")
         );
-        out::line(&paint.red(&line))?;
+        out::print_line(&paint.red(&line))?;
     }
     Ok(())
 }

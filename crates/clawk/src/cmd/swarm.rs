@@ -24,10 +24,10 @@ use crate::compose;
 use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
 use crate::out::{self, Format, TerminalStyle};
-use crate::peers::{ANY, MemberBinding, binding};
+use crate::peers::{ANY, MemberBinding, resolve_binding};
 use crate::state::{Origin, StateLookup};
 
-pub(crate) use tree::tree;
+pub(crate) use tree::print_tree;
 
 /// Interval at which the state of an awaited run is read.
 const LOOK: Duration = Duration::from_secs(1);
@@ -131,7 +131,7 @@ pub(crate) struct SwarmRunArgs {
     pub(crate) text: String,
 
     /// Structured input, as JSON
-    #[arg(long, value_name = "JSON", value_parser = parsed)]
+    #[arg(long, value_name = "JSON", value_parser = parse_input)]
     pub(crate) input: Option<Value>,
 
     /// Only this member, identity or role, instead of the whole swarm
@@ -162,29 +162,36 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|error| error.to_string())
 }
 
-fn parsed(text: &str) -> Result<Value, String> {
+fn parse_input(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        SwarmCommand::Run(args) => give(args, config),
-        SwarmCommand::Status(of) => status(&look(&of.manifest, of.state.as_deref(), config)?, of.format),
+        SwarmCommand::Run(args) => run_task(args, config),
+        SwarmCommand::Status(of) => print_status(
+            &inspect_swarm(&of.manifest, of.state.as_deref(), config)?,
+            of.format,
+        ),
         SwarmCommand::Graph {
             manifest,
             task,
             state,
             format,
-        } => graph(&look(manifest, state.as_deref(), config)?, task.as_ref(), *format),
-        SwarmCommand::Key(of) => key(&of.manifest, of.state.as_deref(), config, of.format),
+        } => print_graph(
+            &inspect_swarm(manifest, state.as_deref(), config)?,
+            task.as_ref(),
+            *format,
+        ),
+        SwarmCommand::Key(of) => print_key(&of.manifest, of.state.as_deref(), config, of.format),
     }
 }
 
 /// Prints this host's public key. Creates it if it is missing.
-fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+fn print_key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, Some(path))?;
-    let (manifest, _) = manifest::look(path, &config)?;
+    let (manifest, _) = manifest::load_valid_manifest(path, &config)?;
     let wanted = StateLookup {
         flag: state,
         configured: config.settings.state.as_ref().and_then(StateConfig::dir),
@@ -194,23 +201,23 @@ fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format)
     let key = crate::state::kept::host_key(&wanted.dir()?)?;
     let written = proof::written(&key);
     match format {
-        Format::Json => out::json(&json!({"key": written, "fingerprint": key.id()}))?,
+        Format::Json => out::print_json(&json!({"key": written, "fingerprint": key.id()}))?,
         Format::Human => {
-            out::line(&written)?;
-            out::note(&TerminalStyle::stderr().dim(&format!("fingerprint {}", key.id())));
+            out::print_line(&written)?;
+            out::print_note(&TerminalStyle::for_stderr().dim(&format!("fingerprint {}", key.id())));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Gives the task and waits for its end.
-fn give(args: &SwarmRunArgs, config: Option<&Path>) -> Result<ExitCode> {
+fn run_task(args: &SwarmRunArgs, config: Option<&Path>) -> Result<ExitCode> {
     give_as(args, config, EntryPoint::Cli)
 }
 
 /// Gives the task with the rights of this entry point.
 pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoint) -> Result<ExitCode> {
-    compose::runtime()?.block_on(async {
+    compose::build_runtime()?.block_on(async {
         let request = compose::Request {
             manifest: &args.manifest,
             config,
@@ -220,7 +227,7 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
             dry: None,
             trial: None,
         };
-        let agent = compose::agent(&request, None).await?;
+        let agent = compose::start_agent(&request, None).await?;
         if agent.manifest.swarm.is_none() {
             agent.close("there is no swarm").await;
             bail!("the manifest declares no Swarm; `clawk run` talks to the agent alone");
@@ -228,16 +235,16 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
         let id = args
             .task
             .clone()
-            .unwrap_or_else(|| RequestId::from(SystemClock::default().uuid()));
+            .unwrap_or_else(|| RequestId::from(SystemClock::default().new_uuid()));
         if args.format == Format::Human {
-            out::note(&TerminalStyle::stderr().dim(&format!("task {id}")));
+            out::print_note(&TerminalStyle::for_stderr().dim(&format!("task {id}")));
         }
-        let session = agent.kernel.open(door).await?;
+        let session = agent.kernel.open_session(door).await?;
         let task = DelegateTask {
             description: args.text.clone(),
             input: args.input.clone(),
         };
-        let mut questions = agent.kernel.questions();
+        let mut questions = agent.kernel.subscribe_questions();
         let running = agent
             .kernel
             .swarm_run(&session, id.clone(), task, args.to.clone());
@@ -248,9 +255,9 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
             tokio::select! {
                 outcome = &mut running => break outcome,
                 _ = look.tick(), if args.format == Format::Human => {
-                    shown::tell(&agent.kernel, &id, &mut told).await;
+                    shown::print_progress(&agent.kernel, &id, &mut told).await;
                 }
-                Ok(question) = questions.recv() => out::note(&format!(
+                Ok(question) = questions.recv() => out::print_note(&format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
                     out::one_line(&question.tool), question.request_id
                 )),
@@ -264,14 +271,14 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
         let result = match outcome {
             Ok(result) => result,
             Err(error @ clawk_kernel::KernelError::RequestIdReused(_)) => {
-                out::note(&format!(
+                out::print_note(&format!(
                     "error: {error}; the same `--task` is for the same text and input"
                 ));
                 return Ok(ExitCode::from(2));
             }
             Err(error) => return Err(error.into()),
         };
-        shown::show(&result, args.format)?;
+        shown::print_result(&result, args.format)?;
         Ok(match result.status {
             TaskStatus::Completed => ExitCode::SUCCESS,
             TaskStatus::Failed | TaskStatus::Partial => ExitCode::FAILURE,
@@ -287,24 +294,28 @@ struct SwarmInspection {
     seats: Vec<(Option<String>, MemberBinding)>,
 }
 
-fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<SwarmInspection> {
+fn inspect_swarm(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<SwarmInspection> {
     let config = Config::load(config, Some(path))?;
-    let (manifest, _) = manifest::look(path, &config)?;
+    let (manifest, _) = manifest::load_valid_manifest(path, &config)?;
     let swarm = manifest
         .swarm
         .as_ref()
         .context("the manifest declares no Swarm")?;
-    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm.local())?;
+    let plan = Plan::from_manifest(
+        swarm,
+        &manifest.identity.name,
+        config.settings.swarm.local_limits(),
+    )?;
     let first = manifest
         .providers
         .first()
         .map(|provider| provider.name.clone())
         .unwrap_or_default();
     let seats = plan.seats.iter().enumerate().map(|(at, seat)| {
-        let mut binding = binding(&config.settings.peers, swarm, &seat.identity);
+        let mut binding = resolve_binding(&config.settings.peers, swarm, &seat.identity);
         // A member that delegates work runs where the run is.
         if plan.head == SwarmWorkerId::Seat(at) && binding.host == ANY {
-            binding = MemberBinding::here();
+            binding = MemberBinding::in_process();
         }
         let asks = seat.provider.clone().unwrap_or_else(|| first.clone());
         (Some(asks).filter(|_| binding.is_here()), binding)
@@ -320,9 +331,9 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Swar
     let dir = wanted.dir()?;
     let mut facts = Vec::new();
     if crate::state::kept::holds_state(&dir) {
-        each(&read_only(&dir)?, |event| {
+        for_each_event(&read_only(&dir)?, |event| {
             if let Some(fact) = fact_of(event) {
-                coord.apply(&fact);
+                coord.apply_fact(&fact);
                 facts.push(fact);
             }
         })?;
@@ -331,7 +342,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Swar
 }
 
 /// Reads every event of a swarm, in order.
-pub(crate) fn each(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
+pub(crate) fn for_each_event(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
     let mut scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
@@ -351,8 +362,8 @@ pub(crate) fn each(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) ->
     }
 }
 
-fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
-    let view = SwarmView::of(&looked.coord);
+fn print_status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
+    let view = SwarmView::from_coordinator(&looked.coord);
     if format == Format::Json {
         let members = view
             .members
@@ -371,11 +382,11 @@ fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
                 told
             });
         let told = json!({"swarm": view.swarm, "members": members.collect::<Vec<_>>(), "waiting": view.waiting, "running": view.running, "runs": view.runs});
-        out::json(&told)?;
+        out::print_json(&told)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
-    out::line(&format!(
+    let paint = TerminalStyle::for_stdout();
+    out::print_line(&format!(
         "{}  {}",
         paint.bold(&out::one_line(&view.swarm)),
         paint.dim(&format!(
@@ -389,7 +400,7 @@ fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
         } else {
             format!(", circuit {}", member.circuit)
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "  {}  {} ({}){}{circuit}, {} done, {} failed",
             out::one_line(&member.member),
             member.status,
@@ -404,7 +415,7 @@ fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
         ))?;
     }
     for run in &view.runs {
-        out::line(&format!(
+        out::print_line(&format!(
             "  run {}: {} waiting, {} running, {} completed, {} failed",
             run.task_id, run.waiting, run.running, run.completed, run.failed
         ))?;
@@ -412,7 +423,7 @@ fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-const fn word(kind: EdgeKind) -> &'static str {
+const fn edge_label(kind: EdgeKind) -> &'static str {
     match kind {
         EdgeKind::Delegates => "delegates",
         EdgeKind::Feeds => "feeds",
@@ -459,17 +470,17 @@ fn edges_of(looked: &SwarmInspection, run: &RequestId) -> Vec<SwarmEdge> {
 }
 
 /// Prints one edge.
-fn told(edge: &SwarmEdge) -> std::io::Result<()> {
+fn print_edge(edge: &SwarmEdge) -> std::io::Result<()> {
     let (from, to) = (out::one_line(&edge.from), out::one_line(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
-        return out::line(&format!("the task goes to {to}"));
+        return out::print_line(&format!("the task goes to {to}"));
     }
-    out::line(&format!("{from} {} {to}", word(edge.kind)))
+    out::print_line(&format!("{from} {} {to}", edge_label(edge.kind)))
 }
 
-fn graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat) -> Result<ExitCode> {
-    let view = SwarmView::of(&looked.coord);
+fn print_graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat) -> Result<ExitCode> {
+    let view = SwarmView::from_coordinator(&looked.coord);
     let edges = match task {
         None => view.edges,
         Some(run) => {
@@ -482,14 +493,14 @@ fn graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat
     };
     let quoted = |name: &str| name.replace(['"', '\n'], "'");
     match format {
-        GraphFormat::Json => out::json(
+        GraphFormat::Json => out::print_json(
             &json!({"swarm": view.swarm, "topology": view.topology, "nodes": view.nodes, "edges": edges}),
         )?,
-        GraphFormat::Human => edges.iter().try_for_each(told)?,
+        GraphFormat::Human => edges.iter().try_for_each(print_edge)?,
         GraphFormat::Dot => {
-            out::line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
+            out::print_line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
             for node in &view.nodes {
-                out::line(&format!(
+                out::print_line(&format!(
                     "  \"{}\" [label=\"{}\\n{}\"];",
                     quoted(&node.member),
                     quoted(&node.member),
@@ -497,17 +508,17 @@ fn graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat
                 ))?;
             }
             for edge in &edges {
-                out::line(&format!(
+                out::print_line(&format!(
                     "  \"{}\" -> \"{}\" [label=\"{}\"];",
                     quoted(&edge.from),
                     quoted(&edge.to),
-                    word(edge.kind)
+                    edge_label(edge.kind)
                 ))?;
             }
-            out::line("}")?;
+            out::print_line("}")?;
         }
         GraphFormat::Mermaid => {
-            out::line("graph TD")?;
+            out::print_line("graph TD")?;
             let at = |name: &str| {
                 view.nodes
                     .iter()
@@ -515,13 +526,13 @@ fn graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat
                     .unwrap_or(0)
             };
             for (at, node) in view.nodes.iter().enumerate() {
-                out::line(&format!("  m{at}[\"{}\"]", quoted(&node.member)))?;
+                out::print_line(&format!("  m{at}[\"{}\"]", quoted(&node.member)))?;
             }
             for edge in &edges {
-                out::line(&format!(
+                out::print_line(&format!(
                     "  m{} -->|{}| m{}",
                     at(&edge.from),
-                    word(edge.kind),
+                    edge_label(edge.kind),
                     at(&edge.to)
                 ))?;
             }

@@ -23,7 +23,7 @@ use clawk_proto::Digest;
 use clawk_proto::trace::TraceEvent;
 use clawk_trace::show::{LineStyle, line};
 
-pub(in crate::cmd) use self::replay::tapes::{context_files, tape};
+pub(in crate::cmd) use self::replay::tapes::{build_tape, context_files};
 use self::source::SessionSelection;
 pub(in crate::cmd) use self::source::TraceSource;
 use crate::out::{Format, TerminalStyle};
@@ -158,10 +158,10 @@ struct TraceSelector {
 impl TraceSelector {
     fn open(&self) -> Result<(TraceSource, SessionSelection)> {
         let source = match &self.file {
-            Some(file) => TraceSource::file(file.clone()),
-            None => TraceSource::state(&self.which.dir()?)?,
+            Some(file) => TraceSource::from_file(file.clone()),
+            None => TraceSource::from_state(&self.which.find_dir()?)?,
         };
-        let pick = source.pick(self.session.as_deref())?;
+        let pick = source.select_sessions(self.session.as_deref())?;
         Ok((source, pick))
     }
 }
@@ -180,7 +180,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             with,
             format,
             ..
-        } => super::swarm::tree(&from.which.dir()?, task, with, *format),
+        } => super::swarm::print_tree(&from.which.find_dir()?, task, with, *format),
         TraceCommand::Show {
             from,
             content: None,
@@ -244,7 +244,7 @@ fn show(from: &TraceSelector, format: Format) -> Result<ExitCode> {
         }
         Format::Json => {
             let mut first = true;
-            source.each(pick, |event| {
+            source.for_each_event(pick, |event| {
                 out.write_all(if first { b"[\n" } else { b",\n" })?;
                 first = false;
                 Ok(serde_json::to_writer(&mut out, &event)?)
@@ -267,7 +267,7 @@ fn content(from: &TraceSelector, digest: &str) -> Result<ExitCode> {
             "a trace file holds no contents; they lie in the agent's state directory: say --state DIR or --agent NAME"
         );
     }
-    let reader = crate::state::kept::read_only(from.which.dir()?)?;
+    let reader = crate::state::kept::read_only(from.which.find_dir()?)?;
     let bytes = reader
         .content(digest)?
         .with_context(|| format!("no content `{digest}`: it was erased, or never stored here"))?;
@@ -286,7 +286,7 @@ struct EventLinePrinter {
 
 impl EventLinePrinter {
     fn new() -> Self {
-        let paint = TerminalStyle::stdout();
+        let paint = TerminalStyle::for_stdout();
         let width = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col)); // silent-ok: no terminal
         Self {
             style: LineStyle {

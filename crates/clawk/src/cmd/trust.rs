@@ -57,12 +57,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             file.display()
         );
     }
-    let config = Config::load(config, Some(&file))?.outside(args.outside);
-    let (manifest, _) = manifest::look(&file, &config)?;
-    let runs = trust::of(&config, Some(&manifest));
-    let digest = trust::digest(&runs);
+    let config = Config::load(config, Some(&file))?.with_outside_access(args.outside);
+    let (manifest, _) = manifest::load_valid_manifest(&file, &config)?;
+    let runs = trust::find_startup_programs(&config, Some(&manifest));
+    let digest = trust::digest_programs(&runs);
     let word = if args.forget {
-        if trust::forget(digest)? {
+        if trust::forget_consent(digest)? {
             "forgotten"
         } else {
             "was not trusted"
@@ -70,22 +70,22 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     } else if args.show || runs.is_empty() {
         "shown"
     } else {
-        trust::remember(digest, &manifest.dir)?;
+        trust::remember_consent(digest, &manifest.dir)?;
         "trusted"
     };
     if args.format == Format::Json {
-        out::json(&json!({ "digest": digest, "result": word, "runs": runs }))?;
+        out::print_json(&json!({ "digest": digest, "result": word, "runs": runs }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
-        out::line("its files would run nothing on this machine")?;
+        out::print_line("its files would run nothing on this machine")?;
         return Ok(ExitCode::SUCCESS);
     }
     for entry in &runs {
-        out::line(&entry.line())?;
+        out::print_line(&entry.display_line())?;
     }
     if word != "shown" {
-        out::line(&format!("{word}: {digest}"))?;
+        out::print_line(&format!("{word}: {digest}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

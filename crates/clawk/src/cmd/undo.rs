@@ -63,21 +63,21 @@ struct UndoableCall {
 
 /// Shows the changes, or makes them.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let dir = args.which.dir()?;
-    let source = TraceSource::state(&dir)?;
-    let SessionSelection::One(session) = source.pick(Some(&args.session))? else {
+    let dir = args.which.find_dir()?;
+    let source = TraceSource::from_state(&dir)?;
+    let SessionSelection::One(session) = source.select_sessions(Some(&args.session))? else {
         bail!("say which session; `clawk sessions` lists them");
     };
-    let acted = acted(&source, session)?;
+    let acted = undoable_calls(&source, session)?;
     let root = dir.join(UNDO);
     let after = |id: &str| {
         acted
             .get(id)
             .is_some_and(|call| args.to.is_none_or(|to| call.sequence > to))
     };
-    let mut kept = undo::records(&root, session).context("what the calls overwrote can't be read")?;
+    let mut kept = undo::session_records(&root, session).context("what the calls overwrote can't be read")?;
     kept.retain(|call| after(call.request_id.as_str()));
-    let back = undo::plan(&root, &kept)?;
+    let back = undo::plan_undo(&root, &kept)?;
     let known: BTreeSet<&str> = kept.iter().map(|call| call.request_id.as_str()).collect();
     let before = undo::undone_before(&root, session)?;
     let lost: BTreeMap<&str, &UndoableCall> = acted
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .map(|(id, call)| (id.as_str(), call))
         .filter(|(id, _)| after(id) && !known.contains(id) && !before.iter().any(|done| done == id))
         .collect();
-    let mut report = report(session, &kept, &back, &lost);
+    let mut report = report_json(session, &kept, &back, &lost);
     let mut failed = Vec::new();
     if args.yes && !(back.steps.is_empty() && back.calls.is_empty()) {
         let without = back.conflicts.len() + lost.len();
@@ -100,8 +100,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     match args.format {
-        Format::Json => out::json(&report)?,
-        Format::Human => show(args.yes, (&kept, &back), &lost, &failed)?,
+        Format::Json => out::print_json(&report)?,
+        Format::Human => print_plan(args.yes, (&kept, &back), &lost, &failed)?,
     }
     let whole = back.conflicts.is_empty() && failed.is_empty();
     Ok(if whole {
@@ -112,9 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Returns the session's calls with effects, by id.
-fn acted(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, UndoableCall>> {
+fn undoable_calls(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, UndoableCall>> {
     let mut found = BTreeMap::new();
-    source.each(SessionSelection::One(session), |event| {
+    source.for_each_event(SessionSelection::One(session), |event| {
         let text = |key: &str| event.payload.get(key).and_then(Value::as_str).map(str::to_owned);
         let effects = event.payload.get("side_effects") == Some(&Value::Bool(true));
         if event.event_type == kind::ACTION_APPROVED
@@ -129,14 +129,14 @@ fn acted(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, Un
     Ok(found)
 }
 
-fn report(
+fn report_json(
     session: SessionId,
     kept: &[UndoRecord],
     back: &UndoPlan,
     lost: &BTreeMap<&str, &UndoableCall>,
 ) -> Value {
     let steps = back.steps.iter().map(|step| {
-        json!({"path": RecordedPath::new(&step.path), "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
+        json!({"path": RecordedPath::new(&step.path), "does": change_label(&step.now, &step.then), "now": step.now, "then": step.then})
     });
     let conflicts = back.conflicts.iter().map(|found| {
         json!({"request_id": found.request_id, "tool": found.tool, "path": found.path.as_deref().map(RecordedPath::new), "why": found.why})
@@ -158,7 +158,7 @@ fn report(
 }
 
 /// Returns the change as one word.
-fn does(now: &State, then: &State) -> &'static str {
+fn change_label(now: &State, then: &State) -> &'static str {
     match (now, then) {
         (_, State::Absent) => "remove",
         (State::Absent, _) => "bring back",
@@ -168,30 +168,30 @@ fn does(now: &State, then: &State) -> &'static str {
     }
 }
 
-fn show(
+fn print_plan(
     yes: bool,
     (kept, back): (&[UndoRecord], &UndoPlan),
     lost: &BTreeMap<&str, &UndoableCall>,
     failed: &[(std::path::PathBuf, String)],
 ) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     if back.steps.is_empty() {
-        out::line("nothing is to be put back")?;
+        out::print_line("nothing is to be put back")?;
     }
     for step in &back.steps {
-        let word = does(&step.now, &step.then);
+        let word = change_label(&step.now, &step.then);
         let word = if word == "remove" {
             paint.red(word)
         } else {
             paint.green(word)
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{word}  {}",
             out::one_line(&step.path.to_string_lossy())
         ))?;
     }
     for call in kept.iter().filter(|call| !call.alone && !call.changes.is_empty()) {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} `{}` ({}) ran beside another call: what both changed in the same folders is counted as its own",
             paint.yellow("note:"),
             out::one_line(&call.tool),
@@ -200,7 +200,7 @@ fn show(
     }
     show_conflicts(back, paint)?;
     for (id, call) in lost {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} `{}` ({id}, event {}): nothing is kept of it",
             paint.yellow("can't be undone:"),
             out::one_line(&call.tool),
@@ -208,7 +208,7 @@ fn show(
         ))?;
     }
     for (path, why) in failed {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {}: {}",
             paint.red("failed:"),
             out::one_line(&path.to_string_lossy()),
@@ -216,11 +216,11 @@ fn show(
         ))?;
     }
     match (yes, back.steps.is_empty()) {
-        (true, false) => out::line(&format!(
+        (true, false) => out::print_line(&format!(
             "{} places are put back",
             back.steps.len() - failed.len()
         ))?,
-        (false, false) => out::note("nothing was changed; say --yes to do it"),
+        (false, false) => out::print_note("nothing was changed; say --yes to do it"),
         (_, true) => {}
     }
     Ok(())
@@ -228,7 +228,7 @@ fn show(
 
 fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
     for path in &back.unlinked {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
             paint.yellow("note:"),
             out::one_line(&path.to_string_lossy())
@@ -240,7 +240,7 @@ fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
             .as_ref()
             .map(|path| format!(" {}", path.display()))
             .unwrap_or_default();
-        out::line(&format!(
+        out::print_line(&format!(
             "{} `{}`{}: {}",
             paint.yellow("not put back:"),
             out::one_line(&found.tool),
@@ -263,7 +263,7 @@ fn put_back(
         .context("an undo is recorded in the agent's journal, so the agent must not be running")?;
     let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
     let root = dir.join(UNDO);
-    let outcome = compose::runtime()?.block_on(async {
+    let outcome = compose::build_runtime()?.block_on(async {
         let journal: Arc<dyn Journal> = state.journal();
         let sums = record::UndoTotals {
             by: &format!("local user {user}"),
@@ -273,14 +273,16 @@ fn put_back(
         };
         let ports = (journal, Arc::new(SystemClock::default()) as _);
         let list = serde_json::to_vec(report)?;
-        let undoing = record::begin(ports, session, sums, list).await?;
-        let failed = undo::apply(&root, back, state.vault());
+        let undoing = record::begin_undo(ports, session, sums, list).await?;
+        let failed = undo::apply_undo(&root, back, state.vault());
         if failed.is_empty() {
             for call in kept.iter().filter(|call| back.calls.contains(&call.request_id)) {
-                undo::undone(&root, call)?;
+                undo::mark_undone(&root, call)?;
             }
         }
-        undoing.end(back.steps.len() - failed.len(), failed.len()).await?;
+        undoing
+            .record_end(back.steps.len() - failed.len(), failed.len())
+            .await?;
         anyhow::Ok(failed)
     });
     state.close();

@@ -94,7 +94,7 @@ struct NotReplayed {
 }
 
 impl UpgradeReport {
-    fn take(&mut self, one: SessionShadowReport) {
+    fn add_session(&mut self, one: SessionShadowReport) {
         self.sessions += 1;
         self.decisions += one.decisions;
         self.prompts_differ += one.prompts_differ;
@@ -102,7 +102,7 @@ impl UpgradeReport {
     }
 
     /// Removes differences that the current program under the recorded manifest shows, too.
-    fn less(mut self, before: &Self) -> Self {
+    fn subtract_baseline(mut self, before: &Self) -> Self {
         let all = self.differences.len();
         self.differences
             .retain(|one| !before.differences.iter().any(|known| known.same_as(one)));
@@ -123,7 +123,7 @@ struct UpgradeCandidate<'a> {
 }
 
 impl<'a> UpgradeCandidate<'a> {
-    fn of(paths: &'a [PathBuf]) -> Result<Self> {
+    fn from_paths(paths: &'a [PathBuf]) -> Result<Self> {
         let mut new = Self::default();
         for path in paths {
             let (place, what) = if is_program(path)? {
@@ -157,10 +157,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         bail!("say what is new: `--shadow NEW`, a program or a manifest");
     }
     let file = config;
-    let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
-    let (current, _) = manifest::look(&args.manifest, &config)?;
-    let new = UpgradeCandidate::of(&args.shadow)?;
-    let judged = new.manifest.map(|path| judged(path, &config)).transpose()?;
+    let config = Config::load(config, Some(&args.manifest))?.with_outside_access(args.outside);
+    let (current, _) = manifest::load_valid_manifest(&args.manifest, &config)?;
+    let new = UpgradeCandidate::from_paths(&args.shadow)?;
+    let judged = new
+        .manifest
+        .map(|path| load_for_start(path, &config))
+        .transpose()?;
     let origin = Origin::of_file(&args.manifest)?;
     let state = StateLookup {
         flag: args.state.as_deref(),
@@ -169,35 +172,37 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         origin: &origin,
     };
     let state = state.dir()?;
-    let runtime = compose::runtime()?;
+    let runtime = compose::build_runtime()?;
     let played = played::ReplayedRecord::open(&state, usize::try_from(args.sessions)?)?;
     if args.recorded {
-        let found = runtime.block_on(played.again(judged.as_ref(), &config))?;
-        out::json(&found)?;
+        let found = runtime.block_on(played.replay_all(judged.as_ref(), &config))?;
+        out::print_json(&found)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let before = runtime.block_on(played.again(None, &config))?;
+    let before = runtime.block_on(played.replay_all(None, &config))?;
     let found = match new.program {
-        None => runtime.block_on(played.again(judged.as_ref(), &config))?,
-        Some(program) => runtime.block_on(program::asked(program, args, (new.manifest, file), &state))?,
+        None => runtime.block_on(played.replay_all(judged.as_ref(), &config))?,
+        Some(program) => {
+            runtime.block_on(program::ask_program(program, args, (new.manifest, file), &state))?
+        }
     };
-    let found = found.less(&before);
+    let found = found.subtract_baseline(&before);
     if !args.apply {
-        show(args, &new, &found, None)?;
-        return Ok(code(found.is_same()));
+        print_report(args, &new, &found, None)?;
+        return Ok(exit_code(found.is_same()));
     }
     if !found.is_same() && !args.accept_differences {
-        show(args, &new, &found, None)?;
-        out::note("nothing was changed: `--accept-differences` goes live all the same");
+        print_report(args, &new, &found, None)?;
+        out::print_note("nothing was changed: `--accept-differences` goes live all the same");
         return Ok(ExitCode::FAILURE);
     }
-    let applied = apply::apply(args, &new, judged.as_ref(), &config)?;
-    let live = runtime.block_on(apply::restart(&state, &applied))?;
-    show(args, &new, &found, Some((&applied, &live)))?;
-    Ok(code(live.is_well()))
+    let applied = apply::apply_upgrade(args, &new, judged.as_ref(), &config)?;
+    let live = runtime.block_on(apply::restart_agent(&state, &applied))?;
+    print_report(args, &new, &found, Some((&applied, &live)))?;
+    Ok(exit_code(live.is_well()))
 }
 
-fn code(well: bool) -> ExitCode {
+fn exit_code(well: bool) -> ExitCode {
     if well {
         ExitCode::SUCCESS
     } else {
@@ -206,82 +211,82 @@ fn code(well: bool) -> ExitCode {
 }
 
 /// Returns the manifest as a start would use it, with the tools of configured Atlases.
-fn judged(path: &Path, config: &Config) -> Result<Manifest> {
-    let (mut manifest, _) = manifest::look(path, config)?;
-    let _bound = atlases::bind(&mut manifest, &mut config.clone())?;
+fn load_for_start(path: &Path, config: &Config) -> Result<Manifest> {
+    let (mut manifest, _) = manifest::load_valid_manifest(path, config)?;
+    let _bound = atlases::bind_actions(&mut manifest, &mut config.clone())?;
     Ok(manifest)
 }
 
-fn show(
+fn print_report(
     args: &Args,
     new: &UpgradeCandidate<'_>,
     found: &UpgradeReport,
     live: Option<(&apply::AppliedUpgrade, &apply::RestartOutcome)>,
 ) -> Result<()> {
     match args.format {
-        Format::Json => out::json(&json!({
+        Format::Json => out::print_json(&json!({
             "manifest": new.manifest, "program": new.program,
             "sessions": found.sessions, "decisions": found.decisions, "prompts_differ": found.prompts_differ,
             "as_before": found.as_before, "differences": found.differences, "not_replayed": found.not_replayed,
             "applied": live.map(|(applied, _)| &applied.replaced),
-            "restarted": live.map(|(_, live)| live.word()),
+            "restarted": live.map(|(_, live)| live.outcome_word()),
         })),
-        Format::Human => people(found, live),
+        Format::Human => print_human(found, live),
     }
 }
 
-fn people(
+fn print_human(
     found: &UpgradeReport,
     live: Option<(&apply::AppliedUpgrade, &apply::RestartOutcome)>,
 ) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     let word = if found.is_same() {
         paint.green("same")
     } else {
         paint.red("DIFFERS")
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{word}  {} decisions in {} sessions: {} differ",
         found.decisions,
         found.sessions,
         found.differences.len()
     ))?;
     for one in &found.differences {
-        out::line(&line(one))?;
+        out::print_line(&format_difference(one))?;
     }
     for one in &found.not_replayed {
-        out::line(&format!(
+        out::print_line(&format!(
             "  session {} was not replayed: {}",
             one.session_id,
             out::one_line(&one.reason)
         ))?;
     }
     if found.prompts_differ > 0 {
-        out::line(&paint.dim(&format!(
+        out::print_line(&paint.dim(&format!(
             "{} questions to models would have another text; their answers are the recorded ones",
             found.prompts_differ
         )))?;
     }
     if found.as_before > 0 {
-        out::line(&paint.dim(&format!(
+        out::print_line(&paint.dim(&format!(
             "{} decisions left out: a replay by the program in use decides them in the same way",
             found.as_before
         )))?;
     }
     if let Some((applied, live)) = live {
         for path in &applied.replaced {
-            out::line(&format!("replaced `{}`", path.display()))?;
+            out::print_line(&format!("replaced `{}`", path.display()))?;
         }
-        out::line(&live.words())?;
+        out::print_line(&live.describe_outcome())?;
     }
     Ok(())
 }
 
 /// Returns one difference as a line.
-fn line(one: &DecisionDifference) -> String {
+fn format_difference(one: &DecisionDifference) -> String {
     let about = match (&one.tool, one.message) {
-        (Some(tool), Some(n)) => format!("message {n}, {}", out::clipped(tool, 40)),
-        (Some(tool), None) => out::clipped(tool, 40),
+        (Some(tool), Some(n)) => format!("message {n}, {}", out::clip_line(tool, 40)),
+        (Some(tool), None) => out::clip_line(tool, 40),
         (None, n) => format!("message {}", n.unwrap_or(0)),
     };
     let at = one
@@ -290,19 +295,19 @@ fn line(one: &DecisionDifference) -> String {
     format!(
         "  session {}{at}: {about}: {} → {}",
         one.session_id,
-        judgement(&one.was),
-        judgement(&one.would_be)
+        format_decision(&one.was),
+        format_decision(&one.would_be)
     )
 }
 
-fn judgement(judged: &ComparedDecision) -> String {
+fn format_decision(judged: &ComparedDecision) -> String {
     let mut why = Vec::new();
     match (&judged.rule, &judged.by) {
-        (Some(rule), _) => why.push(format!("rule `{}`", out::clipped(rule, 60))),
-        (None, Some(by)) => why.push(out::clipped(by, 40)),
+        (Some(rule), _) => why.push(format!("rule `{}`", out::clip_line(rule, 60))),
+        (None, Some(by)) => why.push(out::clip_line(by, 40)),
         (None, None) => {}
     }
-    why.extend(judged.reason.as_ref().map(|reason| out::clipped(reason, 120)));
+    why.extend(judged.reason.as_ref().map(|reason| out::clip_line(reason, 120)));
     if why.is_empty() {
         judged.verdict.clone()
     } else {

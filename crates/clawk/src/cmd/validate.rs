@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clawk_manifest::{Diagnostic, LoadOptions, LoadedDocument, Severity, policy, render, validate};
+use clawk_manifest::{
+    Diagnostic, LoadOptions, LoadedDocument, Severity, load_policy, render_diagnostics, validate_file,
+};
 
 use crate::companion::{self, PolicyTestReport};
 use crate::compose::{lacks, own};
 use crate::config::{AllowOutsideArgs, Config};
-use crate::manifest::{about_rules, options};
+use crate::manifest::{about_rules, load_options};
 use crate::out::{self, Format, TerminalStyle};
 use crate::{trust, unapplied};
 
@@ -18,7 +20,7 @@ use crate::{trust, unapplied};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A `claw.yaml`, or the file of one primitive
-    #[arg(value_name = "FILE", value_parser = crate::manifest::named())]
+    #[arg(value_name = "FILE", value_parser = crate::manifest::manifest_path_parser())]
     file: PathBuf,
 
     #[command(flatten)]
@@ -41,27 +43,29 @@ Examples:
 
 /// Reads the file and prints the findings. Exit code 1: the file is not valid.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let config = Config::load(config, Some(&args.file))?.outside(args.outside);
+    let config = Config::load(config, Some(&args.file))?.with_outside_access(args.outside);
     let loaded = check_document(&args.file, &config)?;
     let warned = loaded
         .diagnostics
         .iter()
         .any(|found| found.severity == Severity::Warning);
     let manifest = loaded.manifest.as_ref();
-    let runs = manifest.map_or_else(Vec::new, |manifest| trust::of(&config, Some(manifest)));
+    let runs = manifest.map_or_else(Vec::new, |manifest| {
+        trust::find_startup_programs(&config, Some(manifest))
+    });
     match args.format {
         Format::Json => {
             let mut report = serde_json::to_value(loaded.report())?;
             if let Some(report) = report.as_object_mut() {
                 report.insert("runs".to_owned(), serde_json::to_value(&runs)?);
             }
-            out::json(&report)?;
+            out::print_json(&report)?;
         }
         Format::Human => {
-            people(&loaded, &args.file)?;
+            print_human(&loaded, &args.file)?;
             for entry in &runs {
-                let line = format!("a start would run {}", entry.line());
-                out::line(&TerminalStyle::stdout().dim(&line))?;
+                let line = format!("a start would run {}", entry.display_line());
+                out::print_line(&TerminalStyle::for_stdout().dim(&line))?;
             }
         }
     }
@@ -75,18 +79,18 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 
 /// Returns all findings for a document together with this configuration.
 pub(crate) fn check_document(file: &Path, config: &Config) -> Result<LoadedDocument> {
-    let options = options(config);
-    let mut loaded = validate(file, &options);
-    mounts(&mut loaded, file, config)?;
-    policies(&mut loaded, file, (&options, config));
+    let options = load_options(config);
+    let mut loaded = validate_file(file, &options);
+    check_mounts(&mut loaded, file, config)?;
+    check_policies(&mut loaded, file, (&options, config));
     if let Some(manifest) = &loaded.manifest {
-        loaded.diagnostics.extend(lacks::of(manifest, config));
+        loaded.diagnostics.extend(lacks::find_missing(manifest, config));
     }
     Ok(loaded)
 }
 
 /// Adds findings for writable mounts of a folder that a start reads, and for stores that are open to everybody.
-fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<()> {
+fn check_mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<()> {
     let Some(manifest) = &loaded.manifest else {
         return Ok(());
     };
@@ -96,7 +100,7 @@ fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<(
     } else {
         workdir
     })?;
-    let own = own::of(file, &loaded.sources, config, manifest, &workdir)?;
+    let own = own::collect_runtime_files(file, &loaded.sources, config, manifest, &workdir)?;
     for text in own::denied_in_vain(config, manifest, &workdir) {
         let warning = Diagnostic::warning("denied-path-unknown", "/spec/sandbox", text);
         loaded.diagnostics.push(warning);
@@ -106,7 +110,7 @@ fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<(
             .diagnostics
             .push(Diagnostic::warning("memory-across-senders", "/spec/memory", text));
     }
-    if let Err(error) = own::consistent(config, manifest, &own.files, &workdir) {
+    if let Err(error) = own::check_mounts(config, manifest, &own.files, &workdir) {
         let error = Diagnostic::error("own-files-mount", "/spec/sandbox", error.to_string());
         loaded.diagnostics.push(error);
     }
@@ -114,27 +118,29 @@ fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<(
 }
 
 /// Adds findings for the rules of a valid document: rules that never decide, and failed policy tests.
-fn policies(loaded: &mut LoadedDocument, file: &Path, (options, config): (&LoadOptions, &Config)) {
+fn check_policies(loaded: &mut LoadedDocument, file: &Path, (options, config): (&LoadOptions, &Config)) {
     let found = match &loaded.manifest {
         Some(manifest) => {
             let mut found = about_rules(&manifest.policies, &loaded.sources);
-            found.extend(unapplied::of(manifest, &config.settings));
+            found.extend(unapplied::unapplied_warnings(manifest, &config.settings));
             found
         }
         None if loaded.is_valid() && loaded.kind == Some("Policy") => {
-            let (_, lone) = policy(file, options);
+            let (_, lone) = load_policy(file, options);
             about_rules(lone.as_slice(), &loaded.sources)
         }
         None => return,
     };
     loaded.diagnostics.extend(found);
     match companion::of_manifest(loaded) {
-        Ok(reports) => loaded.diagnostics.extend(reports.iter().flat_map(failures)),
+        Ok(reports) => loaded
+            .diagnostics
+            .extend(reports.iter().flat_map(failure_diagnostics)),
         Err(error) => {
             let error = Diagnostic::error("policy-tests", "", format!("{error:#}"));
             loaded
                 .diagnostics
-                .push(error.help("docs/how-to/policies.md shows the format"));
+                .push(error.with_help("docs/how-to/policies.md shows the format"));
         }
     }
     if !loaded.is_valid() {
@@ -142,7 +148,7 @@ fn policies(loaded: &mut LoadedDocument, file: &Path, (options, config): (&LoadO
     }
 }
 
-fn failures(report: &PolicyTestReport) -> impl Iterator<Item = Diagnostic> {
+fn failure_diagnostics(report: &PolicyTestReport) -> impl Iterator<Item = Diagnostic> {
     report.failures.iter().map(|failure| {
         let message = format!(
             "{}: expected {}, got {}",
@@ -150,29 +156,33 @@ fn failures(report: &PolicyTestReport) -> impl Iterator<Item = Diagnostic> {
         );
         let mut error = Diagnostic::error("policy-test-failed", "", message);
         error.file = Some(report.tests.clone());
-        error.help(format!(
+        error.with_help(format!(
             "`clawk policy test {}` says why",
             report.policy.display()
         ))
     })
 }
 
-fn people(loaded: &LoadedDocument, file: &Path) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(loaded: &LoadedDocument, file: &Path) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     if !loaded.diagnostics.is_empty() {
-        out::lines(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
+        out::lines(&render_diagnostics(
+            &loaded.diagnostics,
+            &loaded.sources,
+            paint.is_on(),
+        ))?;
     }
     let name = out::one_line(&file.display().to_string());
     if !loaded.is_valid() {
-        return Ok(out::line(&format!("{name} is not valid"))?);
+        return Ok(out::print_line(&format!("{name} is not valid"))?);
     }
     let report = loaded.report();
     let able = report.about.capabilities.join(", ");
     let Some(level) = report.conformance_level else {
         let kind = report.kind.unwrap_or("primitive");
-        return Ok(out::line(&format!("{name} is a valid {kind}"))?);
+        return Ok(out::print_line(&format!("{name} is a valid {kind}"))?);
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{name} is valid: conformance {level} with {}",
         report.primitives.join(", ")
     ))?;
@@ -182,11 +192,11 @@ fn people(loaded: &LoadedDocument, file: &Path) -> Result<()> {
         .iter()
         .chain((!able.is_empty()).then_some(&able))
     {
-        out::lines(&paint.dim(&out::block(text)))?;
+        out::lines(&paint.dim(&out::sanitize_block(text)))?;
     }
     if let Some(missing) = report.missing_for_next {
         let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));
-        out::line(&paint.dim(&text))?;
+        out::print_line(&paint.dim(&text))?;
     }
     Ok(())
 }

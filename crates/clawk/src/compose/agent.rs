@@ -75,15 +75,17 @@ pub(crate) struct ChainProof {
 }
 
 /// Starts an agent from files: a host whose client is this process, with a control socket.
-pub(crate) async fn agent(request: &Request<'_>, ask: Option<AskUserHandler>) -> Result<Agent> {
-    let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
+pub(crate) async fn start_agent(request: &Request<'_>, ask: Option<AskUserHandler>) -> Result<Agent> {
+    let config = Config::load(request.config, Some(request.manifest))?.with_outside_access(request.outside);
     let blueprint = ResolvedConfig::with_config(request.manifest, config).await?;
-    let mut blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
-    trial::prepare(&mut blueprint.manifest, request.trial)?;
+    let mut blueprint = blueprint
+        .with_consent(request.trust, trust::can_ask_user())
+        .await?;
+    trial::prepare_manifest(&mut blueprint.manifest, request.trial)?;
     let launched = match &request.dry {
         None => LaunchedAgentFactory::new(blueprint, request.state, ask).await?,
         Some(predictions) => {
-            LaunchedAgentFactory::dry(blueprint, request.state, ask, predictions.clone()).await?
+            LaunchedAgentFactory::for_dry_run(blueprint, request.state, ask, predictions.clone()).await?
         }
     };
     let launched = Arc::new(launched);
@@ -94,15 +96,15 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<AskUserHandler>) ->
         ..clawk_server::Options::default()
     };
     let host = Served::new(Arc::clone(&launched) as _, options);
-    let kernel = host.start(None).await?;
+    let kernel = host.start_agent(None).await?;
     let unknown = unknown_effects(&kernel).await?;
     let over = CancellationToken::new();
     #[expect(
         clippy::disallowed_methods,
         reason = "ends by the token, which `Agent::close` fires"
     )]
-    tokio::spawn(launched.control(&host)?.serve(over.clone()));
-    let blueprint = launched.blueprint();
+    tokio::spawn(launched.control_socket(&host)?.serve(over.clone()));
+    let blueprint = launched.resolved_config();
     let in_vain = own::denied_in_vain(&blueprint.config, &blueprint.manifest, &blueprint.workdir);
     Ok(Agent {
         kernel,
@@ -168,7 +170,7 @@ pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
 
 impl Agent {
     /// Returns the file for the input history; `None` if the agent's stores are encrypted. An earlier history is then deleted.
-    pub(crate) fn history(&self) -> Result<Option<PathBuf>> {
+    pub(crate) fn history_file(&self) -> Result<Option<PathBuf>> {
         let file = self.state_dir.join("history");
         if self.launched.state().vault().is_none() {
             return Ok(Some(file));
@@ -181,28 +183,28 @@ impl Agent {
     }
 
     /// Opens a new session, or an earlier one by its id or `last`.
-    pub(crate) async fn session(&self, which: Option<&str>) -> Result<SessionHandle> {
+    pub(crate) async fn open_session(&self, which: Option<&str>) -> Result<SessionHandle> {
         let id: SessionId = match which {
-            None => return Ok(self.kernel.open(EntryPoint::Cli).await?),
+            None => return Ok(self.kernel.open_session(EntryPoint::Cli).await?),
             Some("last") => self.last_conversation().await?,
             Some(id) => id
                 .parse()
                 .with_context(|| format!("`{id}` is not a valid session id; `clawk sessions` lists them"))?,
         };
-        Ok(self.kernel.reopen(id, EntryPoint::Cli).await?)
+        Ok(self.kernel.reopen_session(id, EntryPoint::Cli).await?)
     }
 
     /// Returns the latest session with a person's message. Each run also has its own lifecycle session.
     async fn last_conversation(&self) -> Result<SessionId> {
         let kinds = &["ckp.message.accepted"];
-        for row in self.journal.sessions(1000).await? {
+        for row in self.journal.list_sessions(1000).await? {
             let scan = clawk_kernel::ports::JournalScan {
                 session: Some(row.session),
                 kinds,
                 limit: 1,
                 ..Default::default()
             };
-            if !self.journal.scan(scan).await?.is_empty() {
+            if !self.journal.scan_events(scan).await?.is_empty() {
                 return Ok(row.session);
             }
         }
@@ -217,7 +219,7 @@ impl Agent {
     }
 
     /// Reads a session's chain again and verifies it.
-    pub(crate) fn proof(&self, session: SessionId) -> Result<ChainProof> {
+    pub(crate) fn chain_proof(&self, session: SessionId) -> Result<ChainProof> {
         let report = StateReader::open(&self.state_dir)?.verify(Some(session))?;
         Ok(ChainProof {
             valid: report.valid,

@@ -18,7 +18,7 @@ use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
 use clawk_server::{HookBody, HookSocket};
 use clawk_tools::{
-    AskUserHandler, ExternalBuiltin, OperatorProgram, UserAnswer, UserQuestion, load, program,
+    AskUserHandler, ExternalBuiltin, OperatorProgram, UserAnswer, UserQuestion, load_file, program_spec,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The journal can't be read. A fault of a single channel is part of that channel's state.
-    pub(crate) async fn channels(
+    pub(crate) async fn start_channels(
         &self,
         kernel: Kernel,
         state: &StateDir,
@@ -92,7 +92,7 @@ impl ResolvedConfig {
                     return UserAnswer::Nobody;
                 };
                 let answer = channels
-                    .ask(question.session, &question.question, &question.options)
+                    .ask_person(question.session, &question.question, &question.options)
                     .await;
                 answer.map_or(UserAnswer::Nobody, UserAnswer::Said)
             })
@@ -105,7 +105,7 @@ impl ResolvedConfig {
     }
 
     /// Returns the built-in `schedule`.
-    pub(super) fn schedule(&self) -> Arc<dyn ExternalBuiltin> {
+    pub(super) fn schedule_builtin(&self) -> Arc<dyn ExternalBuiltin> {
         Arc::new(Schedule(Arc::clone(&self.connected)))
     }
 
@@ -130,7 +130,7 @@ impl ResolvedConfig {
                 sandbox: config.sandbox.as_deref(),
                 allowed_hosts: &config.allowed_hosts,
             };
-            programs.insert(channel.name.clone(), program(&self.manifest, &host, &given));
+            programs.insert(channel.name.clone(), program_spec(&self.manifest, &host, &given));
         }
         Ok(programs)
     }
@@ -228,7 +228,7 @@ impl ExternalBuiltin for ChannelSendTool {
                 if files.len() >= MAX_FILES {
                     return not_sent(format!("at most {MAX_FILES} files go with a message"));
                 }
-                match load(&permit, path, most).await? {
+                match load_file(&permit, path, most).await? {
                     Ok(bytes) => files.push(OutFile::new(path, bytes.into())),
                     Err(why) => return not_sent(why),
                 }
@@ -236,7 +236,7 @@ impl ExternalBuiltin for ChannelSendTool {
             let id = permit.request_id().as_str().parse().map(MessageId);
             let id = id.map_err(|_| RunError::Unavailable("the call has no id".to_owned()))?; // silent-ok: ids are UUIDs
             let sent = channels
-                .send(&channel, &conversation, &wanted.text, &files, id)
+                .send_text(&channel, &conversation, &wanted.text, &files, id)
                 .await;
             match sent.map_err(|reason| RunError::Unavailable(reason.to_string()))? {
                 Delivery::Delivered { platform_id } => Ok(RunOutcome {
@@ -299,7 +299,7 @@ impl ExternalBuiltin for Schedule {
             let done = match wanted {
                 Ok(wanted) => {
                     channels
-                        .schedule(permit.session(), wanted, permit.made_from())
+                        .handle_schedule(permit.session(), wanted, permit.made_from())
                         .await
                 }
                 Err(error) => Err(format!("the arguments do not fit the action: {error}")),
@@ -327,7 +327,7 @@ impl ExternalBuiltin for Schedule {
 pub(crate) struct HostChannels(pub(crate) Channels);
 
 impl clawk_server::Channels for HostChannels {
-    fn receive<'a>(
+    fn receive_hook<'a>(
         &'a self,
         name: &'a str,
         request: http::Request<bytes::Bytes>,
@@ -340,7 +340,7 @@ impl clawk_server::Channels for HostChannels {
                 headers: parts.headers,
                 body,
             };
-            let served = self.0.serve(name, hook).await;
+            let served = self.0.serve_hook(name, hook).await;
             let reply = served.reply;
             let body = match (served.talk, served.stream) {
                 (Some(talk), _) => HookBody::Socket(HookSocket {
@@ -364,7 +364,7 @@ impl clawk_server::Channels for HostChannels {
         })
     }
 
-    fn order<'a>(
+    fn run_order<'a>(
         &'a self,
         method: &'a str,
         params: &'a Value,
@@ -374,7 +374,7 @@ impl clawk_server::Channels for HostChannels {
             let text = |member: &str| params.get(member).and_then(Value::as_str).unwrap_or_default();
             let told = |done: Result<Value, NotDone>| Some(done.map_err(|reason| reason.to_string()));
             match method {
-                "clawk.channels.list" => match self.0.report().await {
+                "clawk.channels.list" => match self.0.channel_reports().await {
                     Ok(reports) => Some(Ok(json!({ "channels": reports }))),
                     Err(error) => Some(Err(error.to_string())),
                 },
@@ -385,17 +385,17 @@ impl clawk_server::Channels for HostChannels {
                 }
                 "clawk.channels.fire" => {
                     let name = text("name");
-                    told(self.0.fire(name).await.map(|()| json!({ "fired": name })))
+                    told(self.0.fire_trigger(name).await.map(|()| json!({ "fired": name })))
                 }
-                "clawk.channels.pairing.list" => Some(Ok(json!({ "pairings": self.0.pairings() }))),
+                "clawk.channels.pairing.list" => Some(Ok(json!({ "pairings": self.0.list_pairings() }))),
                 "clawk.channels.pairing.approve" | "clawk.channels.pairing.deny" => {
                     let approve = method.ends_with("approve");
-                    let decided = self.0.decide(text("code"), approve, by).await;
+                    let decided = self.0.decide_pairing(text("code"), approve, by).await;
                     told(decided.map(|(channel, sender)| json!({ "channel": channel, "sender": sender })))
                 }
                 "clawk.channels.pairing.revoke" => {
                     let channel = params.get("channel").and_then(Value::as_str);
-                    let revoked = self.0.revoke(text("id"), channel, by).await;
+                    let revoked = self.0.revoke_pairing(text("id"), channel, by).await;
                     told(revoked.map(|channels| json!({ "channels": channels })))
                 }
                 _ => None,

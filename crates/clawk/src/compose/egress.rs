@@ -15,20 +15,20 @@ use crate::config::{MemoryStore, SecretBinding, Settings};
 ///
 /// # Errors
 /// The bindings that are not usable: the secret is not found, or the binding names no header, variable or host.
-pub(super) fn compose(
+pub(super) fn egress_settings(
     settings: &Settings,
     manifest: &Manifest,
     resolver: &SecretResolver,
 ) -> Result<EgressSettings, Vec<String>> {
     let (mut bindings, mut faults) = (Vec::new(), Vec::new());
     for (name, given) in &settings.secrets {
-        match binding(name, given, resolver) {
+        match resolve_binding(name, given, resolver) {
             Ok(binding) => bindings.push(Arc::new(binding)),
             Err(fault) => faults.push(format!("`[secrets.{name}]`: {fault}")),
         }
     }
     for entry in &settings.egress.allow_private {
-        if entry.exact().is_none() {
+        if entry.exact_host().is_none() {
             faults.push(format!(
                 "`[egress] allow_private`: `{entry}` is a pattern; name each place of the own network"
             ));
@@ -40,8 +40,8 @@ pub(super) fn compose(
     Ok(EgressSettings {
         allow_private: settings.egress.allow_private.clone(),
         terminate_tls: settings.egress.terminate_tls,
-        screen: action(manifest).map(|action| {
-            let known = known(settings, manifest, resolver, &bindings);
+        screen: scan_action(manifest).map(|action| {
+            let known = known_secrets(settings, manifest, resolver, &bindings);
             let scanner = Scanner::new(known);
             Arc::new(LeakScreen { scanner, action }) as Arc<dyn SecretScreen>
         }),
@@ -49,7 +49,11 @@ pub(super) fn compose(
     })
 }
 
-fn binding(name: &str, given: &SecretBinding, resolver: &SecretResolver) -> Result<EgressSecret, String> {
+fn resolve_binding(
+    name: &str,
+    given: &SecretBinding,
+    resolver: &SecretResolver,
+) -> Result<EgressSecret, String> {
     let env = given.env.as_deref().unwrap_or(name);
     let named = |text: &str| {
         let fits =
@@ -82,7 +86,7 @@ fn binding(name: &str, given: &SecretBinding, resolver: &SecretResolver) -> Resu
 }
 
 /// Returns what to do with a secret in a request, by the strictest policy. `None`: no policy asks for scanning.
-fn action(manifest: &Manifest) -> Option<ScanAction> {
+fn scan_action(manifest: &Manifest) -> Option<ScanAction> {
     let asked = manifest
         .policies
         .iter()
@@ -104,7 +108,10 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
 
 /// Returns every secret that the manifest's providers and `clawk.toml` name, unless reading it needs a program. A store's command
 /// may ask a person or take seconds, so it runs at the first use; before that the value is nowhere in memory.
-pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl Iterator<Item = &'a str> {
+pub(super) fn secret_names<'a>(
+    settings: &'a Settings,
+    manifest: &'a Manifest,
+) -> impl Iterator<Item = &'a str> {
     let providers = manifest.providers.iter();
     let providers = providers.filter_map(|provider| provider.auth.secret_ref.as_deref());
     let at_once = settings.secrets_store.command.is_none();
@@ -121,7 +128,11 @@ pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
             .chain(http)
             .chain(tool.a2a.iter().flat_map(|other| other.secret_headers.values()))
     });
-    let stores = settings.memory.stores.values().flat_map(MemoryStore::secrets);
+    let stores = settings
+        .memory
+        .stores
+        .values()
+        .flat_map(MemoryStore::secret_names);
     tools
         .chain(stores)
         .map(String::as_str)
@@ -130,14 +141,14 @@ pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the values that must not leave the machine: the named secrets that can be read without a program.
-fn known(
+fn known_secrets(
     settings: &Settings,
     manifest: &Manifest,
     resolver: &SecretResolver,
     bindings: &[Arc<EgressSecret>],
 ) -> Vec<KnownSecret> {
     let bound = bindings.iter().map(|binding| binding.secret.clone());
-    let others = named(settings, manifest).filter_map(|name| resolver.resolve(name).ok()); // silent-ok: its use will say what is wrong with it
+    let others = secret_names(settings, manifest).filter_map(|name| resolver.resolve(name).ok()); // silent-ok: its use will say what is wrong with it
     bound
         .chain(others)
         .map(|secret| KnownSecret::new(secret.name(), secret.expose()))
@@ -158,7 +169,7 @@ struct LeakScreening {
 }
 
 impl SecretScreen for LeakScreen {
-    fn begin(&self) -> Box<dyn SecretScan> {
+    fn begin_scan(&self) -> Box<dyn SecretScan> {
         Box::new(LeakScreening {
             stream: self.scanner.stream(),
             action: self.action,
@@ -168,14 +179,14 @@ impl SecretScreen for LeakScreen {
 }
 
 impl LeakScreening {
-    fn screened(&mut self, clean: &[u8], piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
+    fn screen_piece(&mut self, clean: &[u8], piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
         let kinds: Vec<String> = self
             .stream
-            .found()
+            .leaks_found()
             .iter()
             .map(|(kind, _)| kind.to_owned())
             .collect();
-        let count: usize = self.stream.found().iter().map(|(_, count)| count).sum();
+        let count: usize = self.stream.leaks_found().iter().map(|(_, count)| count).sum();
         let new = std::mem::replace(&mut self.told, count) < count;
         match self.action {
             ScanAction::Block if count > 0 => return ScreenVerdict::Blocked(kinds.join(", ")),
@@ -193,11 +204,11 @@ impl LeakScreening {
 impl SecretScan for LeakScreening {
     fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
         let clean = self.stream.push(piece);
-        self.screened(&clean, piece, out)
+        self.screen_piece(&clean, piece, out)
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> ScreenVerdict {
         let clean = self.stream.finish();
-        self.screened(&clean, &[], out)
+        self.screen_piece(&clean, &[], out)
     }
 }

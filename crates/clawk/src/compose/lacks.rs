@@ -30,14 +30,14 @@ pub(crate) const fn of_level(level: Level) -> &'static str {
 }
 
 /// Returns a warning for everything that would prevent this manifest's agent from starting here, as far as the files show.
-pub(crate) fn of(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
-    match ResolvedConfig::look(manifest.clone(), config.clone()) {
-        Ok(blueprint) => blueprint.lacks(),
-        Err(error) => vec![warning(CONFIG, "", &format!("{error:#}"))],
+pub(crate) fn find_missing(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
+    match ResolvedConfig::for_inspection(manifest.clone(), config.clone()) {
+        Ok(blueprint) => blueprint.missing_parts(),
+        Err(error) => vec![missing_part(CONFIG, "", &format!("{error:#}"))],
     }
 }
 
-fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
+fn missing_part(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
     Diagnostic::warning(
         code,
         pointer,
@@ -48,7 +48,7 @@ fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
 impl ResolvedConfig {
     /// Resolves a manifest for inspection only: an `auto:` provider counts as scripted and every secret as known, so that no
     /// program is asked for one.
-    fn look(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
+    fn for_inspection(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
         for provider in &mut manifest.providers {
             if let Some(script) = provider.endpoint.strip_prefix(AUTO) {
                 provider.endpoint = format!("script:{script}");
@@ -61,8 +61,8 @@ impl ResolvedConfig {
         } else {
             ScriptAccess::Inside(manifest.dir.clone())
         };
-        let launcher = Launcher::default().with_levels(config.levels(None));
-        let mut blueprint = Self::made(
+        let launcher = Launcher::default().with_levels(config.level_settings(None));
+        let mut blueprint = Self::from_parts(
             (manifest, Origin::Atlases),
             config,
             scripts,
@@ -78,7 +78,7 @@ impl ResolvedConfig {
     fn knowing_all(&self) -> SecretResolver {
         let settings = &self.config.settings;
         let bound = settings.secrets.keys().map(String::as_str);
-        let secrets = bound.chain(egress::named(settings, &self.manifest));
+        let secrets = bound.chain(egress::secret_names(settings, &self.manifest));
         let mut vars: BTreeMap<String, String> = secrets
             .map(|name| (name.to_owned(), "secret".to_owned()))
             .collect();
@@ -98,15 +98,15 @@ impl ResolvedConfig {
         self
     }
 
-    fn lacks(&self) -> Vec<Diagnostic> {
+    fn missing_parts(&self) -> Vec<Diagnostic> {
         let all = |code, pointer, faults: Option<Vec<String>>| {
             let faults = faults.into_iter().flatten();
             faults
-                .map(|fault| warning(code, pointer, &fault))
+                .map(|fault| missing_part(code, pointer, &fault))
                 .collect::<Vec<_>>()
         };
-        let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
-        let bound = self.runner(None, None);
+        let mut found = all(PROVIDER, "/spec/providers", self.build_providers().err());
+        let bound = self.build_runner(None, None);
         let servers = bound.as_ref().map(clawk_tools::Runner::server_faults);
         found.extend(all(TOOLS, "/spec/tools", servers.ok())); // silent-ok: the faults follow
         found.extend(all(TOOLS, "/spec/tools", bound.err()));
@@ -117,13 +117,13 @@ impl ResolvedConfig {
             "/spec/world_models",
             Some(clawk_kernel::world_model_faults(&self.manifest)),
         ));
-        let limits = self.config.settings.world_models.fault();
+        let limits = self.config.settings.world_models.limits_fault();
         found.extend(all(CONFIG, "", limits.map(|fault| vec![fault])));
-        let (plans, launcher) = (self.declared(), self.launcher(None));
-        for level in self.levels() {
+        let (plans, launcher) = (self.declared_plans(), self.launcher(None));
+        for level in self.needed_levels() {
             let mut here = plans.iter().filter(|plan| plan.level() == level);
-            let available = here.try_for_each(Plan::available);
-            let available = available.and_then(|()| launcher.known(level));
+            let available = here.try_for_each(Plan::check_available);
+            let available = available.and_then(|()| launcher.level_availability(level));
             let refusal = available.err().map(|refusal| vec![refusal.to_string()]);
             found.extend(all(of_level(level), "/spec/sandbox", refusal));
         }

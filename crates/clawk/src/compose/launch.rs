@@ -64,7 +64,7 @@ struct NextRun {
 }
 
 impl NextRun {
-    fn of(blueprint: ResolvedConfig, ask: Option<AskUserHandler>) -> Mutex<Self> {
+    fn from_config(blueprint: ResolvedConfig, ask: Option<AskUserHandler>) -> Mutex<Self> {
         let blueprint = Arc::new(blueprint);
         Mutex::new(Self { blueprint, ask })
     }
@@ -83,7 +83,7 @@ impl LaunchedAgentFactory {
         state: Option<&Path>,
         ask: Option<AskUserHandler>,
     ) -> Result<Self> {
-        Self::opened(blueprint, state, ask, false).await
+        Self::from_config(blueprint, state, ask, false).await
     }
 
     /// Like `new`, for a service: while another host serves the agent, this host waits on standby.
@@ -95,29 +95,29 @@ impl LaunchedAgentFactory {
         state: Option<&Path>,
         ask: Option<AskUserHandler>,
     ) -> Result<Self> {
-        Self::opened(blueprint, state, ask, true).await
+        Self::from_config(blueprint, state, ask, true).await
     }
 
-    async fn opened(
+    async fn from_config(
         blueprint: ResolvedConfig,
         state: Option<&Path>,
         ask: Option<AskUserHandler>,
         waits: bool,
     ) -> Result<Self> {
-        let blueprint = blueprint.named().await?;
+        let blueprint = blueprint.with_implied_consent().await?;
         let check = |state: &StateDir| {
-            blueprint.parts(state, ask.clone())?;
+            blueprint.agent_dependencies(state, ask.clone())?;
             StateKeeper::check(state)
         };
-        let state = blueprint.ready(state, waits, check).await?;
-        let elsewhere = blueprint.elsewhere(state.path()).await?;
+        let state = blueprint.open_ready_state(state, waits, check).await?;
+        let elsewhere = blueprint.remote_members(state.path()).await?;
         let swarm = blueprint.manifest.swarm.is_some();
         let signer = swarm.then(|| state.signer().map(Arc::new)).transpose()?;
         let keeper = Mutex::new(Some(blueprint.keeper_of_checked(&state)?));
         Ok(Self {
             elsewhere,
             signer,
-            next: NextRun::of(blueprint, ask),
+            next: NextRun::from_config(blueprint, ask),
             state,
             keeper,
             reach_providers: false,
@@ -129,20 +129,20 @@ impl LaunchedAgentFactory {
     ///
     /// # Errors
     /// The errors of [`LaunchedAgentFactory::new`]; or the state can't be copied.
-    pub(crate) async fn dry(
+    pub(crate) async fn for_dry_run(
         blueprint: ResolvedConfig,
         state: Option<&Path>,
         ask: Option<AskUserHandler>,
         predictions: CallPredictions,
     ) -> Result<Self> {
-        let mut blueprint = blueprint.named().await?;
-        let real = std::path::absolute(blueprint.state(state).dir()?)?;
+        let mut blueprint = blueprint.with_implied_consent().await?;
+        let real = std::path::absolute(blueprint.state_lookup(state).dir()?)?;
         // This finds the key of encrypted stores.
-        blueprint.keys()?;
+        blueprint.encryption_keys()?;
         blueprint.dry = true;
-        let server = match blueprint.server(state)? {
+        let server = match blueprint.state_server(state)? {
             Some(server) => Some(server),
-            None => StateServer::of(&real)?,
+            None => StateServer::from_dir(&real)?,
         };
         let (copy, place) = match server {
             Some(server) => copy_server(server, &real).await?,
@@ -151,13 +151,13 @@ impl LaunchedAgentFactory {
         let flag = state.map(Path::to_owned);
         // Tools must not read the original state either.
         blueprint.read.push(real);
-        let check = |state: &StateDir| Ok(blueprint.parts(state, ask.clone()).map(drop)?);
-        let state = blueprint.ready(Some(&place), false, check).await?;
+        let check = |state: &StateDir| Ok(blueprint.agent_dependencies(state, ask.clone()).map(drop)?);
+        let state = blueprint.open_ready_state(Some(&place), false, check).await?;
         let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
             elsewhere: (None, TokenKey::default()),
             signer: None,
-            next: NextRun::of(blueprint, ask),
+            next: NextRun::from_config(blueprint, ask),
             state,
             keeper: Mutex::new(None),
             reach_providers: false,
@@ -189,7 +189,7 @@ impl LaunchedAgentFactory {
     }
 
     /// Returns the resolved configuration.
-    pub(crate) fn blueprint(&self) -> Arc<ResolvedConfig> {
+    pub(crate) fn resolved_config(&self) -> Arc<ResolvedConfig> {
         self.next().blueprint
     }
 
@@ -201,11 +201,11 @@ impl LaunchedAgentFactory {
     ///
     /// # Errors
     /// The error that such a start would return.
-    pub(crate) async fn check(&self, fresh: &ResolvedConfig) -> Result<()> {
-        fresh.enclosed(self.state.path()).await?;
-        fresh.parts(&self.state, None)?;
+    pub(crate) async fn check_start(&self, fresh: &ResolvedConfig) -> Result<()> {
+        fresh.probe_sandboxes(self.state.path()).await?;
+        fresh.agent_dependencies(&self.state, None)?;
         if let Some(consent) = &fresh.consent {
-            consent.record(self.state.path())?;
+            consent.record_in_state(self.state.path())?;
         }
         Ok(())
     }
@@ -214,16 +214,16 @@ impl LaunchedAgentFactory {
     ///
     /// # Errors
     /// An audit that its policies require can't be written. The next run then keeps the old configuration.
-    pub(crate) async fn replace(&self, fresh: Arc<ResolvedConfig>) -> Result<()> {
+    pub(crate) async fn replace_config(&self, fresh: Arc<ResolvedConfig>) -> Result<()> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.close().await;
         }
         let put = |keeper| *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
-        match fresh.keeper(&self.state) {
+        match fresh.state_keeper(&self.state) {
             Ok(keeper) => put(keeper),
             Err(error) => {
-                put(self.blueprint().keeper(&self.state)?);
+                put(self.resolved_config().state_keeper(&self.state)?);
                 return Err(error);
             }
         }
@@ -236,7 +236,7 @@ impl LaunchedAgentFactory {
     }
 
     /// Opens the control socket in the state directory.
-    pub(crate) fn control(&self, host: &AgentHost) -> Result<ControlSocket> {
+    pub(crate) fn control_socket(&self, host: &AgentHost) -> Result<ControlSocket> {
         let dir = self.state.path();
         ControlSocket::bind(dir, host.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
     }
@@ -256,18 +256,18 @@ impl LaunchedAgentFactory {
                 .journal()
                 .spent_since(i64::MIN)
                 .await
-                .map(|after| dry::difference(&dry.before, &after)),
+                .map(|after| dry::spending_difference(&dry.before, &after)),
             None => Ok(Vec::new()),
         };
         self.state.close();
         if let Some(dry) = &self.dry {
             let counted = match spent {
-                Ok(spent) => self.count(dry.flag.as_deref(), spent).await,
+                Ok(spent) => self.record_spending(dry.flag.as_deref(), spent).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = counted {
-                let paint = TerminalStyle::stderr();
-                out::note(&format!(
+                let paint = TerminalStyle::for_stderr();
+                out::print_note(&format!(
                     "{} the tokens of the dry run are not counted in the agent's budget: {error:#}",
                     paint.yellow("warning:")
                 ));
@@ -276,11 +276,11 @@ impl LaunchedAgentFactory {
     }
 
     /// Adds the cost of a dry run's models to the agent's own spending.
-    async fn count(&self, flag: Option<&Path>, spent: Vec<SpentAmount>) -> Result<()> {
+    async fn record_spending(&self, flag: Option<&Path>, spent: Vec<SpentAmount>) -> Result<()> {
         if spent.is_empty() {
             return Ok(());
         }
-        let blueprint = self.blueprint();
+        let blueprint = self.resolved_config();
         let real = blueprint.state_dir(flag)?;
         let state = blueprint.open_beside(&real, flag, SharingPolicy::Joins).await?;
         let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
@@ -290,44 +290,44 @@ impl LaunchedAgentFactory {
             Arc::new(SystemClock::default()) as _,
         );
         let agent = &blueprint.manifest.identity.name;
-        let counted = dry::account(ports, (agent, &by), spent).await;
+        let counted = dry::account_spending(ports, (agent, &by), spent).await;
         state.close();
         Ok(counted?)
     }
 }
 
 impl AgentFactory for LaunchedAgentFactory {
-    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+    fn check_manifest<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         // A URI, or an object without a `spec`, only names the agent that the client expects. An object with a `spec` must also be
         // valid.
         Box::pin(async move {
             if wire.is_string() || names_only(wire) {
                 Ok(())
             } else {
-                read(wire, &self.blueprint().config, None).map(drop)
+                read(wire, &self.resolved_config().config, None).map(drop)
             }
         })
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+    fn start_agent<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             let NextRun { blueprint, ask } = self.next();
-            kept::begin(&self.state)
+            kept::prepare_start(&self.state)
                 .await
                 .map_err(|error| InitFailure::Start(StartError::Unserved(vec![format!("{error:#}")])))?;
-            let mut parts = blueprint.parts(&self.state, ask)?;
+            let mut parts = blueprint.agent_dependencies(&self.state, ask)?;
             parts.options.reach_providers = self.reach_providers;
             let (peers, key) = &self.elsewhere;
             parts.options.swarm.token_key = key.clone();
             if let Some(DryState { predictions, .. }) = &self.dry {
                 // Members on other hosts would have real effects.
-                return Ok(Kernel::start(predictions.around(parts)).await?);
+                return Ok(Kernel::start(predictions.wrap_dependencies(parts)).await?);
             }
             parts.options.swarm.signer = self.signer.clone();
             parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
-            let kernel = Kernel::start(kept::around(parts, &self.state)).await?;
+            let kernel = Kernel::start(kept::guard_dependencies(parts, &self.state)).await?;
             if let Some(peers) = peers {
-                peers.attach(&kernel).await;
+                peers.attach_kernel(&kernel).await;
             }
             Ok(kernel)
         })
@@ -387,7 +387,7 @@ impl WireAgentFactory {
         let state = blueprint
             .open_state(&dir, self.state_flag.as_deref(), false)
             .await?;
-        let keeper = blueprint.keeper(&state)?;
+        let keeper = blueprint.state_keeper(&state)?;
         *self.lock() = Some(OpenState {
             state: state.clone(),
             keeper,
@@ -405,11 +405,11 @@ impl WireAgentFactory {
 }
 
 impl AgentFactory for WireAgentFactory {
-    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
+    fn check_manifest<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(async move { read(wire, &self.config, self.root.as_deref()).map(drop) })
     }
 
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
+    fn start_agent<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             let unserved = |reason: String| InitFailure::Start(StartError::Unserved(vec![reason]));
             let wire = wire.ok_or_else(|| {
@@ -430,10 +430,10 @@ impl AgentFactory for WireAgentFactory {
                 .state_of(&blueprint)
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
-            blueprint.enclosed(state.path()).await?;
-            let mut parts = blueprint.parts(&state, None)?;
+            blueprint.probe_sandboxes(state.path()).await?;
+            let mut parts = blueprint.agent_dependencies(&state, None)?;
             parts.options.reach_providers = true;
-            Ok(Kernel::start(kept::around(parts, &state)).await?)
+            Ok(Kernel::start(kept::guard_dependencies(parts, &state)).await?)
         })
     }
 }
@@ -457,7 +457,7 @@ impl AgentSource {
     }
 
     /// Returns the launched agent. Only this one can have entry points other than the launcher's.
-    pub(crate) const fn launched(&self) -> Option<&Arc<LaunchedAgentFactory>> {
+    pub(crate) const fn launched_factory(&self) -> Option<&Arc<LaunchedAgentFactory>> {
         match self {
             Self::Launched(launched) => Some(launched),
             Self::Wired(_) => None,
@@ -494,7 +494,7 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest,
     };
     let mut loaded = from_value(wire, &options);
     if let Some(manifest) = loaded.manifest.take() {
-        return match untested(&loaded) {
+        return match policy_test_fault(&loaded) {
             None => Ok((manifest, loaded.sources)),
             Some(fault) => Err(InitFailure::Manifest(vec![fault])),
         };
@@ -519,9 +519,9 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest,
 }
 
 /// Returns the fault if a policy file of the manifest fails its tests.
-fn untested(loaded: &LoadedDocument) -> Option<ManifestFault> {
+fn policy_test_fault(loaded: &LoadedDocument) -> Option<ManifestFault> {
     let message = match companion::of_manifest(loaded) {
-        Ok(reports) => companion::refusal(&reports)?,
+        Ok(reports) => companion::first_failure_message(&reports)?,
         Err(error) => format!("{error:#}"),
     };
     Some(ManifestFault {

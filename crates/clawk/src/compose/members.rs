@@ -21,7 +21,7 @@ type MemberIdentities = (BTreeMap<String, Arc<Identity>>, Vec<PathBuf>);
 ///
 /// # Errors
 /// An Identity is not valid.
-pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<MemberIdentities> {
+pub(super) fn load_identities(manifest: &Manifest, config: &Config) -> Result<MemberIdentities> {
     let mut found = MemberIdentities::default();
     let Some(swarm) = &manifest.swarm else {
         return Ok(found);
@@ -43,9 +43,9 @@ pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<MemberI
         let Some(file) = given.or_else(beside) else {
             continue;
         };
-        let (loaded, identity) = clawk_manifest::identity(&file, &manifest::options(config));
+        let (loaded, identity) = clawk_manifest::load_identity(&file, &manifest::load_options(config));
         let Some(identity) = identity else {
-            let text = clawk_manifest::render(&loaded.diagnostics, &loaded.sources, false);
+            let text = clawk_manifest::render_diagnostics(&loaded.diagnostics, &loaded.sources, false);
             bail!(
                 "`{}` is not a valid Identity:\n{}",
                 file.display(),

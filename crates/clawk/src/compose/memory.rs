@@ -43,27 +43,27 @@ impl CustomStoreServer for McpMemoryKeeper {
 
 impl ResolvedConfig {
     /// Builds every store's back end.
-    pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
+    pub(super) fn memory_stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
         let vault = state.vault().cloned().map(Arc::new);
-        let files = own::folders(&self.config, state.path(), outside, vault.clone());
+        let files = own::folder_memory(&self.config, state.path(), outside, vault.clone());
         let mut stores = MemoryStores::new(state.memory(), files).untouched_outside(self.dry);
         if self.wants_postgres() {
-            stores = stores.with_postgres(self.postgres(vault));
+            stores = stores.with_postgres(self.postgres_memory(vault));
         }
         if self.wants_qdrant() {
-            let qdrant = self.qdrant(self.qdrant_key());
+            let qdrant = self.qdrant_memory(self.qdrant_key());
             stores = stores.with_qdrant(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn Memory>));
         }
         if self.declared_stores().any(is_custom) {
-            let custom = self.custom(state.path());
+            let custom = self.custom_memory(state.path());
             stores = stores.with_custom(custom.map(|custom| Arc::new(custom) as Arc<dyn Memory>));
         }
         Arc::new(stores)
     }
 
     /// Builds the stores on MCP servers, without starting a server.
-    fn custom(&self, state: &Path) -> Result<CustomMemory, String> {
+    fn custom_memory(&self, state: &Path) -> Result<CustomMemory, String> {
         let host = self
             .tool_host(None, Some(state))
             .map_err(|faults| faults.join("; "))?;
@@ -72,7 +72,7 @@ impl ResolvedConfig {
             let Some(given) = self.config.settings.memory.stores.get(&store.name) else {
                 continue;
             };
-            let keeper = match given.server() {
+            let keeper = match given.server_uri() {
                 Ok(None) => continue,
                 Ok(Some(uri)) => {
                     let config = ToolConfig {
@@ -82,8 +82,15 @@ impl ResolvedConfig {
                         read_paths: given.read_paths.clone(),
                         ..ToolConfig::default()
                     };
-                    MemoryServer::new(&self.manifest, &store.name, &uri, config, &host, given.limit())
-                        .map(|server| Arc::new(McpMemoryKeeper(server)) as Arc<dyn CustomStoreServer>)
+                    MemoryServer::new(
+                        &self.manifest,
+                        &store.name,
+                        &uri,
+                        config,
+                        &host,
+                        given.answer_timeout(),
+                    )
+                    .map(|server| Arc::new(McpMemoryKeeper(server)) as Arc<dyn CustomStoreServer>)
                 }
                 Err(why) => Err(format!("`[memory.{}] server`: {why}", store.name)),
             };
@@ -115,13 +122,13 @@ impl ResolvedConfig {
             let kept: &Arc<dyn MemoryInspector> = match slot {
                 Some(kept) => kept,
                 None => slot.insert(if is_on_postgres(store) {
-                    let vault = self.keys()?.map(|keys| Arc::new(keys.vault));
+                    let vault = self.encryption_keys()?.map(|keys| Arc::new(keys.vault));
                     made(self.inspected_postgres(vault))?
                 } else if is_on_qdrant(store) {
-                    let qdrant = self.qdrant(self.qdrant_key());
+                    let qdrant = self.qdrant_memory(self.qdrant_key());
                     made(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn MemoryInspector>))?
                 } else {
-                    let custom = self.custom(state);
+                    let custom = self.custom_memory(state);
                     made(custom.map(|custom| Arc::new(custom) as Arc<dyn MemoryInspector>))?
                 }),
             };
@@ -143,7 +150,7 @@ impl ResolvedConfig {
                     identity: identity.clone(),
                     channel: channel.clone(),
                 };
-                let part = place.part(store);
+                let part = place.part_name(store);
                 if !parts.contains(&part) {
                     parts.push(part);
                 }
@@ -156,7 +163,7 @@ impl ResolvedConfig {
         self.manifest.memory.iter().flat_map(|memory| &memory.stores)
     }
 
-    fn encrypted(&self) -> BTreeSet<String> {
+    fn encrypted_stores(&self) -> BTreeSet<String> {
         let encrypted = self.declared_stores().filter(|store| store.encryption);
         encrypted.map(|store| store.name.clone()).collect()
     }
@@ -166,8 +173,8 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// The secret is missing or is not a key. The error names the stores.
-    pub(super) fn keys(&self) -> Result<Option<Keys>> {
-        let stores = self.encrypted();
+    pub(super) fn encryption_keys(&self) -> Result<Option<Keys>> {
+        let stores = self.encrypted_stores();
         let Some(reference) = self.config.settings.memory.encryption_key.as_deref() else {
             return Ok(None);
         };
@@ -204,7 +211,7 @@ impl ResolvedConfig {
     }
 
     /// Builds the Qdrant back end. It connects at the first request.
-    fn qdrant(&self, key: Result<Option<Secret>, String>) -> Result<QdrantMemory, String> {
+    fn qdrant_memory(&self, key: Result<Option<Secret>, String>) -> Result<QdrantMemory, String> {
         let given = &self.config.settings.qdrant;
         let Some(url) = given.url.clone() else {
             return Err("`[qdrant]` in `clawk.toml` names no server: set `url` (example: `http://127.0.0.1:6333`), and `secret_ref` for its \
@@ -228,7 +235,7 @@ impl ResolvedConfig {
     /// Returns why stores can't be used here, as far as the configuration shows. Nothing is connected, and no secret is asked for.
     pub(super) fn memory_faults(&self) -> Vec<String> {
         let keyless = self.config.settings.memory.encryption_key.is_none();
-        let encrypted = self.encrypted().into_iter().filter(|_| keyless);
+        let encrypted = self.encrypted_stores().into_iter().filter(|_| keyless);
         let mut faults: Vec<String> = encrypted
             .map(|name| format!("store `{name}`: {NO_KEY}"))
             .collect();
@@ -239,11 +246,11 @@ impl ResolvedConfig {
             // Assumes that there is a key, which is not asked for here.
             let key = self.config.settings.qdrant.secret_ref.as_ref();
             let key = key.map(|name| Secret::new(name.as_str(), "unread"));
-            faults.extend(self.qdrant(Ok(key)).err());
+            faults.extend(self.qdrant_memory(Ok(key)).err());
         }
         for store in self.declared_stores().filter(|store| is_custom(store)) {
             let given = self.config.settings.memory.stores.get(&store.name);
-            let server = given.map_or(Ok(None), MemoryStore::server);
+            let server = given.map_or(Ok(None), MemoryStore::server_uri);
             let why = match server {
                 Ok(Some(_)) => continue,
                 Ok(None) => {
@@ -281,7 +288,7 @@ impl ResolvedConfig {
         Ok(Vec::new())
     }
 
-    fn postgres(&self, _vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
+    fn postgres_memory(&self, _vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
         self.postgres_fault()?;
         Err("PostgreSQL is left out".to_owned())
     }
@@ -320,7 +327,10 @@ mod connected {
 
     impl ResolvedConfig {
         /// Builds the PostgreSQL back end. It connects at the first request.
-        pub(super) fn postgres(&self, vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
+        pub(super) fn postgres_memory(
+            &self,
+            vault: Option<Arc<SealKeyring>>,
+        ) -> Result<Arc<dyn Memory>, String> {
             Ok(Arc::new(self.on_server(vault)?))
         }
 
@@ -338,10 +348,10 @@ mod connected {
             let options = match (self.server_url()?, secret) {
                 (Some(url), password) => Options {
                     password,
-                    ..self.options(url)
+                    ..self.postgres_options(url)
                 },
-                (None, Some(url)) => self.options(url),
-                (None, None) => return Err(nowhere()),
+                (None, Some(url)) => self.postgres_options(url),
+                (None, None) => return Err(no_server_message()),
             };
             let database =
                 PgDatabase::new(options, self.resolver.env()).map_err(|error| error.to_string())?;
@@ -351,11 +361,11 @@ mod connected {
         pub(super) fn postgres_fault(&self) -> Result<(), String> {
             match (self.server_url()?, &self.config.settings.postgres.secret_ref) {
                 (Some(url), _) => {
-                    let made = PgDatabase::new(self.options(url), self.resolver.env());
+                    let made = PgDatabase::new(self.postgres_options(url), self.resolver.env());
                     made.map(drop).map_err(|error| error.to_string())
                 }
                 (None, Some(_)) => Ok(()), // the URL is the secret
-                (None, None) => Err(nowhere()),
+                (None, None) => Err(no_server_message()),
             }
         }
 
@@ -391,10 +401,11 @@ mod connected {
 
         fn server_url(&self) -> Result<Option<Secret>, String> {
             let url = self.config.settings.postgres.url.as_ref();
-            url.map(|url| Ok(Secret::new(URL, url.plain()?))).transpose()
+            url.map(|url| Ok(Secret::new(URL, url.connection_url()?)))
+                .transpose()
         }
 
-        fn options(&self, url: Secret) -> Options {
+        fn postgres_options(&self, url: Secret) -> Options {
             let given = &self.config.settings.postgres;
             Options {
                 url,
@@ -416,7 +427,7 @@ mod connected {
         }
     }
 
-    fn nowhere() -> String {
+    fn no_server_message() -> String {
         "`[postgres]` in `clawk.toml` names no server: set `url` (example: `postgres://clawk@db.example.com/clawk`), and `secret_ref` \
          for the password"
             .to_owned()

@@ -14,27 +14,31 @@ const RESPONSES_HOST: &str = "https://api.openai.com/";
 /// Replaces names like `openai:small` by models.
 pub(super) fn resolve_aliases(manifest: &mut Manifest, settings: &Settings) {
     for provider in &mut manifest.providers {
-        let model = settings.prices.catalogue.resolve(&provider.model).to_owned();
+        let model = settings
+            .prices
+            .catalogue
+            .resolve_alias(&provider.model)
+            .to_owned();
         provider.model = model;
     }
 }
 
 /// Returns the request options of each provider.
-pub(super) fn options(manifest: &Manifest, settings: &Settings) -> BTreeMap<String, ModelOptions> {
+pub(super) fn provider_options(manifest: &Manifest, settings: &Settings) -> BTreeMap<String, ModelOptions> {
     let providers = manifest.providers.iter();
     providers
-        .map(|provider| (provider.name.clone(), option(provider, settings)))
+        .map(|provider| (provider.name.clone(), options_for(provider, settings)))
         .collect()
 }
 
-fn option(provider: &Provider, settings: &Settings) -> ModelOptions {
+fn options_for(provider: &Provider, settings: &Settings) -> ModelOptions {
     let own = settings
         .providers
         .get(&provider.name)
         .cloned()
         .unwrap_or_default();
     let mut options = own.model_options();
-    if let Some(facts) = settings.prices.catalogue.find(&provider.model) {
+    if let Some(facts) = settings.prices.catalogue.find_facts(&provider.model) {
         options.catalogue_tokens = facts.window_tokens;
         options.efforts.clone_from(&facts.efforts);
         let own_host = provider.endpoint.starts_with(RESPONSES_HOST);

@@ -13,7 +13,7 @@ use clawk_recall::seal::SealKeyring;
 use clawk_secrets::env;
 
 use super::AUTO;
-use crate::companion::companion;
+use crate::companion::tests_path;
 use crate::config::{self, Config};
 use crate::{out, trust};
 
@@ -32,7 +32,7 @@ const EMPTY_TESTS: &str = "# Made by clawk: tools may write in this folder, and 
 /// tests beside its files, even if they do not exist.
 pub(crate) fn of_sources(sources: &SourceFiles) -> Vec<PathBuf> {
     let files = sources.files().map(Path::to_path_buf);
-    let tests = sources.files().filter_map(companion);
+    let tests = sources.files().filter_map(tests_path);
     files
         .chain(tests)
         .chain(sources.folders().map(Path::to_path_buf))
@@ -40,7 +40,7 @@ pub(crate) fn of_sources(sources: &SourceFiles) -> Vec<PathBuf> {
 }
 
 /// Returns the folders of memory stores: below `memory` in the state, or at the manifest's paths.
-pub(super) fn folders(
+pub(super) fn folder_memory(
     config: &Config,
     state: &Path,
     outside: bool,
@@ -48,7 +48,7 @@ pub(super) fn folders(
 ) -> FolderMemory {
     FolderMemory::new(clawk_memory::Options {
         root: state.join("memory"),
-        home: env::path("HOME"),
+        home: env::path_variable("HOME"),
         tenant: config.settings.memory.tenant_id.clone().unwrap_or_default(),
         outside,
         vault,
@@ -57,14 +57,14 @@ pub(super) fn folders(
 
 /// Returns the folders of stores outside the state. Their entries record their own provenance, so no tool may change them. A
 /// workspace's files belong to the tools.
-fn stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
-    let files = folders(config, Path::new("/"), true, None);
+fn outside_stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
+    let files = folder_memory(config, Path::new("/"), true, None);
     let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     let outside = |store: &&Store| {
         let path = store.path.as_deref().unwrap_or_default();
         store.kind != StoreType::Workspace && (path.starts_with("~/") || Path::new(path).is_absolute())
     };
-    let folder = |store| files.base(store, &manifest.identity.name).ok(); // silent-ok: the start says what is wrong with it
+    let folder = |store| files.base_folder(store, &manifest.identity.name).ok(); // silent-ok: the start says what is wrong with it
     stores.filter(outside).filter_map(folder).collect()
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     let settings = &config.settings;
     let folder = config.folder();
     let mut read: Vec<PathBuf> = config.file.iter().cloned().chain(config::users_own()).collect();
-    read.extend(trust::file());
+    read.extend(trust::consent_file());
     read.extend(settings.secrets_store.file.iter().map(|file| folder.join(file)));
     read.extend(settings.atlases.paths.iter().map(|path| folder.join(path)));
     read.extend(settings.registries.values().cloned());
@@ -99,7 +99,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
         read.extend([tls.certificate.clone(), tls.key.clone()]);
         read.extend(tls.client_authorities.clone());
     }
-    read.extend(stores(config, manifest));
+    read.extend(outside_stores(config, manifest));
     // The record is checked against this file.
     read.extend(settings.checkpoints.file.iter().cloned());
     read.extend(settings.audit.file.iter().cloned());
@@ -116,7 +116,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
 
 /// Returns programs that the agent starts by a path: this program, executors, servers, and the scripts in their arguments. Each may
 /// have rights and secrets that the tools do not have.
-pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<PathBuf> {
+pub(crate) fn started_programs(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<PathBuf> {
     let folder = config.folder();
     let mut found: Vec<PathBuf> = std::env::current_exe().into_iter().collect();
     let mut command = |words: &[String], from: &Path| {
@@ -126,7 +126,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         if program.contains('/') {
             found.push(from.join(program));
         }
-        found.extend(args.iter().filter_map(|arg| script(arg, workdir)));
+        found.extend(args.iter().filter_map(|arg| script_path(arg, workdir)));
     };
     let settings = &config.settings;
     let mut skills = Vec::new();
@@ -153,7 +153,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
     }
     let sources = manifest.tools.iter().filter_map(|tool| tool.mcp_source.as_ref());
     let keepers = settings.memory.stores.values();
-    let keepers = keepers.filter_map(|store| store.server().ok().flatten()); // silent-ok: said where it is used
+    let keepers = keepers.filter_map(|store| store.server_uri().ok().flatten()); // silent-ok: said where it is used
     let named = settings.atlases.mcp.values();
     let uris = sources
         .map(|source| source.uri.clone())
@@ -176,14 +176,14 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
 }
 
 /// Returns the file that an argument names, if it is a script.
-fn script(arg: &str, workdir: &Path) -> Option<PathBuf> {
+fn script_path(arg: &str, workdir: &Path) -> Option<PathBuf> {
     let path = workdir.join(arg);
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     (SCRIPTS.contains(&ending.as_str()) && path.is_file()).then_some(path)
 }
 
 /// Returns all own files, for commands that start nothing.
-pub(crate) fn of(
+pub(crate) fn collect_runtime_files(
     file: &Path,
     sources: &SourceFiles,
     config: &Config,
@@ -193,10 +193,10 @@ pub(crate) fn of(
     let mut read = of_sources(sources);
     read.push(file.with_file_name(config::BESIDE));
     read.extend(of_config(config, manifest));
-    read.extend(programs(config, manifest, workdir));
+    read.extend(started_programs(config, manifest, workdir));
     Ok(RuntimeFiles {
         state: None,
-        files: absolute(read)?,
+        files: make_absolute(read)?,
     })
 }
 
@@ -204,12 +204,12 @@ pub(crate) fn of(
 pub(crate) fn of_sandbox(file: &Path) -> Result<RuntimeFiles> {
     Ok(RuntimeFiles {
         state: None,
-        files: absolute(vec![file.to_path_buf(), file.with_file_name(config::BESIDE)])?,
+        files: make_absolute(vec![file.to_path_buf(), file.with_file_name(config::BESIDE)])?,
     })
 }
 
 /// Makes paths absolute. Symbolic links are not resolved, because each link is a location of its own.
-pub(crate) fn absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+pub(crate) fn make_absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut all = Vec::with_capacity(read.len());
     for path in read {
         let path = if path.as_os_str().is_empty() {
@@ -225,7 +225,7 @@ pub(crate) fn absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 }
 
 /// Refuses `rw` mounts in which nothing could be written.
-pub(crate) fn consistent(
+pub(crate) fn check_mounts(
     config: &Config,
     manifest: &Manifest,
     read: &[PathBuf],
@@ -235,13 +235,13 @@ pub(crate) fn consistent(
         state: None,
         files: read.to_vec(),
     };
-    let defaults = config.settings.sandbox.defaults();
+    let defaults = config.settings.sandbox.plan_defaults();
     let plans = manifest
         .sandboxes()
         .map(|sandbox| Plan::compile(Some(sandbox), &defaults));
     let undeclared = manifest.sandbox.is_none().then(|| Plan::compile(None, &defaults));
     for plan in plans.chain(undeclared) {
-        let contradiction = plan.filesystem().contradicts(&own, workdir);
+        let contradiction = plan.filesystem().find_contradiction(&own, workdir);
         let Some((mount, by)) = contradiction.filter(|_| plan.level() != Level::None) else {
             continue;
         };
@@ -257,7 +257,10 @@ pub(crate) fn consistent(
 
 /// Returns `denied_paths` entries that match nothing on this machine; they may be misspelt.
 pub(crate) fn denied_in_vain(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<String> {
-    let plan = Plan::compile(manifest.sandbox.as_ref(), &config.settings.sandbox.defaults());
+    let plan = Plan::compile(
+        manifest.sandbox.as_ref(),
+        &config.settings.sandbox.plan_defaults(),
+    );
     let denied = plan.filesystem().denied.iter();
     denied
         .filter(|denied| !denied.names_something(workdir))
@@ -282,8 +285,8 @@ pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Res
         state: None,
         files: read.to_vec(),
     };
-    let plan = plan.clone().keeping(&own, workdir);
-    for path in read.iter().filter(|path| plan.filesystem().keeps(path)) {
+    let plan = plan.clone().with_runtime_files(&own, workdir);
+    for path in read.iter().filter(|path| plan.filesystem().is_protected(path)) {
         let name = path
             .file_name()
             .and_then(|name| name.to_str())
@@ -305,7 +308,7 @@ pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Res
                 path.display()
             )
         })?;
-        out::note(&format!(
+        out::print_note(&format!(
             "made an empty `{}`: tools may write there, and none may make one of its own",
             path.display()
         ));
@@ -314,7 +317,7 @@ pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Res
 }
 
 fn is_policy(file: &Path) -> bool {
-    clawk_manifest::policy(file, &clawk_manifest::LoadOptions::default())
+    clawk_manifest::load_policy(file, &clawk_manifest::LoadOptions::default())
         .1
         .is_some()
 }

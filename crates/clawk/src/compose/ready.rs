@@ -15,7 +15,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// Another process owns the state, the state is damaged, or can't be created; [`StartError::Sandbox`]; the errors of `check`.
-    pub(crate) async fn ready(
+    pub(crate) async fn open_ready_state(
         &self,
         flag: Option<&Path>,
         waits: bool,
@@ -27,7 +27,7 @@ impl ResolvedConfig {
             check(&state)?;
             anyhow::Ok(state)
         };
-        let (enclosed, state) = tokio::join!(self.enclosed(&dir), opened);
+        let (enclosed, state) = tokio::join!(self.probe_sandboxes(&dir), opened);
         enclosed.map_err(|error| match &error {
             StartError::Sandbox(SandboxRefusal::Unavailable { level, .. }) => {
                 anyhow!("{error} [{}]", lacks::of_level(*level))
@@ -37,7 +37,7 @@ impl ResolvedConfig {
         // Nothing is written into a refused directory.
         let state = state?;
         if let Some(consent) = &self.consent {
-            consent.record(&dir)?;
+            consent.record_in_state(&dir)?;
         }
         Ok(state)
     }
@@ -46,27 +46,27 @@ impl ResolvedConfig {
     ///
     /// # Errors
     /// [`StartError::Sandbox`]: the first level that this host does not support, the reason, and how to fix it.
-    pub(crate) async fn enclosed(&self, state: &Path) -> Result<(), StartError> {
+    pub(crate) async fn probe_sandboxes(&self, state: &Path) -> Result<(), StartError> {
         let launcher = self.launcher(Some(&state.join("cache")));
-        let levels = self.levels();
+        let levels = self.needed_levels();
         if levels.is_empty() {
             launcher.end_unused();
         } else {
-            for plan in self.declared() {
-                plan.available().map_err(StartError::Sandbox)?;
+            for plan in self.declared_plans() {
+                plan.check_available().map_err(StartError::Sandbox)?;
                 own::make_missing(&plan, &self.read, &self.workdir)
                     .map_err(|error| StartError::Unserved(vec![format!("{error:#}")]))?;
             }
         }
         for level in levels {
-            launcher.probe(level).await.map_err(StartError::Sandbox)?;
+            launcher.probe_level(level).await.map_err(StartError::Sandbox)?;
         }
         Ok(())
     }
 
     /// Returns each distinct sandbox plan of the tools, or the default plan for tools without one.
-    pub(super) fn declared(&self) -> Vec<Plan> {
-        let defaults = self.config.settings.sandbox.defaults();
+    pub(super) fn declared_plans(&self) -> Vec<Plan> {
+        let defaults = self.config.settings.sandbox.plan_defaults();
         let mut seen = Vec::new();
         let mut plans = Vec::new();
         for tool in &self.manifest.tools {
@@ -81,13 +81,13 @@ impl ResolvedConfig {
     }
 
     /// Returns the levels that calls will need; empty if no tool runs.
-    pub(super) fn levels(&self) -> Vec<Level> {
+    pub(super) fn needed_levels(&self) -> Vec<Level> {
         let simulated = self.atlases.fallback.as_ref();
         let mut tools = self.manifest.tools.iter();
         if !tools.any(|tool| Some(&tool.name) != simulated) {
             return Vec::new();
         }
-        let mut levels: Vec<Level> = self.declared().iter().map(Plan::level).collect();
+        let mut levels: Vec<Level> = self.declared_plans().iter().map(Plan::level).collect();
         levels.sort_unstable();
         levels.dedup();
         let guests = self.config.settings.tools.tools.values();

@@ -23,7 +23,7 @@ pub(crate) struct SecretBinding {
     /// Hosts that may receive the secret; at port 443 unless the entry has a port.
     pub(crate) hosts: Vec<HostPattern>,
     /// The header that carries the secret.
-    #[serde(default = "authorization")]
+    #[serde(default = "default_header")]
     pub(crate) header: String,
     /// The tool's environment variable with the placeholder; NAME if absent.
     #[serde(default)]
@@ -36,6 +36,6 @@ pub(crate) struct SecretBinding {
     pub(crate) plain_http: bool,
 }
 
-fn authorization() -> String {
+fn default_header() -> String {
     "Authorization".to_owned()
 }

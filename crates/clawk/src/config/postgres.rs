@@ -67,7 +67,7 @@ pub(crate) struct ServerUrl(String);
 
 impl ServerUrl {
     /// Makes it from a command-line argument.
-    pub(crate) fn of(url: &str) -> Self {
+    pub(crate) fn from_argument(url: &str) -> Self {
         Self(url.to_owned())
     }
 
@@ -75,8 +75,8 @@ impl ServerUrl {
     ///
     /// # Errors
     /// The URL holds a password, which belongs into a secret.
-    pub(crate) fn plain(&self) -> Result<&str, String> {
-        let user = self.user().unwrap_or_default();
+    pub(crate) fn connection_url(&self) -> Result<&str, String> {
+        let user = self.user_info().unwrap_or_default();
         if user.contains(':') || self.0.contains("password=") {
             return Err(
                 "the `url` of the PostgreSQL server holds a password; leave it out and name it by `secret_ref` in `[postgres]`, by \
@@ -88,13 +88,13 @@ impl ServerUrl {
     }
 
     /// Returns the part before the last `@` of the authority.
-    fn user(&self) -> Option<&str> {
+    fn user_info(&self) -> Option<&str> {
         let (_, rest) = self.0.split_once("://")?;
         rest.rsplit_once('@').map(|(user, _)| user)
     }
 
-    fn shown(&self) -> String {
-        match (self.plain(), self.user()) {
+    fn redacted_url(&self) -> String {
+        match (self.connection_url(), self.user_info()) {
             (Ok(url), _) => url.to_owned(),
             (Err(_), Some(user)) => {
                 let name = user.split(':').next().unwrap_or_default();
@@ -109,13 +109,13 @@ impl ServerUrl {
 
 impl fmt::Debug for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown())
+        f.write_str(&self.redacted_url())
     }
 }
 
 impl Serialize for ServerUrl {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&self.shown())
+        to.serialize_str(&self.redacted_url())
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
             ("host=db password=CANARY", false),
         ] {
             let url = ServerUrl(url.to_owned());
-            assert_eq!(url.plain().is_ok(), ok, "{url:?}");
+            assert_eq!(url.connection_url().is_ok(), ok, "{url:?}");
             let shown = format!("{url:?} {}", serde_json::to_string(&url).unwrap());
             assert!(!shown.contains("CAN") && !shown.contains("ARY"), "{shown}");
             assert_eq!(shown.contains("hidden"), !ok, "{shown}");

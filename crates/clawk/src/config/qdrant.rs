@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize, Serializer};
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QdrantConfig {
     /// Base URL of its HTTP API, without a password.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "serialize_redacted"
+    )]
     pub(crate) url: Option<String>,
     /// Reference to its API key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -21,7 +24,7 @@ pub(crate) struct QdrantConfig {
 }
 
 /// Hides a password. A URL with one is refused, but may be shown before.
-fn shown<S: Serializer>(url: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_redacted<S: Serializer>(url: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
     match url {
         Some(url) if url.contains('@') => to.serialize_str("(hidden)"),
         url => url.serialize(to),

@@ -7,7 +7,7 @@ use super::Settings;
 
 impl Settings {
     /// Returns the agent's time zone: the given one, else the host's, else UTC.
-    pub(crate) fn zone(&self) -> TimeZone {
+    pub(crate) fn time_zone(&self) -> TimeZone {
         let given = self.timezone.as_deref().and_then(|name| TimeZone::get(name).ok()); // silent-ok: judged when the file was read
         // silent-ok: a host without a time zone uses UTC
         given.unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC))
@@ -15,7 +15,7 @@ impl Settings {
 }
 
 /// Deserialises and checks a time zone's name.
-pub(super) fn known<'de, D: Deserializer<'de>>(given: D) -> Result<Option<String>, D::Error> {
+pub(super) fn deserialize_zone<'de, D: Deserializer<'de>>(given: D) -> Result<Option<String>, D::Error> {
     let name = Option::<String>::deserialize(given)?;
     if let Some(name) = &name
         && let Err(error) = TimeZone::get(name)
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn a_zone_is_known_or_refused() {
         let settings: Settings = toml::from_str("timezone = \"Asia/Kolkata\"").unwrap();
-        assert_eq!(settings.zone().iana_name(), Some("Asia/Kolkata"));
+        assert_eq!(settings.time_zone().iana_name(), Some("Asia/Kolkata"));
         let error = toml::from_str::<Settings>("timezone = \"Mars/Base\"")
             .unwrap_err()
             .to_string();

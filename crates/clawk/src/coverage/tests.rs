@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clawk_manifest::{LoadOptions, SCHEMA_KINDS, Severity, schema, validate};
+use clawk_manifest::{LoadOptions, SCHEMA_KINDS, Severity, schema_for_kind, validate_file};
 use serde_json::{Map, Value, json};
 
 use super::{COVERAGE, CoverageEntry, JUDGE};
@@ -37,7 +37,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
 }
 
 fn part(kind: &str, part: &str) -> Value {
-    schema(kind).unwrap()["properties"][part].clone()
+    schema_for_kind(kind).unwrap()["properties"][part].clone()
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn is_told(dir: &Path, kind: &str, leaf: &str, line: &CoverageEntry) -> Result<(
         judge: Some(JUDGE),
         ..LoadOptions::default()
     };
-    let loaded = validate(&file, &options);
+    let loaded = validate_file(&file, &options);
     let at = format!("/spec{pointer}");
     let said: Vec<_> = loaded
         .diagnostics

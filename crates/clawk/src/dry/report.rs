@@ -109,11 +109,11 @@ impl Recorder {
     }
 
     /// Takes one notice.
-    pub(crate) fn see(&mut self, notice: &SessionNotice) {
+    pub(crate) fn record_notice(&mut self, notice: &SessionNotice) {
         match notice {
             SessionNotice::Said(text) => self.answer.clone_from(text),
-            SessionNotice::Asking(question) => self.asked(question),
-            SessionNotice::Planned(plan) => plan.steps.iter().for_each(|step| self.asked(step)),
+            SessionNotice::Asking(question) => self.record_question(question),
+            SessionNotice::Planned(plan) => plan.steps.iter().for_each(|step| self.record_question(step)),
             SessionNotice::CallDecided {
                 request_id,
                 tool,
@@ -159,7 +159,7 @@ impl Recorder {
         }
     }
 
-    fn asked(&mut self, question: &ApprovalQuestion) {
+    fn record_question(&mut self, question: &ApprovalQuestion) {
         let asked = DryRunQuestion {
             reason: question.reason.clone(),
             cost: question.cost.clone(),
@@ -169,15 +169,15 @@ impl Recorder {
     }
 
     /// Returns the report of an ended turn.
-    pub(crate) fn report(&self, manifest: &Path, message: &str) -> Result<DryRunReport> {
-        let (manifest, manifest_hash) = identity(manifest)?;
+    pub(crate) fn build_report(&self, manifest: &Path, message: &str) -> Result<DryRunReport> {
+        let (manifest, manifest_hash) = manifest_identity(manifest)?;
         let mut steps = Vec::new();
         for (number, id) in (1..).zip(&self.order) {
             let Some(mut step) = self.steps.get(id).cloned() else {
                 continue;
             };
             step.number = number;
-            let predicted = self.predictions.of(id);
+            let predicted = self.predictions.get(id);
             step.outcome = match (&step.refused_by, &predicted) {
                 (Some(_), _) => "refused",
                 (None, Some(_)) => "predicted",
@@ -220,7 +220,7 @@ impl Recorder {
 }
 
 /// Returns the manifest's resolved path and the digest of its content.
-fn identity(manifest: &Path) -> Result<(PathBuf, String)> {
+fn manifest_identity(manifest: &Path) -> Result<(PathBuf, String)> {
     let failed = || format!("can't read `{}`", manifest.display());
     let path = manifest.canonicalize().with_context(failed)?;
     let bytes = fs::read(&path).with_context(failed)?;
@@ -245,7 +245,7 @@ impl DryRunReport {
                 file.display()
             );
         }
-        let (path, hash) = identity(manifest)?;
+        let (path, hash) = manifest_identity(manifest)?;
         if path != report.manifest || hash != report.manifest_hash {
             bail!(
                 "the report `{}` is about another manifest, or the manifest has changed since; do the dry run again",
@@ -259,9 +259,9 @@ impl DryRunReport {
     ///
     /// # Errors
     /// Standard output can't be written.
-    pub(crate) fn show(&self, paint: TerminalStyle) -> Result<()> {
+    pub(crate) fn print_human(&self, paint: TerminalStyle) -> Result<()> {
         let calls = if self.predicted == 1 { "call" } else { "calls" };
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {} {calls} would change something, {} only read and ran, {} refused; nothing was changed",
             paint.bold("dry run:"),
             self.predicted,
@@ -280,7 +280,7 @@ impl DryRunReport {
                 .map(|rule| format!(" by rule {rule}"))
                 .unwrap_or_default();
             let verdict = format!("{}{rule}", step.verdict);
-            out::line(&format!(
+            out::print_line(&format!(
                 "{:>3}. {outcome} {}  {}",
                 step.number,
                 paint.bold(&out::one_line(&step.tool)),
@@ -292,20 +292,20 @@ impl DryRunReport {
                     .as_ref()
                     .map(|cost| format!("; {cost}"))
                     .unwrap_or_default();
-                out::line(&format!(
+                out::print_line(&format!(
                     "     a person is asked: {}{}",
                     out::one_line(why),
                     out::one_line(&cost)
                 ))?;
             }
             for line in &step.prediction {
-                out::line(&format!("     {}", out::one_line(line)))?;
+                out::print_line(&format!("     {}", out::one_line(line)))?;
             }
         }
         if let Some(why) = &self.reason {
-            out::line(&format!("the turn {}: {}", self.end, out::one_line(why)))?;
+            out::print_line(&format!("the turn {}: {}", self.end, out::one_line(why)))?;
         }
-        out::line(&format!("models used {} tokens", self.tokens))?;
+        out::print_line(&format!("models used {} tokens", self.tokens))?;
         Ok(())
     }
 }
@@ -330,7 +330,7 @@ impl ApprovedPlan {
     }
 
     /// Returns whether the person approved exactly this request. If so, uses up one approval.
-    pub(crate) fn takes(&mut self, question: &ApprovalQuestion) -> bool {
+    pub(crate) fn consume_approval(&mut self, question: &ApprovalQuestion) -> bool {
         let key = (question.tool.clone(), question.sheet.digest().to_hex());
         match self.left.get_mut(&key) {
             Some(left) if *left > 0 => {

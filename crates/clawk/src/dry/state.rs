@@ -22,7 +22,7 @@ const STATE: &str = "state";
 /// The dry run's folder, which is deleted when dropped, and the path of the state in it.
 type DryRunCopy = (TempDir, PathBuf);
 
-fn folder() -> Result<DryRunCopy> {
+fn create_folder() -> Result<DryRunCopy> {
     let folder = tempfile::Builder::new()
         .prefix("clawk-dry-run-")
         .tempdir()
@@ -36,7 +36,7 @@ fn folder() -> Result<DryRunCopy> {
 /// # Errors
 /// The server can't be reached, the key of encrypted stores is missing or wrong, or the state is too large.
 pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<DryRunCopy> {
-    let (folder, state) = folder()?;
+    let (folder, state) = create_folder()?;
     let to = state.clone();
     let copied = tokio::task::spawn_blocking(move || kept::copy_of_server(&server, &to, MAX_BYTES));
     copied
@@ -45,7 +45,8 @@ pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<Dr
     if beside.is_dir() {
         fs::create_dir_all(&state)?;
         let mut left = MAX_BYTES;
-        files(beside, &state, &mut left).with_context(|| format!("can't copy `{}`", beside.display()))?;
+        copy_files(beside, &state, &mut left)
+            .with_context(|| format!("can't copy `{}`", beside.display()))?;
     }
     Ok((folder, state))
 }
@@ -54,8 +55,8 @@ pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<Dr
 ///
 /// # Errors
 /// Another process owns the state, the state is too large, or it can't be copied.
-pub(crate) fn copy(from: &Path) -> Result<DryRunCopy> {
-    let (folder, to) = folder()?;
+pub(crate) fn copy_state(from: &Path) -> Result<DryRunCopy> {
+    let (folder, to) = create_folder()?;
     if !from.join("state.db").is_file() {
         return Ok((folder, to));
     }
@@ -64,13 +65,13 @@ pub(crate) fn copy(from: &Path) -> Result<DryRunCopy> {
         "the dry run begins with a copy of the agent's state; stop the agent, or name another state with `--state DIR`",
     )?;
     let mut left = MAX_BYTES;
-    let copied = files(from, &to, &mut left);
+    let copied = copy_files(from, &to, &mut left);
     held.close();
     copied.with_context(|| format!("can't copy the state in `{}`", from.display()))?;
     Ok((folder, to))
 }
 
-fn files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
+fn copy_files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
@@ -84,7 +85,7 @@ fn files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
         }
         if kind.is_dir() {
             fs::create_dir(&target)?;
-            files(&entry.path(), &target, left)?;
+            copy_files(&entry.path(), &target, left)?;
         } else if kind.is_file() && name != OsStr::new("lock") {
             let size = entry.metadata()?.len();
             let Some(rest) = left.checked_sub(size) else {

@@ -30,7 +30,7 @@ pub(crate) struct OAuthConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) jwks: Option<String>,
     /// Accepted signature algorithms.
-    #[serde(default = "algorithms")]
+    #[serde(default = "default_algorithms")]
     pub(crate) algorithms: Vec<JwtAlgorithm>,
     /// Maps a scope of a token to permissions here.
     pub(crate) scopes: BTreeMap<String, Vec<Scope>>,
@@ -51,7 +51,7 @@ pub(crate) struct IntrospectionConfig {
     pub(crate) secret_ref: String,
 }
 
-fn algorithms() -> Vec<JwtAlgorithm> {
+fn default_algorithms() -> Vec<JwtAlgorithm> {
     vec![JwtAlgorithm::RS256, JwtAlgorithm::ES256]
 }
 
@@ -60,9 +60,13 @@ impl OAuthConfig {
     ///
     /// # Errors
     /// A URL is not valid or not safe, no scope allows anything, or the secret is not known.
-    pub(crate) fn open(&self, secrets: &SecretResolver) -> Result<OAuth> {
-        let jwks = self.jwks.as_deref().map(|text| safe("jwks", text)).transpose()?;
-        safe("issuer", &self.issuer)?;
+    pub(crate) fn build_verifier(&self, secrets: &SecretResolver) -> Result<OAuth> {
+        let jwks = self
+            .jwks
+            .as_deref()
+            .map(|text| parse_safe_url("jwks", text))
+            .transpose()?;
+        parse_safe_url("issuer", &self.issuer)?;
         let resource = Url::parse(&self.resource).context("`resource`")?;
         if resource.query().is_some() || resource.fragment().is_some() {
             bail!("`resource` is the server's address, without a query or a fragment");
@@ -72,7 +76,7 @@ impl OAuthConfig {
         }
         let introspection = self.introspection.as_ref().map(|whom| {
             anyhow::Ok(IntrospectionEndpoint {
-                url: safe("introspection.url", &whom.url)?,
+                url: parse_safe_url("introspection.url", &whom.url)?,
                 client_id: whom.client_id.clone(),
                 secret: secrets.resolve(&whom.secret_ref)?,
             })
@@ -91,7 +95,7 @@ impl OAuthConfig {
 }
 
 /// Parses a URL that nobody can intercept: https, or this machine.
-fn safe(name: &str, text: &str) -> Result<Url> {
+fn parse_safe_url(name: &str, text: &str) -> Result<Url> {
     let url = Url::parse(text).with_context(|| format!("`{name}` is not a URL"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let here = host == "localhost"

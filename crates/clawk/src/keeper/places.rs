@@ -32,12 +32,12 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// A destination for signed heads.
 pub(super) trait HeadSink: Send + Sync {
-    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>>;
+    fn deliver_head<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>>;
 }
 
 /// Delivers the missing heads to a place. Returns `false` if it failed; the failure is counted and logged.
-pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn HeadSink) -> bool {
-    let mut delivery = match known(state, name) {
+pub(super) async fn update_sink(state: &StateDir, name: &'static str, place: &dyn HeadSink) -> bool {
+    let mut delivery = match last_delivery(state, name) {
         Ok(delivery) => delivery,
         Err(error) => {
             tracing::error!(
@@ -60,7 +60,7 @@ pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn Head
             return true;
         }
         for head in heads {
-            let outcome = place.put(&head).await;
+            let outcome = place.deliver_head(&head).await;
             match &outcome {
                 Ok(()) => (delivery.size, delivery.error) = (head.size, None),
                 Err(error) => {
@@ -85,7 +85,7 @@ pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn Head
     }
 }
 
-fn known(state: &StateDir, name: &str) -> Result<Delivery> {
+fn last_delivery(state: &StateDir, name: &str) -> Result<Delivery> {
     let all = StateReader::open(state.path())?.deliveries()?;
     let known = all.into_iter().find(|(place, _)| place == name);
     Ok(known.map(|(_, delivery)| delivery).unwrap_or_default())
@@ -101,7 +101,7 @@ impl HeadFile {
     }
 
     /// Checks that the last head in the file belongs to this journal. Otherwise an older or another state was restored.
-    pub(super) fn check(&self, state: &StateDir) -> Result<()> {
+    pub(super) fn check_head(&self, state: &StateDir) -> Result<()> {
         let shown = self.0.display();
         let Some(size) = self
             .last_size()
@@ -149,7 +149,7 @@ impl HeadFile {
 }
 
 impl HeadSink for HeadFile {
-    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
+    fn deliver_head<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
         let (path, lines) = (self.0.clone(), head.lines.clone());
         Box::pin(async move {
             let shown = path.display().to_string();
@@ -188,7 +188,7 @@ impl HeadWebhook {
     pub(super) async fn serve(self, shared: Arc<StateKeeperShared>, over: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         loop {
-            if carry(&shared.state, WEBHOOK, &self).await {
+            if update_sink(&shared.state, WEBHOOK, &self).await {
                 pause = FIRST_PAUSE;
                 tokio::select! {
                     () = shared.signed.notified() => continue,
@@ -204,7 +204,7 @@ impl HeadWebhook {
             if over.is_cancelled() {
                 // The last head is signed at the same time. Without one there is nothing to wait for.
                 let _none = tokio::time::timeout(Duration::from_secs(2), shared.signed.notified()).await; // silent-ok: as said
-                carry(&shared.state, WEBHOOK, &self).await;
+                update_sink(&shared.state, WEBHOOK, &self).await;
                 return;
             }
         }
@@ -212,7 +212,7 @@ impl HeadWebhook {
 }
 
 impl HeadSink for HeadWebhook {
-    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
+    fn deliver_head<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let request = Request::post(
                 self.url.clone(),

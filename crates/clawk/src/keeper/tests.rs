@@ -51,7 +51,12 @@ async fn signs_by_count_and_lets_contents_expire() {
     let state = StateDir::open(dir.path(), Options::default()).unwrap();
     let journal = state.journal();
     for n in 0..10 {
-        journal.submit(old(n)).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(old(n))
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     let checkpoints = CheckpointsConfig {
         every_events: 5,
@@ -65,7 +70,12 @@ async fn signs_by_count_and_lets_contents_expire() {
     until(|| !reader.heads().unwrap().is_empty()).await;
     let before = reader.heads_after(0, 100).unwrap().len();
     for n in 10..13 {
-        journal.submit(old(n)).unwrap().durable().await.unwrap();
+        journal
+            .submit_batch(old(n))
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     tokio::time::sleep(LOOK * 3).await;
     assert_eq!(

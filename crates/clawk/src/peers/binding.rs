@@ -22,7 +22,7 @@ pub(crate) const ANY: &str = "any";
 
 impl MemberBinding {
     /// Returns the binding of a member in this process.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn in_process() -> Self {
         Self {
             way: "in-process".to_owned(),
             host: "local".to_owned(),
@@ -36,7 +36,11 @@ impl MemberBinding {
 }
 
 /// Returns how the identity of this reference is reached.
-pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, reference: &str) -> MemberBinding {
+pub(crate) fn resolve_binding(
+    peers: &BTreeMap<String, PeerConfig>,
+    swarm: &Swarm,
+    reference: &str,
+) -> MemberBinding {
     let of = |way: &str, host: &str| MemberBinding {
         way: way.to_owned(),
         host: host.to_owned(),
@@ -48,16 +52,16 @@ pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, refer
         of(way, &host.unwrap_or_default())
     };
     let name = identity_name(reference);
-    let peer = peers.get(&name).and_then(|peer| peer.way(&name).ok()); // silent-ok: as above
+    let peer = peers.get(&name).and_then(|peer| peer.parse_address(&name).ok()); // silent-ok: as above
     match peer {
-        Some(PeerAddress::Here) => MemberBinding::here(),
+        Some(PeerAddress::Here) => MemberBinding::in_process(),
         Some(PeerAddress::Manifest(_)) => of("manifest", "local"),
         Some(PeerAddress::Command(_)) => of("command", "local"),
         Some(PeerAddress::Url(url)) => at("url", url),
         Some(PeerAddress::A2a(url)) => at("a2a", url),
         Some(PeerAddress::Bus(url)) => at("bus", url),
         Some(PeerAddress::Swarm) | None => match swarm.coordination.backend {
-            BusBackend::InProcess => MemberBinding::here(),
+            BusBackend::InProcess => MemberBinding::in_process(),
             BusBackend::SqliteWal => of("sqlite-wal", ANY),
             BusBackend::Redis => of("redis", ANY),
             BusBackend::Nats => of("nats", ANY),

@@ -22,7 +22,7 @@ pub(crate) use clawk_store::moving as sqlite;
 pub(crate) use clawk_store::{
     AuditDb, AuditRow, ContentInventory, Delivery, ErasureSelection, Filter, Keys, MAX_FORGOTTEN, MemoryPart,
     Options, RememberedEntry, RestoreSelection, StateError, StoredEvent, StoredHead, WriteDurability,
-    forgotten, public_key, restored,
+    forgotten_journal_entries, public_key, restored_journal_entries,
 };
 #[cfg(not(feature = "postgres"))]
 pub(crate) use clawk_store::{StateDir, StateDirReader as StateReader};
@@ -89,7 +89,7 @@ pub(crate) type InspectedStores = Vec<(Store, Arc<dyn MemoryInspector>)>;
 /// The server can't be reached.
 #[cfg(feature = "postgres")]
 pub(crate) fn on_server(reader: &StateReader, state: Option<&StateDir>) -> Result<Option<InspectedStores>> {
-    Ok(super::postgres::stores(reader, state)?)
+    Ok(super::postgres::inspected_stores(reader, state)?)
 }
 
 /// Opens a state on a server for serving.
@@ -98,22 +98,23 @@ pub(crate) fn on_server(reader: &StateReader, state: Option<&StateDir>) -> Resul
 /// Another host has the state alone, it is damaged, the key of encrypted stores is missing or wrong, or the server can't be
 /// reached.
 #[cfg(feature = "postgres")]
-pub(crate) async fn serve(
+pub(crate) async fn serve_remote_state(
     dir: &Path,
     server: &StateServer,
     (agent, keys): (&str, Option<Keys>),
     beside: SharingPolicy,
 ) -> Result<StateDir> {
     let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
-    let opened =
-        tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, (&agent, keys), beside));
+    let opened = tokio::task::spawn_blocking(move || {
+        super::postgres::serve_remote_state(&dir, &server, (&agent, keys), beside)
+    });
     Ok(opened.await??)
 }
 
 /// Wraps the dependencies so that nothing can begin after the lease is lost.
 #[cfg(feature = "postgres")]
-pub(crate) fn around(parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
-    super::postgres::around(parts, state)
+pub(crate) fn guard_dependencies(parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
+    super::postgres::guard_dependencies(parts, state)
 }
 
 /// Called before each start of the agent.
@@ -121,8 +122,8 @@ pub(crate) fn around(parts: AgentDependencies, state: &StateDir) -> AgentDepende
 /// # Errors
 /// The server can't be reached, or another host has the agent alone.
 #[cfg(feature = "postgres")]
-pub(crate) async fn begin(state: &StateDir) -> Result<()> {
-    Ok(state.begin().await?)
+pub(crate) async fn prepare_start(state: &StateDir) -> Result<()> {
+    Ok(state.prepare_start().await?)
 }
 
 /// Returns the journal for components that outlive a run of the agent.
@@ -133,14 +134,14 @@ pub(crate) fn lasting_journal(state: &StateDir) -> Arc<dyn Journal> {
 
 /// Returns whether hosts share the state, and whether this host is the leader.
 #[cfg(feature = "postgres")]
-pub(crate) fn sharing(state: &StateDir) -> SharingStatus {
+pub(crate) fn sharing_status(state: &StateDir) -> SharingStatus {
     SharingStatus {
         shared: state.is_shared(),
-        leads: state.leads(),
+        leads: state.is_leader(),
     }
 }
 
-/// The result of [`sharing`].
+/// The result of [`sharing_status`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharingStatus {
     pub(crate) shared: bool,
@@ -149,8 +150,8 @@ pub(crate) struct SharingStatus {
 
 /// Completes when this host must stop serving its state.
 #[cfg(feature = "postgres")]
-pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
-    super::postgres::served(state, host).await;
+pub(crate) async fn wait_while_serving(state: &StateDir, host: &AgentHost) {
+    super::postgres::wait_while_serving(state, host).await;
 }
 
 /// Returns whether another host has taken over the state.
@@ -183,7 +184,7 @@ mod left_out {
         Ok(None)
     }
 
-    pub(crate) async fn serve(
+    pub(crate) async fn serve_remote_state(
         _dir: &Path,
         _server: &StateServer,
         _agent: (&str, Option<Keys>),
@@ -199,11 +200,11 @@ mod left_out {
         anyhow::bail!("the state lies on PostgreSQL, and this build of clawk leaves that out")
     }
 
-    pub(crate) fn around(parts: AgentDependencies, _state: &StateDir) -> AgentDependencies {
+    pub(crate) fn guard_dependencies(parts: AgentDependencies, _state: &StateDir) -> AgentDependencies {
         parts
     }
 
-    pub(crate) async fn begin(_state: &StateDir) -> Result<()> {
+    pub(crate) async fn prepare_start(_state: &StateDir) -> Result<()> {
         Ok(())
     }
 
@@ -211,14 +212,14 @@ mod left_out {
         state.journal()
     }
 
-    pub(crate) const fn sharing(_state: &StateDir) -> SharingStatus {
+    pub(crate) const fn sharing_status(_state: &StateDir) -> SharingStatus {
         SharingStatus {
             shared: false,
             leads: true,
         }
     }
 
-    pub(crate) async fn served(_state: &StateDir, _host: &AgentHost) {
+    pub(crate) async fn wait_while_serving(_state: &StateDir, _host: &AgentHost) {
         std::future::pending().await
     }
 
@@ -232,8 +233,8 @@ mod left_out {
 }
 #[cfg(not(feature = "postgres"))]
 pub(crate) use left_out::{
-    around, begin, copy_of_server, is_fenced, is_on_server, lasting_journal, on_server, serve, served,
-    sharing,
+    copy_of_server, guard_dependencies, is_fenced, is_on_server, lasting_journal, on_server, prepare_start,
+    serve_remote_state, sharing_status, wait_while_serving,
 };
 
 /// The output of `clawk state info`.
@@ -275,10 +276,10 @@ pub(crate) struct LeaseInfo {
 ///
 /// # Errors
 /// The state can't be read.
-pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
+pub(crate) fn state_info(dir: &Path) -> Result<StateInfo> {
     #[cfg(feature = "postgres")]
-    if let Some(server) = StateServer::of(dir)? {
-        return Ok(super::postgres::info(&server)?);
+    if let Some(server) = StateServer::from_dir(dir)? {
+        return Ok(super::postgres::state_info(&server)?);
     }
     Ok(StateInfo {
         kind: "sqlite",
@@ -294,7 +295,7 @@ const DATABASE: &str = "state.db";
 
 /// Returns whether the directory holds a state, or names the server that does.
 pub(crate) fn holds_state(dir: &Path) -> bool {
-    dir.join(DATABASE).is_file() || StateServer::of(dir).is_ok_and(|found| found.is_some())
+    dir.join(DATABASE).is_file() || StateServer::from_dir(dir).is_ok_and(|found| found.is_some())
 }
 
 /// Keys of encrypted stores that this process has found, by reference.
@@ -312,9 +313,9 @@ pub(crate) fn find_keys(config: Option<&Path>) {
     clawk_store::find_keys_by(find_key);
 }
 
-/// Calls [`key`] for code that opens a state.
+/// Calls [`load_key`] for code that opens a state.
 pub(crate) fn find_key(reference: &str) -> Result<SealKey, String> {
-    key(reference).map_err(|error| format!("{error:#}"))
+    load_key(reference).map_err(|error| format!("{error:#}"))
 }
 
 /// Stores a key that the agent's own configuration gave.
@@ -329,7 +330,7 @@ pub(crate) fn remember_key(reference: &str, key: &SealKey) {
 ///
 /// # Errors
 /// The key is not found, or is not valid.
-pub(crate) fn key(reference: &str) -> Result<SealKey> {
+pub(crate) fn load_key(reference: &str) -> Result<SealKey> {
     let known = KEYS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

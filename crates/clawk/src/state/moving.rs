@@ -38,7 +38,7 @@ enum StateMoveEndpoint {
 }
 
 impl StateMoveEndpoint {
-    fn of(flag: &Path) -> Result<Self> {
+    fn from_flag(flag: &Path) -> Result<Self> {
         if let Some(url) = url_of(flag) {
             let server = StateServer::of_url(url, &super::server::StateTable::default())?;
             return Ok(Self::Server {
@@ -47,7 +47,7 @@ impl StateMoveEndpoint {
             });
         }
         let dir = std::path::absolute(flag).with_context(|| format!("can't resolve `{}`", flag.display()))?;
-        Ok(match StateServer::of(&dir)? {
+        Ok(match StateServer::from_dir(&dir)? {
             Some(server) => Self::Server {
                 server: Box::new(server),
                 dir: Some(dir),
@@ -57,15 +57,15 @@ impl StateMoveEndpoint {
     }
 
     /// Returns a description without a password, which is also stored in the source.
-    fn shown(&self) -> String {
+    fn display_location(&self) -> String {
         match self {
             Self::Dir(dir) => dir.display().to_string(),
-            Self::Server { server, .. } => server.shown(),
+            Self::Server { server, .. } => server.display_location(),
         }
     }
 
     /// Returns the directory with the host's keys and other files.
-    fn files(&self) -> Option<&Path> {
+    fn files_dir(&self) -> Option<&Path> {
         match self {
             Self::Dir(dir) => Some(dir),
             Self::Server { dir, .. } => dir.as_deref(),
@@ -103,26 +103,26 @@ impl StateMoveSource {
         }
     }
 
-    fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>> {
+    fn next_page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>> {
         match self {
-            Self::Sqlite(source) => Ok(source.page(table)?),
+            Self::Sqlite(source) => Ok(source.next_page(table)?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(source) => Ok(source.page(table)?),
+            Self::Postgres(source) => Ok(source.next_page(table)?),
         }
     }
 
-    fn sum(&mut self) -> StateTotals {
+    fn state_totals(&mut self) -> StateTotals {
         match self {
-            Self::Sqlite(source) => source.sum(),
+            Self::Sqlite(source) => source.crossed_totals(),
             #[cfg(feature = "postgres")]
-            Self::Postgres(source) => source.sum(),
+            Self::Postgres(source) => source.state_totals(),
         }
     }
 
     /// Returns the agent's name. It is needed because a schema holds exactly one agent.
-    fn agent(&self, place: &StateMoveEndpoint) -> Result<String> {
+    fn agent_name(&self, place: &StateMoveEndpoint) -> Result<String> {
         match self {
-            Self::Sqlite(_) => agent_of(place.files().unwrap_or(Path::new("."))),
+            Self::Sqlite(_) => agent_of(place.files_dir().unwrap_or(Path::new("."))),
             #[cfg(feature = "postgres")]
             Self::Postgres(source) => Ok(source.agent.clone()),
         }
@@ -138,10 +138,10 @@ impl StateMoveSource {
     }
 
     /// Returns the public keys that signed its heads.
-    fn keys(&self, place: &StateMoveEndpoint) -> Result<Vec<String>> {
+    fn signing_keys(&self, place: &StateMoveEndpoint) -> Result<Vec<String>> {
         match self {
             Self::Sqlite(_) => {
-                let key = place.files().map(public_key).transpose()?.flatten();
+                let key = place.files_dir().map(public_key).transpose()?.flatten();
                 Ok(key.map(|key| key.to_hex()).into_iter().collect())
             }
             #[cfg(feature = "postgres")]
@@ -149,11 +149,11 @@ impl StateMoveSource {
         }
     }
 
-    fn moved(&mut self, target: &str) -> Result<()> {
+    fn mark_moved(&mut self, target: &str) -> Result<()> {
         match self {
-            Self::Sqlite(source) => Ok(source.moved(target)?),
+            Self::Sqlite(source) => Ok(source.mark_moved(target)?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(source) => Ok(source.moved(target)?),
+            Self::Postgres(source) => Ok(source.mark_moved(target)?),
         }
     }
 }
@@ -166,14 +166,14 @@ enum StateMoveTarget {
 }
 
 impl StateMoveTarget {
-    fn begin(place: &StateMoveEndpoint, agent: &str, keys: Option<Keys>) -> Result<Self> {
+    fn begin_move(place: &StateMoveEndpoint, agent: &str, keys: Option<Keys>) -> Result<Self> {
         match place {
             StateMoveEndpoint::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::SqliteStateImport::begin(
                 dir, keys,
             )?))),
             #[cfg(feature = "postgres")]
             StateMoveEndpoint::Server { server, .. } => Ok(Self::Postgres(Box::new(
-                super::postgres::moving::PgMoveTarget::begin(server, agent, keys)?,
+                super::postgres::moving::PgMoveTarget::begin_move(server, agent, keys)?,
             ))),
             #[cfg(not(feature = "postgres"))]
             StateMoveEndpoint::Server { .. } => {
@@ -183,24 +183,24 @@ impl StateMoveTarget {
         }
     }
 
-    fn rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<()> {
+    fn add_rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<()> {
         match self {
-            Self::Sqlite(target) => Ok(target.rows(table, rows)?),
+            Self::Sqlite(target) => Ok(target.add_rows(table, rows)?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(target) => Ok(target.rows(table, rows)?),
+            Self::Postgres(target) => Ok(target.add_rows(table, rows)?),
         }
     }
 
-    fn stored(&mut self) -> Result<StateTotals> {
+    fn stored_totals(&mut self) -> Result<StateTotals> {
         match self {
-            Self::Sqlite(target) => Ok(target.stored()?),
+            Self::Sqlite(target) => Ok(target.stored_totals()?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(target) => Ok(target.stored()?),
+            Self::Postgres(target) => Ok(target.stored_totals()?),
         }
     }
 
     /// Copies the files beside the journal to a directory target.
-    fn files(&self, from: Option<&Path>) -> Result<u64> {
+    fn copy_files(&self, from: Option<&Path>) -> Result<u64> {
         match (self, from) {
             (Self::Sqlite(target), Some(from)) => Ok(sqlite::copy_files(from, target.folder())?),
             (_, _) => Ok(0),
@@ -259,30 +259,33 @@ fn agent_of(dir: &Path) -> Result<String> {
 /// The source is being served or holds no state, the target is not empty, the copy differs from the source, or a side can't be
 /// reached.
 pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<StateMoveReport> {
-    let (from, to) = (StateMoveEndpoint::of(from)?, StateMoveEndpoint::of(to)?);
-    let target = to.shown();
-    if from.shown() == target {
+    let (from, to) = (
+        StateMoveEndpoint::from_flag(from)?,
+        StateMoveEndpoint::from_flag(to)?,
+    );
+    let target = to.display_location();
+    if from.display_location() == target {
         bail!("both sides are `{target}`");
     }
     let mut source = StateMoveSource::open(&from, &target)?;
-    let agent = source.agent(&from)?;
-    let keys = source.keys(&from)?;
-    let mut place = StateMoveTarget::begin(&to, &agent, source.sealed_by())?;
-    let (mut moved, heads) = crossed(&mut source, &mut place, tell)?;
+    let agent = source.agent_name(&from)?;
+    let keys = source.signing_keys(&from)?;
+    let mut place = StateMoveTarget::begin_move(&to, &agent, source.sealed_by())?;
+    let (mut moved, heads) = copy_tables(&mut source, &mut place, tell)?;
     let signs = moved.get("heads").is_some_and(|heads| *heads > 0);
-    if signs && matches!(to, StateMoveEndpoint::Dir(_)) && from.files().is_none() {
+    if signs && matches!(to, StateMoveEndpoint::Dir(_)) && from.files_dir().is_none() {
         bail!(
             "the state has signed heads, and the key that signs them lies in the directory of the host that served it: name that \
              directory with `--from` instead of the URL"
         );
     }
-    moved.insert("files", place.files(from.files())?);
-    source.moved(&target)?;
+    moved.insert("files", place.copy_files(from.files_dir())?);
+    source.mark_moved(&target)?;
     place.commit(&keys)?;
     let valid = match &to {
         StateMoveEndpoint::Dir(dir) => StateReader::open(dir)?.verify(None)?.valid,
         #[cfg(feature = "postgres")]
-        StateMoveEndpoint::Server { server, .. } => super::postgres::moving::verify(server)?,
+        StateMoveEndpoint::Server { server, .. } => super::postgres::moving::verify_chains(server)?,
         #[cfg(not(feature = "postgres"))]
         StateMoveEndpoint::Server { .. } => false,
     };
@@ -290,7 +293,7 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
 }
 
 /// Copies every row of every table. Returns the number of rows and of chains.
-fn crossed(
+fn copy_tables(
     source: &mut StateMoveSource,
     place: &mut StateMoveTarget,
     tell: &mut dyn FnMut(&str, u64),
@@ -298,17 +301,17 @@ fn crossed(
     for table in &TABLES {
         let mut crossed = 0;
         loop {
-            let rows = source.page(table)?;
+            let rows = source.next_page(table)?;
             if rows.is_empty() {
                 break;
             }
             crossed += u64::try_from(rows.len()).unwrap_or(u64::MAX);
-            place.rows(table, rows)?;
+            place.add_rows(table, rows)?;
             tell(table.name, crossed);
         }
     }
-    let (went, came) = (source.sum(), place.stored()?);
-    Ok((compared(&went, &came)?, came.chains))
+    let (went, came) = (source.state_totals(), place.stored_totals()?);
+    Ok((compare_totals(&went, &came)?, came.chains))
 }
 
 /// Copies a server's current state to a directory, while hosts may serve it. Used for tests without effects on the state. Creates
@@ -322,13 +325,14 @@ pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Resu
         return Ok(());
     };
     let mut source = StateMoveSource::Postgres(Box::new(source));
-    let mut place = StateMoveTarget::begin(&StateMoveEndpoint::Dir(to.to_owned()), "", source.sealed_by())?;
-    crossed(&mut source, &mut place, &mut |_, _| {})?;
+    let mut place =
+        StateMoveTarget::begin_move(&StateMoveEndpoint::Dir(to.to_owned()), "", source.sealed_by())?;
+    copy_tables(&mut source, &mut place, &mut |_, _| {})?;
     place.commit(&[])
 }
 
 /// Checks that both sides have the same totals.
-fn compared(went: &StateTotals, came: &StateTotals) -> Result<BTreeMap<&'static str, u64>> {
+fn compare_totals(went: &StateTotals, came: &StateTotals) -> Result<BTreeMap<&'static str, u64>> {
     for table in &TABLES {
         let of = |sum: &StateTotals| sum.rows.get(table.name).copied().unwrap_or(0);
         if of(went) != of(came) {

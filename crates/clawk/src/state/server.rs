@@ -99,7 +99,7 @@ impl StateConfig {
     }
 
     /// Returns the location, for display.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn display_location(&self) -> String {
         match self {
             Self::Dir(dir) => dir.display().to_string(),
             Self::Table(table) => {
@@ -111,7 +111,7 @@ impl StateConfig {
     }
 
     /// Returns the reference to the server's password.
-    pub(crate) fn secret(&self) -> Option<&str> {
+    pub(crate) fn password_reference(&self) -> Option<&str> {
         match self {
             Self::Dir(_) => None,
             Self::Table(table) => table.password.as_deref(),
@@ -119,7 +119,7 @@ impl StateConfig {
     }
 
     /// Makes paths relative to the file's folder absolute.
-    pub(crate) fn below(self, folder: &Path) -> Self {
+    pub(crate) fn relative_to(self, folder: &Path) -> Self {
         match self {
             Self::Dir(dir) => Self::Dir(folder.join(dir)),
             Self::Table(mut table) => {
@@ -164,7 +164,7 @@ impl StateServer {
     ///
     /// # Errors
     /// The file exists and can't be read.
-    pub(crate) fn of(dir: &Path) -> Result<Option<Self>> {
+    pub(crate) fn from_dir(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join(FILE);
         match fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes)
@@ -188,12 +188,12 @@ impl StateServer {
     /// The URL holds a password.
     pub(crate) fn of_url(url: &str, table: &StateTable) -> Result<Self> {
         let (url, schema) = with_schema(url);
-        let url = ServerUrl::of(&url)
-            .plain()
+        let url = ServerUrl::from_argument(&url)
+            .connection_url()
             .map_err(anyhow::Error::msg)?
             .to_owned();
         let read_url = match &table.read_url {
-            Some(url) => Some(url.plain().map_err(anyhow::Error::msg)?.to_owned()),
+            Some(url) => Some(url.connection_url().map_err(anyhow::Error::msg)?.to_owned()),
             None => None,
         };
         Ok(Self {
@@ -212,7 +212,7 @@ impl StateServer {
     }
 
     /// Returns the location in the form that `--state` accepts, without a password.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn display_location(&self) -> String {
         let mark = if self.url.contains('?') { '&' } else { '?' };
         format!("{}{mark}schema={}", self.url, self.schema)
     }
@@ -221,7 +221,7 @@ impl StateServer {
     ///
     /// # Errors
     /// A URL holds a password.
-    pub(crate) fn wanted(
+    pub(crate) fn from_settings(
         flag: Option<&Path>,
         config: Option<&StateConfig>,
         file: Option<&Path>,
@@ -237,7 +237,7 @@ impl StateServer {
             // A directory on the command line overrides a server in the configuration.
             (Some(_), None) => return Ok(None),
             (None, None) => match &table.url {
-                Some(url) => url.plain().map_err(anyhow::Error::msg)?,
+                Some(url) => url.connection_url().map_err(anyhow::Error::msg)?,
                 None => return Ok(None),
             },
         };
@@ -251,16 +251,16 @@ impl StateServer {
     ///
     /// # Errors
     /// The directory holds its own state or names another server, or the file can't be written.
-    pub(crate) fn note(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn write_to_dir(&self, dir: &Path) -> Result<()> {
         // A directory whose state was moved to this server becomes the host's directory.
         let went = super::kept::sqlite::moved_to(dir)?;
-        if dir.join("state.db").exists() && went.as_ref() != Some(&self.shown()) {
+        if dir.join("state.db").exists() && went.as_ref() != Some(&self.display_location()) {
             bail!(
                 "`{}` holds a state of its own: move it to the server with `clawk state move`, or name another `dir` in `[state]`",
                 dir.display()
             );
         }
-        match Self::of(dir)? {
+        match Self::from_dir(dir)? {
             Some(there) if there == *self => return Ok(()),
             Some(there) if there.url != self.url || there.schema != self.schema => bail!(
                 "`{}` belongs to the state at {} (schema `{}`); name another `dir` in `[state]`",
@@ -293,15 +293,15 @@ impl StateServer {
     pub(crate) fn own_dir(&self) -> Result<PathBuf> {
         let hex = digest_of(format!("{}\n{}", self.url, self.schema).as_bytes()).to_hex();
         let short: String = hex.chars().take(16).collect();
-        let dir = super::home()?.with_file_name("clawk-postgres").join(short);
+        let dir = super::state_home()?.with_file_name("clawk-postgres").join(short);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&dir)
             .with_context(|| format!("can't make `{}`", dir.display()))?;
         super::refuse_others(&dir)?;
-        if Self::of(&dir)?.is_none() {
-            self.note(&dir)?;
+        if Self::from_dir(&dir)?.is_none() {
+            self.write_to_dir(&dir)?;
         }
         Ok(dir)
     }

@@ -83,7 +83,7 @@ impl LineEditor {
                             remember,
                             reply,
                         } => drop(reply.send(read(&mut editor, &prompt, remember, history))),
-                        Request::Fresh(done) => drop(done.send(fresh())),
+                        Request::Fresh(done) => drop(done.send(discard_typed_keys())),
                     }
                 }
             })?;
@@ -95,7 +95,7 @@ impl LineEditor {
     ///
     /// # Errors
     /// The terminal does not support it. Then no answer from it counts.
-    pub(crate) async fn fresh(&self) -> io::Result<()> {
+    pub(crate) async fn discard_typed_keys(&self) -> io::Result<()> {
         let (done, waiting) = oneshot::channel();
         self.requests
             .try_send(Request::Fresh(done))
@@ -104,7 +104,7 @@ impl LineEditor {
     }
 
     /// Reads one line.
-    pub(crate) async fn line(&self, prompt: String, remember: bool) -> LineOutcome {
+    pub(crate) async fn read_line(&self, prompt: String, remember: bool) -> LineOutcome {
         let (reply, answer) = oneshot::channel();
         if self
             .requests
@@ -122,7 +122,7 @@ impl LineEditor {
 }
 
 /// Discards keys that wait in the terminal. The editor itself keeps no keys between two lines.
-pub(crate) fn fresh() -> io::Result<()> {
+pub(crate) fn discard_typed_keys() -> io::Result<()> {
     tcdrain(io::stderr())?;
     std::thread::sleep(UNREAD);
     if io::stdin().is_terminal() {

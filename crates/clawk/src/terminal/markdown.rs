@@ -3,7 +3,7 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthStr;
 
-use crate::out::{TerminalStyle, block};
+use crate::out::{TerminalStyle, sanitize_block};
 
 /// Takes pieces of text and returns what can be shown.
 #[derive(Debug)]
@@ -29,12 +29,12 @@ impl MarkdownStream {
 
     /// Adds a piece. Returns the complete parts.
     pub(crate) fn push(&mut self, piece: &str) -> String {
-        self.pending.push_str(&block(piece));
+        self.pending.push_str(&sanitize_block(piece));
         let mut shown = String::new();
-        while let Some(end) = self.complete() {
+        while let Some(end) = self.complete_length() {
             let rest = self.pending.split_off(end);
             let block = std::mem::replace(&mut self.pending, rest);
-            shown.push_str(&self.show(&block));
+            shown.push_str(&self.render_block(&block));
         }
         shown
     }
@@ -45,7 +45,7 @@ impl MarkdownStream {
         let shown = if block.trim().is_empty() {
             String::new()
         } else {
-            self.show(&block)
+            self.render_block(&block)
         };
         self.fence = None;
         shown
@@ -53,7 +53,7 @@ impl MarkdownStream {
 
     /// Returns the length of the first complete part: a line inside a code block, the opening line of a fence, else text up to a
     /// blank line.
-    fn complete(&self) -> Option<usize> {
+    fn complete_length(&self) -> Option<usize> {
         let first = self.pending.find('\n')? + 1;
         if self.fence.is_some() {
             return Some(first);
@@ -64,7 +64,7 @@ impl MarkdownStream {
             .split_inclusive('\n')
             .take_while(|line| line.ends_with('\n'))
         {
-            if opening(line).is_some() {
+            if opening_fence(line).is_some() {
                 // The text before the fence is complete, too.
                 return Some(if end == 0 { line.len() } else { end });
             }
@@ -76,7 +76,7 @@ impl MarkdownStream {
         None
     }
 
-    fn show(&mut self, block: &str) -> String {
+    fn render_block(&mut self, block: &str) -> String {
         if let Some(fence) = &self.fence {
             let line = block.trim_end_matches('\n');
             if line.trim_start().starts_with(fence.as_str())
@@ -87,7 +87,7 @@ impl MarkdownStream {
             }
             return format!("    {}\n", self.paint.cyan(line));
         }
-        if let Some(fence) = opening(block) {
+        if let Some(fence) = opening_fence(block) {
             self.fence = Some(fence);
             return String::new();
         }
@@ -103,7 +103,7 @@ impl MarkdownStream {
 }
 
 /// Returns the fence that a line opens, if any.
-fn opening(line: &str) -> Option<String> {
+fn opening_fence(line: &str) -> Option<String> {
     let line = line.trim_start();
     ["`", "~"].iter().find_map(|mark| {
         let count = line.chars().take_while(|c| mark.starts_with(*c)).count();
@@ -160,21 +160,21 @@ impl MarkdownLayout {
 
     fn render(mut self, block: &str) -> String {
         for event in Parser::new_ext(block, Options::empty()) {
-            self.take(event);
+            self.handle_event(event);
         }
         self.flush();
         self.out.push('\n');
         self.out
     }
 
-    fn take(&mut self, event: Event<'_>) {
+    fn handle_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
-            Event::Text(text) if self.style.code_block => self.verbatim(&text),
+            Event::Start(tag) => self.start_tag(tag),
+            Event::End(tag) => self.end_tag(tag),
+            Event::Text(text) if self.style.code_block => self.write_verbatim(&text),
             Event::Code(code) => {
                 self.style.code = true;
-                self.text(&code);
+                self.write_text(&code);
                 self.style.code = false;
             }
             Event::Text(text)
@@ -182,7 +182,7 @@ impl MarkdownLayout {
             | Event::DisplayMath(text)
             | Event::Html(text)
             | Event::InlineHtml(text)
-            | Event::FootnoteReference(text) => self.text(&text),
+            | Event::FootnoteReference(text) => self.write_text(&text),
             Event::SoftBreak => self.apart = true,
             Event::HardBreak => self.flush(),
             Event::Rule => {
@@ -194,7 +194,7 @@ impl MarkdownLayout {
         }
     }
 
-    fn start(&mut self, tag: Tag<'_>) {
+    fn start_tag(&mut self, tag: Tag<'_>) {
         self.flush_before(&tag);
         match tag {
             Tag::Heading { .. } | Tag::Strong => self.style.strong = true,
@@ -230,7 +230,7 @@ impl MarkdownLayout {
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end_tag(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Strong => self.style.strong = false,
             TagEnd::Emphasis => self.style.emphasis = false,
@@ -263,15 +263,15 @@ impl MarkdownLayout {
         }
     }
 
-    fn verbatim(&mut self, text: &str) {
+    fn write_verbatim(&mut self, text: &str) {
         for line in text.lines() {
-            let prefix = self.prefix();
+            let prefix = self.line_prefix();
             self.out
                 .push_str(&format!("{prefix}    {}\n", self.paint.cyan(line)));
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn write_text(&mut self, text: &str) {
         for (index, piece) in text.split([' ', '\n']).enumerate() {
             self.apart |= index > 0;
             if !piece.is_empty() {
@@ -312,7 +312,7 @@ impl MarkdownLayout {
                 used = 0;
             }
             if used == 0 {
-                let prefix = self.prefix();
+                let prefix = self.line_prefix();
                 self.out.push_str(&prefix);
             } else {
                 self.out.push(' ');
@@ -326,7 +326,7 @@ impl MarkdownLayout {
         }
     }
 
-    fn prefix(&mut self) -> String {
+    fn line_prefix(&mut self) -> String {
         let mut prefix = self.indents.concat();
         if let (Some(mark), Some(inner)) = (self.mark.take(), self.indents.last()) {
             prefix.truncate(prefix.len().saturating_sub(inner.len()));
@@ -342,7 +342,7 @@ mod tests {
     use crate::out::TerminalStyle;
 
     fn plain(width: usize, pieces: &[&str]) -> Vec<String> {
-        let mut stream = MarkdownStream::new(TerminalStyle::forced(false), width);
+        let mut stream = MarkdownStream::new(TerminalStyle::for_tests(false), width);
         let mut shown: Vec<String> = pieces.iter().map(|piece| stream.push(piece)).collect();
         shown.push(stream.finish());
         shown
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn colours_do_not_count_as_width() {
-        let mut stream = MarkdownStream::new(TerminalStyle::forced(true), 12);
+        let mut stream = MarkdownStream::new(TerminalStyle::for_tests(true), 12);
         let shown = stream.push("**one** two\n`three` four\n\n");
         assert_eq!(shown, "\x1b[1mone\x1b[0m two\n\x1b[36mthree\x1b[0m four\n\n");
     }

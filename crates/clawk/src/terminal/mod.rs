@@ -8,7 +8,7 @@ pub(crate) mod thoughts;
 use std::io::{self, IsTerminal};
 
 /// Returns the columns of the terminal on standard output, at most `limit`; `limit` if there is no terminal.
-pub(crate) fn columns(limit: usize) -> usize {
+pub(crate) fn terminal_columns(limit: usize) -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout());
     match size {
         Ok(size) if size.ws_col >= 20 => usize::from(size.ws_col).min(limit),

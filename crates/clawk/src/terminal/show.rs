@@ -3,13 +3,13 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use clawk_kernel::sheet::visible;
+use clawk_kernel::sheet::visible_text;
 use clawk_kernel::{ApprovalQuestion, Plan, SessionNotice, TurnEnd};
 use serde_json::{Map, Value};
 
 use super::thoughts::{ThoughtDetail, thought_detail, thought_lines};
-use super::{columns, markdown};
-use crate::out::{self, TerminalStyle, block, clipped, one_line};
+use super::{markdown, terminal_columns};
+use crate::out::{self, TerminalStyle, clip_line, one_line, sanitize_block};
 
 const SUMMARY_LINES: usize = 4;
 
@@ -50,7 +50,7 @@ struct StreamedMarkdown {
 impl StreamedMarkdown {
     fn new() -> Self {
         Self {
-            markdown: markdown::MarkdownStream::new(TerminalStyle::stdout(), columns(100)),
+            markdown: markdown::MarkdownStream::new(TerminalStyle::for_stdout(), terminal_columns(100)),
             seen: String::new(),
         }
     }
@@ -60,7 +60,7 @@ impl NoticePrinter {
     /// Makes a printer for this terminal, or for output without one.
     pub(crate) fn new() -> Self {
         Self {
-            paint: TerminalStyle::stderr(),
+            paint: TerminalStyle::for_stderr(),
             streaming: io::stdout().is_terminal().then(StreamedMarkdown::new),
             waiting: None,
             lively: io::stderr().is_terminal(),
@@ -71,17 +71,19 @@ impl NoticePrinter {
 
     /// Prints one notice.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
-    pub(crate) fn notice(&mut self, notice: &SessionNotice) -> io::Result<()> {
+    pub(crate) fn print_notice(&mut self, notice: &SessionNotice) -> io::Result<()> {
         match notice {
-            SessionNotice::TurnStarted { .. } => self.wait(),
-            SessionNotice::Delta(piece) => self.delta(piece)?,
-            SessionNotice::Said(text) => self.said(text)?,
+            SessionNotice::TurnStarted { .. } => self.start_waiting(),
+            SessionNotice::Delta(piece) => self.print_delta(piece)?,
+            SessionNotice::Said(text) => self.print_text(text)?,
             SessionNotice::Thought(text) => {
-                let lines = thought_lines(text, self.thoughts, columns(100));
+                let lines = thought_lines(text, self.thoughts, terminal_columns(100));
                 if self.lively && !lines.is_empty() {
                     self.break_off()?;
-                    lines.iter().for_each(|line| self.line(&self.paint.dim(line)));
-                    self.wait();
+                    lines
+                        .iter()
+                        .for_each(|line| self.print_line(&self.paint.dim(line)));
+                    self.start_waiting();
                 }
             }
             SessionNotice::Missed(count) => {
@@ -89,7 +91,7 @@ impl NoticePrinter {
                 let told = format!(
                     "  ({count} notices were missed: this terminal read too slowly; `clawk trace show` has them)"
                 );
-                self.line(&self.paint.dim(&told));
+                self.print_line(&self.paint.dim(&told));
             }
             SessionNotice::Retrying {
                 provider,
@@ -98,8 +100,8 @@ impl NoticePrinter {
                 next,
             } => {
                 self.break_off()?;
-                self.retrying(provider, reason, *wait_ms, next);
-                self.wait();
+                self.print_retry(provider, reason, *wait_ms, next);
+                self.start_waiting();
             }
             SessionNotice::CallDecided {
                 tool,
@@ -110,12 +112,12 @@ impl NoticePrinter {
                 ..
             } => {
                 self.break_off()?;
-                let verdict = self.verdict(verdict, rule_id.as_deref(), *refused_by);
-                self.decided(tool, arguments, &verdict);
+                let verdict = self.format_verdict(verdict, rule_id.as_deref(), *refused_by);
+                self.print_decision(tool, arguments, &verdict);
             }
             SessionNotice::Screened { place, action, kinds } => {
                 self.break_off()?;
-                self.screened(place, action, kinds);
+                self.print_screening(place, action, kinds);
             }
             SessionNotice::Asking(_) | SessionNotice::Planned(_) | SessionNotice::Handed(_) => {
                 self.break_off()?
@@ -126,18 +128,18 @@ impl NoticePrinter {
                     .judged
                     .as_ref()
                     .is_some_and(|judged| judged.failed.is_some());
-                if shown.contradicts() || shown.done.is_empty() || unjudged {
+                if shown.may_contradict() || shown.done.is_empty() || unjudged {
                     self.break_off()?;
-                    self.line(&format!("  {}", self.paint.dim(&one_line(line))));
+                    self.print_line(&format!("  {}", self.paint.dim(&one_line(line))));
                 }
             }
             SessionNotice::Warned(text) => {
                 self.break_off()?;
-                self.line(&format!("  {} {}", self.paint.yellow("warning:"), one_line(text)));
+                self.print_line(&format!("  {} {}", self.paint.yellow("warning:"), one_line(text)));
             }
             SessionNotice::Unreachable(text) => {
                 self.break_off()?;
-                self.line(&format!("  {} {}", self.paint.yellow("model:"), one_line(text)));
+                self.print_line(&format!("  {} {}", self.paint.yellow("model:"), one_line(text)));
             }
             SessionNotice::CallFinished {
                 tool,
@@ -148,12 +150,12 @@ impl NoticePrinter {
                 ..
             } => {
                 self.break_off()?;
-                self.finished(tool, *is_error, summary, *duration_ms, level);
-                self.wait();
+                self.print_finished_call(tool, *is_error, summary, *duration_ms, level);
+                self.start_waiting();
             }
             SessionNotice::TurnEnded { end, usage, .. } => {
                 self.break_off()?;
-                self.ended(end);
+                self.print_end(end);
                 let about = if usage.estimated { "about " } else { "" };
                 tracing::info!(
                     input = usage.input_tokens,
@@ -165,19 +167,19 @@ impl NoticePrinter {
         Ok(())
     }
 
-    fn decided(&self, tool: &str, arguments: &Map<String, Value>, verdict: &str) {
-        let width = columns(100).saturating_sub(tool.len() + 5);
-        let arguments = clipped(&arguments_text(arguments), width);
-        self.line(&format!(
+    fn print_decision(&self, tool: &str, arguments: &Map<String, Value>, verdict: &str) {
+        let width = terminal_columns(100).saturating_sub(tool.len() + 5);
+        let arguments = clip_line(&arguments_text(arguments), width);
+        self.print_line(&format!(
             "  → {} {}",
             self.paint.cyan(&one_line(tool)),
             self.paint.dim(&arguments)
         ));
-        self.line(&format!("    {verdict}"));
+        self.print_line(&format!("    {verdict}"));
     }
 
     /// Returns a verdict like `allowed (rule `read-notes`)` in its colour.
-    fn verdict(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
+    fn format_verdict(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
         let paint = self.paint;
         if let Some(by) = refused_by {
             let text = match (by, self.asks) {
@@ -199,42 +201,42 @@ impl NoticePrinter {
         format!("{text} {}", paint.dim(&rule_text(rule_id)))
     }
 
-    fn ended(&self, end: &TurnEnd) {
+    fn print_end(&self, end: &TurnEnd) {
         match end {
             TurnEnd::Answered => {}
-            TurnEnd::Cancelled => self.line(&self.paint.yellow("  turn cancelled")),
+            TurnEnd::Cancelled => self.print_line(&self.paint.yellow("  turn cancelled")),
             TurnEnd::Failed(why) => {
-                self.line(&format!("{} {}", self.paint.red("  turn failed:"), one_line(why)));
+                self.print_line(&format!("{} {}", self.paint.red("  turn failed:"), one_line(why)));
             }
         }
     }
 
-    fn screened(&self, place: &str, action: &str, kinds: &[String]) {
+    fn print_screening(&self, place: &str, action: &str, kinds: &[String]) {
         let did = match action {
             "redact" => "taken out of",
             "block" => "withheld:",
             _ => "found in",
         };
         let line = format!("  ⚠ {} {did} the {place}", kinds.join(", "));
-        self.line(&self.paint.yellow(&line));
+        self.print_line(&self.paint.yellow(&line));
         if (place, action) == ("arguments", "block") {
             let cure = "    the call does not run. A tool gets its secrets by `[secrets]` in clawk.toml; what may stand in \
                         arguments is said by the policy's `secret_scanning`";
-            self.line(cure);
+            self.print_line(cure);
         }
     }
 
-    fn retrying(&self, provider: &str, reason: &str, wait_ms: u64, next: &str) {
+    fn print_retry(&self, provider: &str, reason: &str, wait_ms: u64, next: &str) {
         let again = if next == provider {
             "again".to_owned()
         } else {
             format!("with `{next}`")
         };
-        let line = format!("  ↻ {}; trying {again} in {wait_ms} ms", clipped(reason, 160));
-        self.line(&self.paint.yellow(&line));
+        let line = format!("  ↻ {}; trying {again} in {wait_ms} ms", clip_line(reason, 160));
+        self.print_line(&self.paint.yellow(&line));
     }
 
-    fn finished(&self, tool: &str, is_error: bool, summary: &str, duration_ms: u64, level: &str) {
+    fn print_finished_call(&self, tool: &str, is_error: bool, summary: &str, duration_ms: u64, level: &str) {
         let mark = if is_error {
             self.paint.red("✗")
         } else {
@@ -245,23 +247,24 @@ impl NoticePrinter {
             "built-in" | "remote" => format!(" · {level}"),
             level => format!(" · sandbox {level}"),
         };
-        self.line(&format!(
+        self.print_line(&format!(
             "  {mark} {} {}",
             one_line(tool),
             self.paint.dim(&format!("{duration_ms} ms{level}"))
         ));
-        let clean = block(summary);
+        let clean = sanitize_block(summary);
         let lines: Vec<&str> = clean.lines().filter(|line| !line.trim().is_empty()).collect();
         for line in lines.iter().take(SUMMARY_LINES) {
-            self.line(&format!(
+            self.print_line(&format!(
                 "    {}",
-                self.paint.dim(&clipped(line, columns(100).saturating_sub(4)))
+                self.paint
+                    .dim(&clip_line(line, terminal_columns(100).saturating_sub(4)))
             ));
         }
         let more = lines.len().saturating_sub(SUMMARY_LINES);
         if more > 0 {
             let lines = if more == 1 { "line" } else { "lines" };
-            self.line(&self.paint.dim(&format!("    … {more} more {lines}")));
+            self.print_line(&self.paint.dim(&format!("    … {more} more {lines}")));
         }
     }
 
@@ -269,29 +272,32 @@ impl NoticePrinter {
     ///
     /// # Errors
     /// The output can't be written.
-    pub(crate) fn question(&self, question: &ApprovalQuestion) -> io::Result<()> {
+    pub(crate) fn print_question(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let mut lines = vec![format!(
             "{} {} wants to run {}",
             self.paint.yellow("?"),
-            self.paint.bold(&visible(&question.tool)),
+            self.paint.bold(&visible_text(&question.tool)),
             self.paint.dim(&rule_text(question.rule_id.as_deref()))
         )];
-        lines.extend(self.sources(question));
-        self.what(question, &mut lines);
-        drawn(&lines)
+        lines.extend(self.format_sources(question));
+        self.add_action_lines(question, &mut lines);
+        print_lines(&lines)
     }
 
     /// Returns the sources of untrusted text in the conversation, if a rule asks because of them.
-    fn sources(&self, question: &ApprovalQuestion) -> Option<String> {
+    fn format_sources(&self, question: &ApprovalQuestion) -> Option<String> {
         let because = question.reason.contains(" (from ");
-        because.then(|| self.paint.yellow(&format!("    {}", visible(&question.reason))))
+        because.then(|| {
+            self.paint
+                .yellow(&format!("    {}", visible_text(&question.reason)))
+        })
     }
 
     /// Prints one request for several calls, in their order of execution.
     ///
     /// # Errors
     /// The output can't be written.
-    pub(crate) fn plan(&self, plan: &Plan) -> io::Result<()> {
+    pub(crate) fn print_plan(&self, plan: &Plan) -> io::Result<()> {
         let mut lines = vec![format!(
             "{} a plan: {} steps need your word before the first of them runs",
             self.paint.yellow("?"),
@@ -300,55 +306,55 @@ impl NoticePrinter {
         for question in &plan.steps {
             lines.push(format!(
                 "  {} {} {}",
-                self.paint.bold(&format!("{}.", question.number())),
-                self.paint.bold(&visible(&question.tool)),
+                self.paint.bold(&format!("{}.", question.step_number())),
+                self.paint.bold(&visible_text(&question.tool)),
                 self.paint.dim(&rule_text(question.rule_id.as_deref()))
             ));
-            lines.extend(self.sources(question));
-            self.what(question, &mut lines);
+            lines.extend(self.format_sources(question));
+            self.add_action_lines(question, &mut lines);
         }
-        for line in plan.beside() {
-            lines.push(self.paint.dim(&format!("  {}", visible(line))));
+        for line in plan.uncovered_calls() {
+            lines.push(self.paint.dim(&format!("  {}", visible_text(line))));
         }
-        drawn(&lines)
+        print_lines(&lines)
     }
 
     /// Prints a request's whole text.
     ///
     /// # Errors
     /// The output can't be written.
-    pub(crate) fn whole(&self, question: &ApprovalQuestion) -> io::Result<()> {
+    pub(crate) fn print_full_question(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let whole = question.sheet.whole();
         let mut lines = vec![self.paint.dim(&format!("    all {} bytes:", whole.len()))];
         let indented = whole.split('\n').map(|line| self.sheet_line(line));
         lines.extend(indented);
-        drawn(&lines)
+        print_lines(&lines)
     }
 
     fn sheet_line(&self, line: &str) -> String {
-        format!("    {}", painted(self.paint, line))
+        format!("    {}", paint_line(self.paint, line))
     }
 
     /// Adds the lines that say what will happen.
-    fn what(&self, question: &ApprovalQuestion, lines: &mut Vec<String>) {
+    fn add_action_lines(&self, question: &ApprovalQuestion, lines: &mut Vec<String>) {
         let short = question.sheet.short();
         lines.extend(short.iter().map(|line| self.sheet_line(line)));
         if let Some(cost) = &question.cost {
-            lines.push(format!("    cost: {}", visible(cost)));
+            lines.push(format!("    cost: {}", visible_text(cost)));
         }
     }
 
     /// Prints why approval is requested.
-    pub(crate) fn why(&self, question: &ApprovalQuestion) {
-        self.line(&format!("    {}", one_line(&question.reason)));
+    pub(crate) fn print_reason(&self, question: &ApprovalQuestion) {
+        self.print_line(&format!("    {}", one_line(&question.reason)));
         for line in &question.explanation {
-            self.line(&format!("    {}", self.paint.dim(&one_line(line))));
+            self.print_line(&format!("    {}", self.paint.dim(&one_line(line))));
         }
         let lapses = format!(
             "    unanswered, it lapses at {} and counts as `{}`",
             question.expires_at, question.default_if_timeout
         );
-        self.line(&self.paint.dim(&lapses));
+        self.print_line(&self.paint.dim(&lapses));
     }
 
     /// Clears the line for other output.
@@ -357,11 +363,11 @@ impl NoticePrinter {
     }
 
     /// A line beside the conversation. It is one line, whatever its text holds.
-    pub(crate) fn line(&self, text: &str) {
-        out::note(text);
+    pub(crate) fn print_line(&self, text: &str) {
+        out::print_note(text);
     }
 
-    fn delta(&mut self, piece: &str) -> io::Result<()> {
+    fn print_delta(&mut self, piece: &str) -> io::Result<()> {
         let Some(streaming) = &mut self.streaming else {
             return Ok(());
         };
@@ -369,15 +375,15 @@ impl NoticePrinter {
         let shown = streaming.markdown.push(piece);
         if !shown.is_empty() {
             self.stop_waiting();
-            out::piece(&shown)?;
+            out::print_piece(&shown)?;
         }
         Ok(())
     }
 
-    fn said(&mut self, text: &str) -> io::Result<()> {
+    fn print_text(&mut self, text: &str) -> io::Result<()> {
         self.stop_waiting();
         let Some(streaming) = &mut self.streaming else {
-            return out::lines(&block(text));
+            return out::lines(&sanitize_block(text));
         };
         // Some pieces may have been dropped; the whole text has them all.
         let missing = text.strip_prefix(streaming.seen.as_str());
@@ -390,7 +396,7 @@ impl NoticePrinter {
         };
         shown.push_str(&streaming.markdown.finish());
         streaming.seen.clear();
-        out::piece(&shown)
+        out::print_piece(&shown)
     }
 
     /// Ends a streamed text, so that other lines are separate from it.
@@ -404,14 +410,14 @@ impl NoticePrinter {
         if rest.is_empty() {
             Ok(())
         } else {
-            out::piece(&rest)
+            out::print_piece(&rest)
         }
     }
 
-    fn wait(&mut self) {
+    fn start_waiting(&mut self) {
         if self.lively && self.waiting.is_none() {
             self.waiting = Some(0);
-            self.thinking(0);
+            self.print_thinking(0);
         }
     }
 
@@ -420,11 +426,11 @@ impl NoticePrinter {
         if let Some(seconds) = &mut self.waiting {
             *seconds += 1;
             let seconds = *seconds;
-            self.thinking(seconds);
+            self.print_thinking(seconds);
         }
     }
 
-    fn thinking(&self, seconds: u64) {
+    fn print_thinking(&self, seconds: u64) {
         let text = match seconds {
             0..3 => "  ⋯ thinking".to_owned(),
             3..15 => format!("  ⋯ thinking, {seconds} s"),
@@ -443,7 +449,7 @@ impl NoticePrinter {
 }
 
 /// Prints all lines at once on standard error.
-fn drawn(lines: &[String]) -> io::Result<()> {
+fn print_lines(lines: &[String]) -> io::Result<()> {
     let mut text = lines.join("\n");
     text.push('\n');
     io::stderr().lock().write_all(text.as_bytes())
@@ -476,7 +482,7 @@ fn refused_text(by: &str) -> &'static str {
 fn rule_text(rule_id: Option<&str>) -> String {
     rule_id.map_or_else(
         || "(no rule)".to_owned(),
-        |rule| format!("(rule `{}`)", visible(rule)),
+        |rule| format!("(rule `{}`)", visible_text(rule)),
     )
 }
 
@@ -489,7 +495,7 @@ fn arguments_text(arguments: &Map<String, Value>) -> String {
 }
 
 /// Returns a line of a request in the colour of its effect.
-fn painted(paint: TerminalStyle, line: &str) -> String {
+fn paint_line(paint: TerminalStyle, line: &str) -> String {
     match line.chars().next() {
         Some('+') => paint.green(line),
         Some('-') => paint.red(line),

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::out::block;
+use crate::out::sanitize_block;
 
 /// How much of a model's thoughts a terminal shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) fn thought_lines(thought: &str, detail: ThoughtDetail, width: usize) 
             vec![format!("  ⋯ thought: {words} {noun} (-vv shows them)")]
         }
         ThoughtDetail::Whole => {
-            let clean = block(thought);
+            let clean = sanitize_block(thought);
             let lines = clean.lines().filter(|line| !line.trim().is_empty());
             let shown = lines.flat_map(|line| wrapped(line, width.saturating_sub(4)));
             std::iter::once("  ⋯ thought:".to_owned())

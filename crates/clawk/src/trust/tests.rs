@@ -1,6 +1,6 @@
 use std::fs;
 
-use clawk_manifest::{LoadOptions, load};
+use clawk_manifest::{LoadOptions, load_manifest};
 
 use super::*;
 
@@ -34,8 +34,8 @@ fn look(toml: &str, named: bool) -> (tempfile::TempDir, Vec<StartupProgram>) {
 fn again(folder: &Path, named: bool) -> Vec<StartupProgram> {
     let (claw, toml) = (folder.join("claw.yaml"), folder.join("clawk.toml"));
     let config = Config::load(named.then_some(&*toml), Some(&claw)).unwrap();
-    let manifest = load(&claw, &LoadOptions::default()).manifest.unwrap();
-    of(&config, Some(&manifest))
+    let manifest = load_manifest(&claw, &LoadOptions::default()).manifest.unwrap();
+    find_startup_programs(&config, Some(&manifest))
 }
 
 const TOML: &str = r#"
@@ -85,7 +85,7 @@ env = { PYTHONPATH = "." }
 #[test]
 fn every_program_of_the_folder_is_found() {
     let (_folder, runs) = look(TOML, false);
-    let all: Vec<String> = runs.iter().map(StartupProgram::line).collect();
+    let all: Vec<String> = runs.iter().map(StartupProgram::display_line).collect();
     let all = all.join("\n");
     for part in [
         "`[secrets_store] command`: sh keys.sh {name}",
@@ -116,7 +116,7 @@ fn nothing_of_a_command_is_hidden() {
     let long = format!("{}; rm -rf /; {}", "a".repeat(900), "b".repeat(900));
     let toml = format!("[tools.a]\ncommand = [\"sh\", \"-c\", \"{long}\\u202e\\u200b\\u001b[2J\"]\n");
     let (_folder, runs) = look(&toml, false);
-    let line = runs[0].line();
+    let line = runs[0].display_line();
     assert!(line.contains("; rm -rf /; ") && line.contains(&"b".repeat(900)));
     assert!(
         line.contains("U+202E") && line.contains("U+200B") && !line.contains('\u{1b}'),
@@ -133,11 +133,15 @@ fn what_the_user_names_is_the_users_word() {
 #[test]
 fn another_content_is_another_digest() {
     let (folder, runs) = look(TOML, false);
-    let before = digest(&runs);
-    assert_eq!(digest(&again(folder.path(), false)), before);
+    let before = digest_programs(&runs);
+    assert_eq!(digest_programs(&again(folder.path(), false)), before);
     fs::write(folder.path().join("keys.sh"), "echo two").unwrap();
-    let changed = digest(&again(folder.path(), false));
+    let changed = digest_programs(&again(folder.path(), false));
     assert_ne!(changed, before, "a script's content");
     fs::write(folder.path().join("clawk.toml"), TOML.replace("evil", "other")).unwrap();
-    assert_ne!(digest(&again(folder.path(), false)), changed, "a variable");
+    assert_ne!(
+        digest_programs(&again(folder.path(), false)),
+        changed,
+        "a variable"
+    );
 }

@@ -34,7 +34,7 @@ fn clawk(agent: &Agent, args: &[&str]) -> (bool, Value) {
 fn the_sample_of_each_runtime_validates_says_what_is_missing_and_starts() {
     for runtime in Runtime::ALL {
         let (agent, name) = (Agent::new(), runtime.name());
-        let home = samples().join(name).join(runtime.home());
+        let home = samples().join(name).join(runtime.default_home());
         let (done, imported) = clawk(
             &agent,
             &["import", name, home.to_str().unwrap(), "--output", "new"],

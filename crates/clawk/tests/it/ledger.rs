@@ -20,7 +20,7 @@ use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{EnvironmentSource, SecretResolver};
 use clawk_store::StateDir;
-use clawk_tools::{Runner, ToolHost, ToolsConfig, bind};
+use clawk_tools::{Runner, ToolHost, ToolsConfig, bind_tools};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -54,18 +54,18 @@ struct Stopping {
 }
 
 impl ToolRunner for Stopping {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
-        self.inner.describe(tool)
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+        self.inner.describe_tool(tool)
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         dir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.inner.preflight(tool, arguments, plan, dir)
+        self.inner.preflight_call(tool, arguments, plan, dir)
     }
 
     fn run<'a>(
@@ -88,16 +88,19 @@ impl ToolRunner for Stopping {
         })
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, clawk_kernel::sheet::ExecutorPreview> {
-        self.inner.preview(look)
+    fn preview_call<'a>(
+        &'a self,
+        look: InspectedCall<'a>,
+    ) -> BoxFuture<'a, clawk_kernel::sheet::ExecutorPreview> {
+        self.inner.preview_call(look)
     }
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.inner.stands_on(look)
     }
 
-    fn mend(&self, tool: &str) -> ReconcileMethod {
-        self.inner.mend(tool)
+    fn reconcile_method(&self, tool: &str) -> ReconcileMethod {
+        self.inner.reconcile_method(tool)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -129,17 +132,20 @@ impl Life {
         let host = ToolHost {
             launcher: Launcher::new(program(), vec!["__sandbox".into()]),
             defaults: clawk_plan::PlanDefaults::default(),
-            secrets: SecretResolver::without_store(EnvironmentSource::fixed([("PATH", "/usr/bin:/bin")])),
+            secrets: SecretResolver::without_store(EnvironmentSource::from_pairs([(
+                "PATH",
+                "/usr/bin:/bin",
+            )])),
             base: dir.to_path_buf(),
             workdir: dir.to_path_buf(),
             ask: None,
             extras: BTreeMap::new(),
             egress: clawk_tools::EgressSettings::default(),
-            own: clawk_plan::RuntimeFiles::nothing(),
+            own: clawk_plan::RuntimeFiles::empty(),
         };
         let there = Arc::new(AtomicUsize::new(0));
         let runner = Stopping {
-            inner: bind(&rig.manifest, &tools, host).unwrap(),
+            inner: bind_tools(&rig.manifest, &tools, host).unwrap(),
             point,
             there: Arc::clone(&there),
         };
@@ -164,7 +170,10 @@ impl Life {
     /// Asks for all of them at once.
     fn ask(&self, wanted: &[(RequestId, String)]) -> Vec<tokio::task::JoinHandle<Result<(), CallError>>> {
         let runtime = self.runtime.as_ref().unwrap();
-        let session = runtime.block_on(self.kernel().open(EntryPoint::Cli)).unwrap().id;
+        let session = runtime
+            .block_on(self.kernel().open_session(EntryPoint::Cli))
+            .unwrap()
+            .id;
         let calls = wanted.iter().map(|(request_id, id)| {
             let params = ToolCallParams {
                 name: "order".to_owned(),

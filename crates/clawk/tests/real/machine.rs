@@ -109,7 +109,11 @@ fn a_command_runs_under_a_kernel_of_its_own() {
         .expect("a runtime");
     runtime.block_on(async {
         let lab = Lab::new();
-        let found = lab.launcher.probe(Level::Vm).await.expect("a machine boots here");
+        let found = lab
+            .launcher
+            .probe_level(Level::Vm)
+            .await
+            .expect("a machine boots here");
         assert!(
             found.mechanisms.iter().any(|name| name.starts_with("qemu:")),
             "{found:?}"
@@ -152,7 +156,7 @@ async fn own_files(lab: &Lab) {
             .map(|name| rw.join(name))
             .to_vec(),
     };
-    spec.plan = Arc::new((*spec.plan).clone().keeping(&own, &rw));
+    spec.plan = Arc::new((*spec.plan).clone().with_runtime_files(&own, &rw));
     let edit = async {
         let end = Instant::now() + Duration::from_secs(90);
         while !rw.join("here").exists() && Instant::now() < end {
@@ -300,8 +304,8 @@ async fn service(lab: &Lab) {
         limits,
         "while read -r line; do echo \"heard $line\"; done; exit 3",
     );
-    let mut service = lab.launcher.serve(&spec).await.expect("it starts");
-    assert_eq!(service.obtained().level, Level::Vm);
+    let mut service = lab.launcher.start_service(&spec).await.expect("it starts");
+    assert_eq!(service.obtained_enforcement().level, Level::Vm);
     let mut stdin = service.stdin.take().expect("its input");
     let mut stdout = tokio::io::BufReader::new(service.stdout.take().expect("its output"));
     for word in ["one", "two"] {

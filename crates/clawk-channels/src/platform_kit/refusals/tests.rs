@@ -11,17 +11,19 @@ fn a_refusal_becomes_a_delivery_with_the_platforms_words() {
         other => panic!("{other:?}"),
     };
     assert_eq!(
-        waits(later.delivery(Some(7), "slow")),
+        waits(later.delivery_after(Some(7), "slow")),
         Some(7),
         "the platform's own wait counts"
     );
-    assert_eq!(waits(later.delivery(None, "slow")), Some(SOON_MS));
-    let dead = Final(NOT_MEMBER).delivery(None, "not_in_channel\u{7}").unwrap();
+    assert_eq!(waits(later.delivery_after(None, "slow")), Some(SOON_MS));
+    let dead = Final(NOT_MEMBER)
+        .delivery_after(None, "not_in_channel\u{7}")
+        .unwrap();
     assert_eq!(
         dead,
         Delivery::Failed {
             reason: "the bot is not in the chat (not_in_channel)".to_owned()
         }
     );
-    assert_eq!(Other.delivery(None, "x"), None);
+    assert_eq!(Other.delivery_after(None, "x"), None);
 }

@@ -19,7 +19,7 @@ use crate::adapter::{
     OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
 use crate::config::{ChannelConfig, MissedRunPolicy};
-use crate::runs::{goes_on, record};
+use crate::runs::{goes_on, record_trigger};
 use crate::timetable::CronTimetable;
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
@@ -96,22 +96,22 @@ impl CronAdapter {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, StoredCronState> {
+    fn lock_stored(&self) -> MutexGuard<'_, StoredCronState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &InboundPipeline) {
-        let kept = self.kept().clone();
+    fn save_state(&self, inlet: &InboundPipeline) {
+        let kept = self.lock_stored().clone();
         // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&kept).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
-            inlet.degraded(format!("where the schedule is can't be kept: {error}"));
+            inlet.report_degraded(format!("where the schedule is can't be kept: {error}"));
         }
     }
 
     /// Takes up what the last process left: its place in the schedule, and its runs that still go on.
-    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), String> {
-        let text = inlet.cursor().map_err(|error| error.to_string())?;
+    async fn restore_state(&self, inlet: &InboundPipeline) -> Result<(), String> {
+        let text = inlet.read_cursor().map_err(|error| error.to_string())?;
         let mut kept: StoredCronState = match text {
             Some(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
                 tracing::warn!(%error, "where the schedule was can't be read; it begins anew");
@@ -126,34 +126,34 @@ impl CronAdapter {
             }
         }
         kept.running = running;
-        *self.kept() = kept;
+        *self.lock_stored() = kept;
         Ok(())
     }
 
     /// Begins a run where there is a place for it.
-    async fn begin(&self, inlet: &InboundPipeline, run: &str) -> CronRunStart {
+    async fn begin_run(&self, inlet: &InboundPipeline, run: &str) -> CronRunStart {
         let _alone = self.beginning.lock().await;
         let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
-        if self.kept().running.len() >= places {
-            let waits = self.kept().queued.is_some();
+        if self.lock_stored().running.len() >= places {
+            let waits = self.lock_stored().queued.is_some();
             let reason = format!("{places} runs are under way");
             return if self.trigger.overlap_policy == OverlapPolicy::Queue && !waits {
-                self.kept().queued = Some(run.to_owned());
-                self.save(inlet);
-                record(inlet, run, "queued", Some(reason)).await;
+                self.lock_stored().queued = Some(run.to_owned());
+                self.save_state(inlet);
+                record_trigger(inlet, run, "queued", Some(reason)).await;
                 CronRunStart::Queued
             } else {
-                record(inlet, run, "skipped", Some(reason)).await;
+                record_trigger(inlet, run, "skipped", Some(reason)).await;
                 CronRunStart::Skipped
             };
         }
         let time = run.split(' ').nth(1).unwrap_or(run);
         // silent-ok: the time is ours; what can't be read is told as it is
-        let time = Timestamp::parse(time).map_or_else(|_| time.to_owned(), |at| self.table.told(at));
+        let time = Timestamp::parse(time).map_or_else(|_| time.to_owned(), |at| self.table.local_time(at));
         // Before it can end: its place is taken.
-        self.kept().running.push(run.to_owned());
+        self.lock_stored().running.push(run.to_owned());
         let taken = inlet
-            .message(PlatformMessage {
+            .ingest_message(PlatformMessage {
                 ids: vec![run.to_owned()],
                 conversation: run.to_owned(),
                 direct: true,
@@ -169,44 +169,44 @@ impl CronAdapter {
                 // Taken before a crash: it may be over.
                 let over = duplicate && !inlet.kernel().is_open(message).await.unwrap_or(true); // silent-ok: then it ends by its answer
                 if over {
-                    self.done(run);
+                    self.finish_run(run);
                 }
-                self.save(inlet);
+                self.save_state(inlet);
                 if !duplicate {
-                    record(inlet, run, "started", None).await;
+                    record_trigger(inlet, run, "started", None).await;
                 }
                 CronRunStart::Started
             }
             IngestOutcome::Refused(reason) => {
-                self.done(run);
-                record(inlet, run, "skipped", Some(reason)).await;
+                self.finish_run(run);
+                record_trigger(inlet, run, "skipped", Some(reason)).await;
                 CronRunStart::Skipped
             }
             IngestOutcome::Ignored => {
-                self.done(run);
+                self.finish_run(run);
                 CronRunStart::Skipped
             }
             IngestOutcome::Later(reason) => {
-                self.done(run);
+                self.finish_run(run);
                 CronRunStart::Later(reason)
             }
         }
     }
 
-    fn done(&self, run: &str) {
-        self.kept().running.retain(|running| running != run);
+    fn finish_run(&self, run: &str) {
+        self.lock_stored().running.retain(|running| running != run);
     }
 
     /// Deals with the times that have passed.
-    async fn due(&self, inlet: &InboundPipeline) -> Result<(), String> {
+    async fn handle_due_times(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let now = inlet.clock().now();
         self.started.get_or_init(|| now);
-        let last = self.kept().last.clone();
+        let last = self.lock_stored().last.clone();
         // silent-ok: a time of ours always reads
         let Some(mut last) = last.and_then(|last| Timestamp::parse(&last).ok()) else {
             // The first start ever: nothing was missed.
-            self.kept().last = Some(now.to_string());
-            self.save(inlet);
+            self.lock_stored().last = Some(now.to_string());
+            self.save_state(inlet);
             return Ok(());
         };
         let mut passed = Vec::new();
@@ -225,47 +225,47 @@ impl CronAdapter {
         if !passed.is_empty() {
             let reason = format!("{} runs were missed while the agent was down", passed.len());
             let first = passed.first().copied().map(run).unwrap_or_default();
-            record(inlet, &first, "missed", Some(reason)).await;
+            record_trigger(inlet, &first, "missed", Some(reason)).await;
         }
         if late && self.missed == MissedRunPolicy::Skip {
             let reason = "the agent was down".to_owned();
-            record(inlet, &run(latest), "missed", Some(reason)).await;
-        } else if let CronRunStart::Later(reason) = self.begin(inlet, &run(latest)).await {
+            record_trigger(inlet, &run(latest), "missed", Some(reason)).await;
+        } else if let CronRunStart::Later(reason) = self.begin_run(inlet, &run(latest)).await {
             return Err(reason);
         }
-        self.kept().last = Some(latest.to_string());
-        self.save(inlet);
+        self.lock_stored().last = Some(latest.to_string());
+        self.save_state(inlet);
         Ok(())
     }
 
     /// Gives a place that is free to the run that waits.
-    async fn promote(&self, inlet: &InboundPipeline) -> Result<(), String> {
+    async fn promote_waiting(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
         let run = {
-            let kept = self.kept();
+            let kept = self.lock_stored();
             kept.queued.clone().filter(|_| kept.running.len() < places)
         };
         let Some(run) = run else {
-            self.save(inlet);
+            self.save_state(inlet);
             return Ok(());
         };
-        match self.begin(inlet, &run).await {
+        match self.begin_run(inlet, &run).await {
             CronRunStart::Later(reason) => return Err(reason),
-            CronRunStart::Started | CronRunStart::Queued | CronRunStart::Skipped => self.kept().queued = None,
+            CronRunStart::Started | CronRunStart::Queued | CronRunStart::Skipped => self.lock_stored().queued = None,
         }
-        self.save(inlet);
+        self.save_state(inlet);
         Ok(())
     }
 
-    async fn work(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
-        if let Err(reason) = self.restore(inlet).await {
-            return ChannelDisconnect::broken(reason);
+    async fn run_schedule(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
+        if let Err(reason) = self.restore_state(inlet).await {
+            return ChannelDisconnect::temporary(reason);
         }
-        inlet.ready();
+        inlet.report_ready();
         loop {
-            let mut done = self.due(inlet).await;
+            let mut done = self.handle_due_times(inlet).await;
             if done.is_ok() {
-                done = self.promote(inlet).await;
+                done = self.promote_waiting(inlet).await;
             }
             let wait = match done {
                 Ok(()) => {
@@ -277,12 +277,12 @@ impl CronAdapter {
                     Duration::from_millis(ms.clamp(1, LONGEST_SLEEP_MS).unsigned_abs())
                 }
                 Err(reason) => {
-                    inlet.degraded(reason);
+                    inlet.report_degraded(reason);
                     AGAIN
                 }
             };
             tokio::select! {
-                () = over.cancelled() => return ChannelDisconnect::broken("the agent ends"),
+                () = over.cancelled() => return ChannelDisconnect::temporary("the agent ends"),
                 () = self.finished.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -291,30 +291,30 @@ impl CronAdapter {
 }
 
 impl ChannelAdapter for CronAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
-            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(self.work(inlet, over))
+        Box::pin(self.run_schedule(inlet, over))
     }
 
-    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // Nobody reads in a schedule; `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn fire<'a>(&'a self, inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
+    fn fire_trigger<'a>(&'a self, inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
         Box::pin(async move {
-            let run = format!("fired {} {}", inlet.clock().now(), inlet.clock().uuid());
-            match self.begin(inlet, &run).await {
+            let run = format!("fired {} {}", inlet.clock().now(), inlet.clock().new_uuid());
+            match self.begin_run(inlet, &run).await {
                 CronRunStart::Started | CronRunStart::Queued => Ok(true),
                 CronRunStart::Skipped => {
                     Err("it was skipped: as many runs as `max_parallel` are under way".to_owned())
@@ -324,8 +324,8 @@ impl ChannelAdapter for CronAdapter {
         })
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
-        self.done(conversation);
+    fn on_run_finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+        self.finish_run(conversation);
         self.finished.notify_one();
         Box::pin(std::future::ready(()))
     }

@@ -113,34 +113,34 @@ impl CustomAdapter {
         })
     }
 
-    fn live(&self) -> MutexGuard<'_, Option<RunningProgram>> {
+    fn lock_program(&self) -> MutexGuard<'_, Option<RunningProgram>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn serve(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
-        let mut service = match self.launcher.serve(&self.spec).await {
+    async fn serve_program(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
+        let mut service = match self.launcher.start_service(&self.spec).await {
             Ok(service) => service,
-            Err(error) => return ChannelDisconnect::broken(format!("the program can't be started: {error}")),
+            Err(error) => return ChannelDisconnect::temporary(format!("the program can't be started: {error}")),
         };
         let (Some(stdin), Some(stdout)) = (service.stdin.take(), service.stdout.take()) else {
-            return ChannelDisconnect::broken("the program has no standard streams");
+            return ChannelDisconnect::temporary("the program has no standard streams");
         };
         let (lines, to_write) = mpsc::channel(BACKLOG);
-        *self.live() = Some(RunningProgram {
+        *self.lock_program() = Some(RunningProgram {
             lines: lines.clone(),
             waiting: HashMap::new(),
         });
-        inlet.ready();
+        inlet.report_ready();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..WORKERS).map(|_| mpsc::channel(WORKER_BACKLOG)).unzip();
-        let workers = join_all(receivers.into_iter().map(|work| take(work, inlet, &lines)));
+        let workers = join_all(receivers.into_iter().map(|work| ingest_inputs(work, inlet, &lines)));
         let ended = tokio::select! {
             ended = self.read(stdout, inlet, &senders) => ended,
-            () = write(stdin, to_write) => ChannelDisconnect::broken("the program does not read its standard input"),
-            broken = workers => broken.into_iter().flatten().next().unwrap_or_else(|| ChannelDisconnect::broken("nobody takes its messages")),
-            () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
+            () = write(stdin, to_write) => ChannelDisconnect::temporary("the program does not read its standard input"),
+            broken = workers => broken.into_iter().flatten().next().unwrap_or_else(|| ChannelDisconnect::temporary("nobody takes its messages")),
+            () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
         };
-        *self.live() = None;
+        *self.lock_program() = None;
         let stopped = lines.try_send(json!({"type": "stop"}).to_string());
         drop(stopped);
         ChannelDisconnect {
@@ -163,15 +163,15 @@ impl CustomAdapter {
             line.clear();
             let read = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await;
             match read {
-                Ok(0) => return ChannelDisconnect::broken("the program ended"),
+                Ok(0) => return ChannelDisconnect::temporary("the program ended"),
                 Ok(_) if line.last() != Some(&b'\n') => {
-                    return ChannelDisconnect::broken(format!(
+                    return ChannelDisconnect::temporary(format!(
                         "a line of the program is longer than {MAX_LINE} bytes, or was cut"
                     ));
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    return ChannelDisconnect::broken(format!("the program can't be read: {error}"));
+                    return ChannelDisconnect::temporary(format!("the program can't be read: {error}"));
                 }
             }
             if line.iter().all(u8::is_ascii_whitespace) {
@@ -193,7 +193,7 @@ impl CustomAdapter {
                     conversation,
                 }),
                 Ok(ProgramLine::Delivered { out, id }) => {
-                    self.settle(&out, Delivery::Delivered { platform_id: id });
+                    self.settle_delivery(&out, Delivery::Delivered { platform_id: id });
                     continue;
                 }
                 Ok(ProgramLine::Failed {
@@ -202,19 +202,19 @@ impl CustomAdapter {
                     retry_after_ms,
                     for_good,
                 }) => {
-                    self.settle(&out, failed(&reason, retry_after_ms, for_good));
+                    self.settle_delivery(&out, failed_delivery(&reason, retry_after_ms, for_good));
                     continue;
                 }
                 Ok(ProgramLine::State { state, reason }) => {
-                    let reason = reason.map(|reason| shown(&reason));
+                    let reason = reason.map(|reason| bounded_line(&reason));
                     match state.as_str() {
-                        "ready" => inlet.ready(),
+                        "ready" => inlet.report_ready(),
                         "failed" => {
                             return ChannelDisconnect::fatal(
                                 reason.unwrap_or_else(|| "the program says so".to_owned()),
                             );
                         }
-                        _ => inlet.degraded(reason.unwrap_or_else(|| "the program says so".to_owned())),
+                        _ => inlet.report_degraded(reason.unwrap_or_else(|| "the program says so".to_owned())),
                     }
                     continue;
                 }
@@ -229,22 +229,22 @@ impl CustomAdapter {
             if let Some(worker) = workers.get(at)
                 && worker.send(work).await.is_err()
             {
-                return ChannelDisconnect::broken("its messages can't be taken now");
+                return ChannelDisconnect::temporary("its messages can't be taken now");
             }
         }
     }
 
-    fn settle(&self, out: &str, delivery: Delivery) {
-        let waiting = self.live().as_mut().and_then(|live| live.waiting.remove(out));
+    fn settle_delivery(&self, out: &str, delivery: Delivery) {
+        let waiting = self.lock_program().as_mut().and_then(|live| live.waiting.remove(out));
         if let Some(waiting) = waiting {
             let _gone = waiting.send(delivery); // silent-ok: whoever waited has given it up as unknown
         }
     }
 
-    async fn hand(&self, id: &str, line: Value) -> Delivery {
+    async fn send_and_wait(&self, id: &str, line: Value) -> Delivery {
         let (told, telling) = oneshot::channel();
         let lines = {
-            let mut live = self.live();
+            let mut live = self.lock_program();
             let Some(live) = live.as_mut() else {
                 return Delivery::Retry {
                     after_ms: None,
@@ -266,7 +266,7 @@ impl CustomAdapter {
                 reason: "the program ended before it said what became of it".to_owned(),
             },
             Err(_) => {
-                if let Some(live) = self.live().as_mut() {
+                if let Some(live) = self.lock_program().as_mut() {
                     live.waiting.remove(id);
                 }
                 Delivery::Unknown {
@@ -276,16 +276,16 @@ impl CustomAdapter {
         }
     }
 
-    fn tell(&self, line: &Value) {
-        let lines = self.live().as_ref().map(|live| live.lines.clone());
+    fn try_send_line(&self, line: &Value) {
+        let lines = self.lock_program().as_ref().map(|live| live.lines.clone());
         if let Some(lines) = lines {
             let _full = lines.try_send(line.to_string()); // silent-ok: it is only shown
         }
     }
 }
 
-fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery {
-    let reason = shown(reason);
+fn failed_delivery(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery {
+    let reason = bounded_line(reason);
     if for_good {
         Delivery::Failed { reason }
     } else {
@@ -296,7 +296,7 @@ fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery
     }
 }
 
-fn shown(text: &str) -> String {
+fn bounded_line(text: &str) -> String {
     crate::plain_name::harmless(text)
         .chars()
         .take(SHOWN_CHARS)
@@ -319,7 +319,7 @@ impl ConversationInput {
 }
 
 /// Takes messages of some conversations, and says what became of each.
-async fn take(
+async fn ingest_inputs(
     mut work: mpsc::Receiver<ConversationInput>,
     inlet: &InboundPipeline,
     lines: &mpsc::Sender<String>,
@@ -332,8 +332,8 @@ async fn take(
             }
             ConversationInput::Message(message) => {
                 let id = message.id.clone();
-                match message.incoming(FilesBy::Path) {
-                    Ok(incoming) => match settled(inlet, incoming).await {
+                match message.into_platform_message(FilesBy::Path) {
+                    Ok(incoming) => match ingest_until_settled(inlet, incoming).await {
                         IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
                             json!({"type": "accepted", "id": id})
                         }
@@ -341,7 +341,7 @@ async fn take(
                             json!({"type": "refused", "id": id, "reason": reason})
                         }
                         IngestOutcome::Later(reason) => {
-                            return Some(ChannelDisconnect::broken(format!(
+                            return Some(ChannelDisconnect::temporary(format!(
                                 "a message could not be kept: {reason}"
                             )));
                         }
@@ -352,7 +352,7 @@ async fn take(
         };
         // Never waited for: whoever waits here reads no more of the program, which may be waiting for that.
         if lines.try_send(told.to_string()).is_err() {
-            return Some(ChannelDisconnect::broken(
+            return Some(ChannelDisconnect::temporary(
                 "the program does not read its standard input",
             ));
         }
@@ -361,17 +361,17 @@ async fn take(
 }
 
 /// Takes one message; one that can't be kept now, again after a while.
-async fn settled(inlet: &InboundPipeline, incoming: PlatformMessage) -> IngestOutcome {
+async fn ingest_until_settled(inlet: &InboundPipeline, incoming: PlatformMessage) -> IngestOutcome {
     let mut wait_ms = TRY_MS;
     for _ in 1..TRIES {
-        let taken = inlet.message(incoming.clone()).await;
-        if taken.settled() {
+        let taken = inlet.ingest_message(incoming.clone()).await;
+        if taken.is_settled() {
             return taken;
         }
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
         wait_ms *= 2;
     }
-    inlet.message(incoming).await
+    inlet.ingest_message(incoming).await
 }
 
 async fn write(mut stdin: impl tokio::io::AsyncWrite + Unpin, mut lines: mpsc::Receiver<String>) {
@@ -396,13 +396,13 @@ async fn last_words(service: &SandboxedService) -> String {
     };
     let tail = service.stderr_tail();
     if let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) {
-        text.push_str(&format!("; its last words: {}", shown(line.trim())));
+        text.push_str(&format!("; its last words: {}", bounded_line(line.trim())));
     }
     text
 }
 
 impl ChannelAdapter for CustomAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             // The same `out` twice is the same message, but only where the program says so: it may have lost its memory.
             idempotent: false,
@@ -412,30 +412,30 @@ impl ChannelAdapter for CustomAdapter {
             edits: true,
             typing: true,
             files: FileSupport::Inside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(self.serve(inlet, over))
+        Box::pin(self.serve_program(inlet, over))
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
             "text": out.markdown, "attachments": attached(out)});
-        Box::pin(self.hand(&out.id, line))
+        Box::pin(self.send_and_wait(&out.id, line))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         let line = json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown});
-        Box::pin(self.hand(&out.id, line))
+        Box::pin(self.send_and_wait(&out.id, line))
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         let out = &asking.out;
         let choices: Vec<Value> = asking
             .choices
@@ -444,16 +444,16 @@ impl ChannelAdapter for CustomAdapter {
             .collect();
         let line = json!({"type": "ask", "out": out.id, "question": asking.question, "conversation": out.conversation,
             "text": out.markdown, "choices": choices});
-        Box::pin(self.hand(&out.id, line))
+        Box::pin(self.send_and_wait(&out.id, line))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let folder = self.spec.workdir.clone();
             let folder = folder.ok_or("the program has no folder of its own")?;
             // What the program can't read, it doesn't get read by naming it.
             let place = folder.join(at);
-            if !self.spec.plan.shows(&place, &folder) {
+            if !self.spec.plan.shows_path(&place, &folder) {
                 return Err("the program's box does not show it".to_owned());
             }
             let at = at.to_owned();
@@ -462,8 +462,8 @@ impl ChannelAdapter for CustomAdapter {
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
-        self.tell(&json!({"type": "typing", "conversation": conversation}));
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+        self.try_send_line(&json!({"type": "typing", "conversation": conversation}));
         Box::pin(std::future::ready(()))
     }
 }

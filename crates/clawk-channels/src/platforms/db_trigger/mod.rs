@@ -63,13 +63,13 @@ pub(crate) struct DbTrigger {
 }
 
 /// A name as SQL takes it.
-fn quoted(name: &str) -> String {
+fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl WatchedDatabase {
     /// The database that a channel names.
-    fn of(
+    fn from_channel(
         channel: &Channel,
         config: &ChannelConfig,
         secrets: &SecretResolver,
@@ -138,7 +138,7 @@ async fn remove(request: RemoveRequest<'_>) -> Result<Vec<String>, String> {
         secrets,
         workdir,
     } = request;
-    WatchedDatabase::of(channel, config, secrets, Some(workdir))?
+    WatchedDatabase::from_channel(channel, config, secrets, Some(workdir))?
         .remove()
         .await
 }
@@ -150,39 +150,39 @@ impl DbTrigger {
         parts: &ChannelDependencies,
     ) -> Result<Self, String> {
         Ok(Self {
-            database: WatchedDatabase::of(channel, config, &parts.secrets, parts.workdir.as_deref())?,
+            database: WatchedDatabase::from_channel(channel, config, &parts.secrets, parts.workdir.as_deref())?,
             table: required(channel, "table", |trigger| trigger.table.as_deref())?,
             runs: TriggerRuns::new(channel, config, parts),
         })
     }
 
-    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
+    fn save_state(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let kept = StoredDbTriggerState {
-            running: self.runs.running(),
+            running: self.runs.running_runs(),
         };
         let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
         inlet.set_cursor(&text).map_err(|error| error.to_string())
     }
 
     /// Takes up the runs of an earlier process that still go on.
-    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), String> {
-        if let Some(text) = inlet.cursor().map_err(|error| error.to_string())? {
+    async fn restore_runs(&self, inlet: &InboundPipeline) -> Result<(), String> {
+        if let Some(text) = inlet.read_cursor().map_err(|error| error.to_string())? {
             let kept: StoredDbTriggerState = serde_json::from_str(&text)
                 .map_err(|error| format!("which runs are under way can't be read: {error}"))?;
-            self.runs.restore(inlet, kept.running).await?;
+            self.runs.restore_runs(inlet, kept.running).await?;
         }
         Ok(())
     }
 
     /// Waits for a place; how many changes may be read.
-    async fn room(&self) -> usize {
-        self.runs.place().await;
-        self.runs.free().clamp(1, BATCH)
+    async fn wait_for_room(&self) -> usize {
+        self.runs.wait_for_place().await;
+        self.runs.free_places().clamp(1, BATCH)
     }
 
     /// Begins a run for a change. When this returns `Ok`, it is durable, and its row may be deleted.
-    async fn take(&self, inlet: &InboundPipeline, change: TableChange) -> Result<(), String> {
-        self.runs.place().await;
+    async fn begin_run(&self, inlet: &InboundPipeline, change: TableChange) -> Result<(), String> {
+        self.runs.wait_for_place().await;
         // With its time: after our table was made anew, numbers begin again.
         let id = format!("{} {}", change.id, change.at);
         let mut told = format!("{} in {} at {}", change.op, self.table, change.at);
@@ -203,7 +203,7 @@ impl DbTrigger {
             text: told,
             attachments: Vec::new(),
         };
-        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+        match self.runs.begin_run(inlet, event, || self.save_state(inlet)).await {
             RunAdmission::Kept => Ok(()),
             RunAdmission::Later(reason) => Err(format!("a change could not be kept: {reason}")),
         }
@@ -214,7 +214,7 @@ impl DbTrigger {
             WatchedDatabase::Sqlite(database) => database
                 .listen(self, inlet)
                 .await
-                .map_err(ChannelDisconnect::broken),
+                .map_err(ChannelDisconnect::temporary),
             #[cfg(feature = "postgres")]
             WatchedDatabase::Postgres(database) => database.listen(self, inlet).await,
         }
@@ -222,33 +222,33 @@ impl DbTrigger {
 }
 
 impl ChannelAdapter for DbTrigger {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
-            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the database ended")),
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::temporary("the database ended")),
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
-        self.runs.done(conversation);
+    fn on_run_finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+        self.runs.finish_run(conversation);
         Box::pin(std::future::ready(()))
     }
 

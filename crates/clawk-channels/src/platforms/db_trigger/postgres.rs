@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Transaction};
 
-use super::{DbTrigger, MAX_CHARS, TableChange, quoted};
+use super::{DbTrigger, MAX_CHARS, TableChange, quote_identifier};
 use crate::adapter::{ChannelDisconnect, InboundPipeline};
-use crate::api::shown;
+use crate::api::bounded_line;
 use crate::platform_kit::secret_of;
 
 /// How long connecting may take, milliseconds, and one statement.
@@ -69,16 +69,16 @@ impl PostgresTriggerSpec {
         })
     }
 
-    fn watched(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
+    fn watched_table(&self) -> String {
+        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&self.table))
     }
 
-    fn ours(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&self.own))
+    fn own_table(&self) -> String {
+        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&self.own))
     }
 
-    fn function(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&format!("{}_fn", self.own)))
+    fn function_name(&self) -> String {
+        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&format!("{}_fn", self.own)))
     }
 
     /// What the catalog says of a trigger with our events: for each row, after the change.
@@ -91,8 +91,8 @@ impl PostgresTriggerSpec {
         self.events.iter().fold(1, |kind, event| kind | bit(event))
     }
 
-    fn script(&self) -> String {
-        let (ours, function) = (self.ours(), self.function());
+    fn trigger_script(&self) -> String {
+        let (ours, function) = (self.own_table(), self.function_name());
         // With the rights of whoever installed it: those who write to the table need none on ours.
         format!(
             "create table if not exists {ours} (id bigint generated always as identity primary key, \
@@ -102,12 +102,12 @@ impl PostgresTriggerSpec {
              insert into {ours}(op, new, old) values (tg_op, \
              case when tg_op <> 'DELETE' then to_jsonb(new) end, case when tg_op <> 'INSERT' then to_jsonb(old) end); \
              perform pg_notify({}, ''); return null; end $clawk$",
-            literal(&self.own)
+            quote_literal(&self.own)
         )
     }
 }
 
-fn literal(value: &str) -> String {
+fn quote_literal(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
@@ -127,17 +127,17 @@ impl std::fmt::Debug for PostgresTableWatcher {
 }
 
 /// What went wrong, for people; no password is in it.
-fn ended(error: &tokio_postgres::Error) -> ChannelDisconnect {
+fn disconnect_from_error(error: &tokio_postgres::Error) -> ChannelDisconnect {
     let told = error
         .as_db_error()
         .map_or_else(|| error.to_string(), |error| error.message().to_owned());
-    let reason = shown(&told);
+    let reason = bounded_line(&told);
     match error.code().map(tokio_postgres::error::SqlState::code) {
         // A login that is refused, a database that is not there, rights that are missing.
         Some("28P01" | "28000" | "3D000" | "42501") => {
             ChannelDisconnect::fatal(format!("the database refuses it ({reason})"))
         }
-        _ => ChannelDisconnect::broken(reason),
+        _ => ChannelDisconnect::temporary(reason),
     }
 }
 
@@ -187,7 +187,7 @@ impl PostgresTableWatcher {
             .trim_matches(['[', ']']);
         let port = self.url.port().unwrap_or(5432);
         let stream = EgressStream::connect(host, port, false, &self.env, CONNECT_MS).await;
-        let mut stream = stream.map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
+        let mut stream = stream.map_err(|error| ChannelDisconnect::temporary(error.to_string()))?;
         let mut config = Config::new();
         config
             .user(self.url.username())
@@ -212,22 +212,22 @@ impl PostgresTableWatcher {
                             "the server has no TLS; with `?sslmode=disable` in `url` the connection goes without",
                         ));
                     }
-                    Err(error) => return Err(ChannelDisconnect::broken(error.to_string())),
+                    Err(error) => return Err(ChannelDisconnect::temporary(error.to_string())),
                 }
-                let secured = stream.secure(host, &self.env).await;
-                stream = secured.map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
+                let secured = stream.start_tls(host, &self.env).await;
+                stream = secured.map_err(|error| ChannelDisconnect::temporary(error.to_string()))?;
             }
             let connected = config.connect_raw(stream, NoTls).await;
-            connected.map_err(|error| ended(&error))
+            connected.map_err(|error| disconnect_from_error(&error))
         };
         match tokio::time::timeout(Duration::from_millis(CONNECT_MS), connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(ChannelDisconnect::broken("the database did not answer in time")),
+            Err(_) => Err(ChannelDisconnect::temporary("the database did not answer in time")),
         }
     }
 
     /// Works on a connection, which is driven beside it.
-    async fn on<T>(
+    async fn with_connection<T>(
         &self,
         work: impl AsyncFnOnce(&mut Client, &Notify) -> Result<T, ChannelDisconnect>,
     ) -> Result<T, ChannelDisconnect> {
@@ -238,8 +238,8 @@ impl PostgresTableWatcher {
                 match poll_fn(|cx| link.poll_message(cx)).await {
                     Some(Ok(AsyncMessage::Notification(_))) => woken.notify_one(),
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => return ended(&error),
-                    None => return ChannelDisconnect::broken("the database ended the connection"),
+                    Some(Err(error)) => return disconnect_from_error(&error),
+                    None => return ChannelDisconnect::temporary("the database ended the connection"),
                 }
             }
         };
@@ -254,12 +254,12 @@ impl PostgresTableWatcher {
         trigger: &DbTrigger,
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
-        self.on(async |client, woken| {
-            within(self.install(client)).await?;
-            let listen = format!("listen {}", quoted(&self.place.own));
-            within(async { client.batch_execute(&listen).await.map_err(|error| ended(&error)) }).await?;
-            trigger.restore(inlet).await.map_err(ChannelDisconnect::broken)?;
-            inlet.ready();
+        self.with_connection(async |client, woken| {
+            with_timeout(self.install_triggers(client)).await?;
+            let listen = format!("listen {}", quote_identifier(&self.place.own));
+            with_timeout(async { client.batch_execute(&listen).await.map_err(|error| disconnect_from_error(&error)) }).await?;
+            trigger.restore_runs(inlet).await.map_err(ChannelDisconnect::temporary)?;
+            inlet.report_ready();
             loop {
                 // After `listen` is on, so that nothing is missed between.
                 self.take_all(client, trigger, inlet).await?;
@@ -272,17 +272,17 @@ impl PostgresTableWatcher {
         .await
     }
 
-    async fn install(&self, client: &mut Client) -> Result<(), ChannelDisconnect> {
+    async fn install_triggers(&self, client: &mut Client) -> Result<(), ChannelDisconnect> {
         let place = &self.place;
         let work = async {
-            let change = begun(client, &place.own).await?;
+            let change = begin_locked(client, &place.own).await?;
             let table = change
-                .query_one("select to_regclass($1)::oid", &[&place.watched()])
+                .query_one("select to_regclass($1)::oid", &[&place.watched_table()])
                 .await?;
             let Some(table) = table.get::<_, Option<u32>>(0) else {
                 return Ok(false);
             };
-            change.batch_execute(&place.script()).await?;
+            change.batch_execute(&place.trigger_script()).await?;
             let found = change
                 .query_opt(
                     "select tgtype from pg_trigger where tgrelid = $1 and tgname = $2 and not tgisinternal",
@@ -290,7 +290,7 @@ impl PostgresTableWatcher {
                 )
                 .await?;
             let there: Option<i16> = found.map(|row| row.get(0));
-            let (name, watched) = (quoted(&place.own), place.watched());
+            let (name, watched) = (quote_identifier(&place.own), place.watched_table());
             if there.is_some_and(|kind| kind != place.kind()) {
                 change
                     .batch_execute(&format!("drop trigger {name} on {watched}"))
@@ -301,7 +301,7 @@ impl PostgresTableWatcher {
                 change
                     .batch_execute(&format!(
                         "create trigger {name} after {events} on {watched} for each row execute function {}()",
-                        place.function()
+                        place.function_name()
                     ))
                     .await?;
             }
@@ -310,16 +310,16 @@ impl PostgresTableWatcher {
         };
         match work.await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ChannelDisconnect::broken(format!(
+            Ok(false) => Err(ChannelDisconnect::temporary(format!(
                 "the database has no table `{}.{}`",
                 crate::plain_name::harmless(&place.schema),
                 crate::plain_name::harmless(&place.table)
             ))),
             Err(error) => {
-                let ChannelDisconnect { reason, fatal, .. } = ended(&error);
+                let ChannelDisconnect { reason, fatal, .. } = disconnect_from_error(&error);
                 Err(ChannelDisconnect {
                     fatal,
-                    ..ChannelDisconnect::broken(format!("the trigger can't be installed: {reason}"))
+                    ..ChannelDisconnect::temporary(format!("the trigger can't be installed: {reason}"))
                 })
             }
         }
@@ -331,7 +331,7 @@ impl PostgresTableWatcher {
         trigger: &DbTrigger,
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
-        let ours = self.place.ours();
+        let ours = self.place.own_table();
         let most = MAX_CHARS + 1;
         let read = format!(
             "select id, to_char(at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), op, left(new::text, {most}), \
@@ -339,9 +339,9 @@ impl PostgresTableWatcher {
         );
         let forget = format!("delete from {ours} where id = $1");
         loop {
-            let room = i64::try_from(trigger.room().await).unwrap_or(1);
+            let room = i64::try_from(trigger.wait_for_room().await).unwrap_or(1);
             let rows =
-                within(async { client.query(&read, &[&room]).await.map_err(|error| ended(&error)) }).await?;
+                with_timeout(async { client.query(&read, &[&room]).await.map_err(|error| disconnect_from_error(&error)) }).await?;
             if rows.is_empty() {
                 return Ok(());
             }
@@ -355,14 +355,14 @@ impl PostgresTableWatcher {
                     old: row.get(4),
                 };
                 trigger
-                    .take(inlet, change)
+                    .begin_run(inlet, change)
                     .await
-                    .map_err(ChannelDisconnect::broken)?;
-                within(async {
+                    .map_err(ChannelDisconnect::temporary)?;
+                with_timeout(async {
                     client
                         .execute(&forget, &[&id])
                         .await
-                        .map_err(|error| ended(&error))
+                        .map_err(|error| disconnect_from_error(&error))
                 })
                 .await?;
             }
@@ -372,15 +372,15 @@ impl PostgresTableWatcher {
     /// Drops the trigger first, so that no write fails for want of our table; the table only when nothing waits in it.
     pub(super) async fn remove(&self) -> Result<Vec<String>, String> {
         let removed = self
-            .on(async |client, _| within(self.removed(client)).await)
+            .with_connection(async |client, _| with_timeout(self.remove_triggers(client)).await)
             .await;
         removed.map_err(|ended| format!("nothing was removed: {}", ended.reason))
     }
 
-    async fn removed(&self, client: &mut Client) -> Result<Vec<String>, ChannelDisconnect> {
+    async fn remove_triggers(&self, client: &mut Client) -> Result<Vec<String>, ChannelDisconnect> {
         let place = &self.place;
         let work = async {
-            let change = begun(client, &place.own).await?;
+            let change = begin_locked(client, &place.own).await?;
             let mut told = Vec::new();
             let known = async |name: &str| {
                 let row = change
@@ -388,27 +388,27 @@ impl PostgresTableWatcher {
                     .await?;
                 Ok::<bool, tokio_postgres::Error>(row.get(0))
             };
-            if known(&place.watched()).await? {
+            if known(&place.watched_table()).await? {
                 let drop = format!(
                     "drop trigger if exists {} on {}",
-                    quoted(&place.own),
-                    place.watched()
+                    quote_identifier(&place.own),
+                    place.watched_table()
                 );
                 change.batch_execute(&drop).await?;
                 told.push(format!("trigger {} dropped", place.own));
             }
             change
-                .batch_execute(&format!("drop function if exists {}()", place.function()))
+                .batch_execute(&format!("drop function if exists {}()", place.function_name()))
                 .await?;
             told.push(format!("function {}_fn dropped", place.own));
-            if known(&place.ours()).await? {
+            if known(&place.own_table()).await? {
                 let row = change
-                    .query_one(&format!("select count(*) from {}", place.ours()), &[])
+                    .query_one(&format!("select count(*) from {}", place.own_table()), &[])
                     .await?;
                 let waits: i64 = row.get(0);
                 if waits == 0 {
                     change
-                        .batch_execute(&format!("drop table {}", place.ours()))
+                        .batch_execute(&format!("drop table {}", place.own_table()))
                         .await?;
                     told.push(format!("table {} dropped", place.own));
                 } else {
@@ -418,12 +418,12 @@ impl PostgresTableWatcher {
             change.commit().await?;
             Ok(told)
         };
-        work.await.map_err(|error: tokio_postgres::Error| ended(&error))
+        work.await.map_err(|error: tokio_postgres::Error| disconnect_from_error(&error))
     }
 }
 
 /// A transaction that alone installs or removes, on all hosts of an agent.
-async fn begun<'c>(client: &'c mut Client, own: &str) -> Result<Transaction<'c>, tokio_postgres::Error> {
+async fn begin_locked<'c>(client: &'c mut Client, own: &str) -> Result<Transaction<'c>, tokio_postgres::Error> {
     let change = client.transaction().await?;
     change.batch_execute(LOCK).await?;
     change
@@ -433,10 +433,10 @@ async fn begun<'c>(client: &'c mut Client, own: &str) -> Result<Transaction<'c>,
 }
 
 /// Within the time of one statement.
-async fn within<T>(work: impl Future<Output = Result<T, ChannelDisconnect>>) -> Result<T, ChannelDisconnect> {
+async fn with_timeout<T>(work: impl Future<Output = Result<T, ChannelDisconnect>>) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(STATEMENT, work).await {
         Ok(done) => done,
-        Err(_) => Err(ChannelDisconnect::broken("the database did not answer in time")),
+        Err(_) => Err(ChannelDisconnect::temporary("the database did not answer in time")),
     }
 }
 
@@ -450,7 +450,7 @@ mod tests {
     fn names_stand_quoted_and_none_is_cut() {
         let place = PostgresTriggerSpec::new("shop.or\"ders", &[DbEvent::Insert, DbEvent::Delete], "clawk_n")
             .unwrap();
-        assert_eq!(place.watched(), "\"shop\".\"or\"\"ders\"");
+        assert_eq!(place.watched_table(), "\"shop\".\"or\"\"ders\"");
         assert_eq!(place.kind(), 1 | 4 | 8);
         assert!(PostgresTriggerSpec::new("t", &[], &"n".repeat(62)).is_err());
         assert!(PostgresTriggerSpec::new("t.", &[], "n").is_err());

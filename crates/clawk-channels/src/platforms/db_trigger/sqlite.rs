@@ -7,7 +7,7 @@ use std::time::Duration;
 use clawk_manifest::model::DbEvent;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 
-use super::{DbTrigger, TableChange, quoted};
+use super::{DbTrigger, TableChange, quote_identifier};
 use crate::adapter::InboundPipeline;
 
 /// How often it is asked whether another connection wrote.
@@ -34,12 +34,12 @@ pub(super) struct SqliteTableWatcher {
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
-fn text(value: &str) -> String {
+fn quote_literal(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
 impl SqliteTriggerSpec {
-    fn open(&self) -> Result<Connection, String> {
+    fn open_database(&self) -> Result<Connection, String> {
         // Never made: a mistyped path would be a database without the table.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)
@@ -49,22 +49,22 @@ impl SqliteTriggerSpec {
     }
 
     /// The triggers by name, with their SQL. BLOBs are written as hex, which JSON can hold.
-    fn triggers(&self, connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    fn wanted_triggers(&self, connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
         let mut columns = connection.prepare("select name from pragma_table_xinfo(?1) where hidden = 0")?;
         let columns: Vec<String> = columns
             .query_map([&self.table], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         let row = |side: &str| {
             let members = columns.iter().map(|name| {
-                let value = format!("{side}.{}", quoted(name));
+                let value = format!("{side}.{}", quote_identifier(name));
                 format!(
                     "{}, iif(typeof({value}) = 'blob', hex({value}), {value})",
-                    text(name)
+                    quote_literal(name)
                 )
             });
             format!("json_object({})", members.collect::<Vec<_>>().join(", "))
         };
-        let table = quoted(&self.own);
+        let table = quote_identifier(&self.own);
         let made = self.events.iter().map(|event| {
             let (word, end, values) = match event {
                 DbEvent::Insert => ("INSERT", "ins", format!("{}, null", row("new"))),
@@ -74,15 +74,15 @@ impl SqliteTriggerSpec {
             let name = format!("{}_{end}", self.own);
             let sql = format!(
                 "CREATE TRIGGER {} AFTER {word} ON {} BEGIN INSERT INTO {table}(op, new, old) VALUES ('{word}', {values}); END",
-                quoted(&name),
-                quoted(&self.table),
+                quote_identifier(&name),
+                quote_identifier(&self.table),
             );
             (name, sql)
         });
         Ok(made.collect())
     }
 
-    fn ours(&self, connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    fn existing_triggers(&self, connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
         let mut found = connection.prepare("select name, sql from sqlite_master where type = 'trigger'")?;
         let all: Vec<(String, String)> = found
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -92,7 +92,7 @@ impl SqliteTriggerSpec {
     }
 
     /// Makes our table and triggers, and makes triggers anew whose table has other columns now.
-    fn install(&self, connection: &mut Connection) -> Result<(), String> {
+    fn install_triggers(&self, connection: &mut Connection) -> Result<(), String> {
         let known: Option<String> = connection
             .query_row(
                 "select name from sqlite_master where type = 'table' and name = ?1",
@@ -112,15 +112,15 @@ impl SqliteTriggerSpec {
             change.execute_batch(&format!(
                 "CREATE TABLE IF NOT EXISTS {} (id integer primary key autoincrement, \
                  at text not null default (strftime('%Y-%m-%dT%H:%M:%fZ','now')), op text not null, new text, old text)",
-                quoted(&self.own)
+                quote_identifier(&self.own)
             ))?;
-            let (wanted, there) = (self.triggers(&change)?, self.ours(&change)?);
+            let (wanted, there) = (self.wanted_triggers(&change)?, self.existing_triggers(&change)?);
             for (name, sql) in &there {
                 if !wanted
                     .iter()
                     .any(|(known, wanted)| known == name && wanted == sql)
                 {
-                    change.execute_batch(&format!("DROP TRIGGER {}", quoted(name)))?;
+                    change.execute_batch(&format!("DROP TRIGGER {}", quote_identifier(name)))?;
                 }
             }
             for (name, sql) in &wanted {
@@ -133,11 +133,11 @@ impl SqliteTriggerSpec {
         work(connection).map_err(|error| format!("the trigger can't be installed: {error}"))
     }
 
-    fn changes(&self, connection: &Connection, most: usize) -> Result<Vec<TableChange>, String> {
+    fn read_changes(&self, connection: &Connection, most: usize) -> Result<Vec<TableChange>, String> {
         let read = || -> rusqlite::Result<Vec<TableChange>> {
             let sql = format!(
                 "select id, at, op, new, old from {} order by id limit {most}",
-                quoted(&self.own)
+                quote_identifier(&self.own)
             );
             let mut found = connection.prepare(&sql)?;
             let rows = found.query_map([], |row| {
@@ -154,8 +154,8 @@ impl SqliteTriggerSpec {
         read().map_err(|error| format!("changes can't be read: {error}"))
     }
 
-    fn forget(&self, connection: &Connection, id: i64) -> Result<(), String> {
-        let sql = format!("delete from {} where id = ?1", quoted(&self.own));
+    fn delete_change(&self, connection: &Connection, id: i64) -> Result<(), String> {
+        let sql = format!("delete from {} where id = ?1", quote_identifier(&self.own));
         connection
             .execute(&sql, [id])
             .map(drop)
@@ -167,8 +167,8 @@ impl SqliteTriggerSpec {
         let work = |connection: &mut Connection| -> rusqlite::Result<Vec<String>> {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut told = Vec::new();
-            for (name, _) in self.ours(&change)? {
-                change.execute_batch(&format!("DROP TRIGGER {}", quoted(&name)))?;
+            for (name, _) in self.existing_triggers(&change)? {
+                change.execute_batch(&format!("DROP TRIGGER {}", quote_identifier(&name)))?;
                 told.push(format!("trigger {name} dropped"));
             }
             let there: Option<String> = change
@@ -180,12 +180,12 @@ impl SqliteTriggerSpec {
                 .optional()?;
             if there.is_some() {
                 let waits: i64 = change.query_row(
-                    &format!("select count(*) from {}", quoted(&self.own)),
+                    &format!("select count(*) from {}", quote_identifier(&self.own)),
                     [],
                     |row| row.get(0),
                 )?;
                 if waits == 0 {
-                    change.execute_batch(&format!("DROP TABLE {}", quoted(&self.own)))?;
+                    change.execute_batch(&format!("DROP TABLE {}", quote_identifier(&self.own)))?;
                     told.push(format!("table {} dropped", self.own));
                 } else {
                     told.push(format!("table {} kept: {waits} changes wait in it", self.own));
@@ -207,7 +207,7 @@ impl SqliteTableWatcher {
     }
 
     /// Works on the database, beside the other tasks.
-    async fn with<T: Send + 'static>(
+    async fn with_connection<T: Send + 'static>(
         &self,
         work: impl FnOnce(&SqliteTriggerSpec, &mut Connection) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
@@ -215,7 +215,7 @@ impl SqliteTableWatcher {
         let done = tokio::task::spawn_blocking(move || {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             if connection.is_none() {
-                *connection = Some(place.open()?);
+                *connection = Some(place.open_database()?);
             }
             match connection.as_mut() {
                 Some(open) => {
@@ -234,9 +234,9 @@ impl SqliteTableWatcher {
 
     /// Takes changes until something fails.
     pub(super) async fn listen(&self, trigger: &DbTrigger, inlet: &InboundPipeline) -> Result<(), String> {
-        self.with(SqliteTriggerSpec::install).await?;
-        trigger.restore(inlet).await?;
-        inlet.ready();
+        self.with_connection(SqliteTriggerSpec::install_triggers).await?;
+        trigger.restore_runs(inlet).await?;
+        inlet.report_ready();
         let version = |_: &SqliteTriggerSpec, connection: &mut Connection| {
             let ask =
                 |name: &str| connection.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
@@ -248,16 +248,16 @@ impl SqliteTableWatcher {
         let (mut data, mut schema) = (None, None);
         let mut polls = 0;
         loop {
-            let (data_now, schema_now) = self.with(version).await?;
+            let (data_now, schema_now) = self.with_connection(version).await?;
             if schema.is_some_and(|schema| schema != schema_now) {
-                self.with(SqliteTriggerSpec::install).await?;
+                self.with_connection(SqliteTriggerSpec::install_triggers).await?;
             }
             if data != Some(data_now) || polls >= LOOK_EVERY {
                 polls = 0;
                 self.take_all(trigger, inlet).await?;
             }
             // After our own deletes and triggers: those are no news.
-            (data, schema) = (Some(data_now), Some(self.with(version).await?.1));
+            (data, schema) = (Some(data_now), Some(self.with_connection(version).await?.1));
             polls += 1;
             // Nothing tells another process of a change: it is looked for.
             tokio::time::sleep(POLL).await;
@@ -266,23 +266,23 @@ impl SqliteTableWatcher {
 
     async fn take_all(&self, trigger: &DbTrigger, inlet: &InboundPipeline) -> Result<(), String> {
         loop {
-            let most = trigger.room().await;
+            let most = trigger.wait_for_room().await;
             let changes = self
-                .with(move |place, connection| place.changes(connection, most))
+                .with_connection(move |place, connection| place.read_changes(connection, most))
                 .await?;
             if changes.is_empty() {
                 return Ok(());
             }
             for change in changes {
                 let id = change.id;
-                trigger.take(inlet, change).await?;
-                self.with(move |place, connection| place.forget(connection, id))
+                trigger.begin_run(inlet, change).await?;
+                self.with_connection(move |place, connection| place.delete_change(connection, id))
                     .await?;
             }
         }
     }
 
     pub(super) async fn remove(&self) -> Result<Vec<String>, String> {
-        self.with(SqliteTriggerSpec::remove).await
+        self.with_connection(SqliteTriggerSpec::remove).await
     }
 }

@@ -16,7 +16,7 @@ pub(crate) const DINGTALK: PlatformEntry = PlatformEntry {
         vendor: VENDOR,
         question: |api, config, token| {
             let body = json!({"appKey": setting(config, "client_id")?, "appSecret": token});
-            Ok(CredentialProbe::post(
+            Ok(CredentialProbe::for_post(
                 api,
                 TOKEN_PATH,
                 body,

@@ -25,11 +25,11 @@ use crate::adapter::{
     HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
     PlatformCapabilities, PlatformMessage,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
-use crate::genuine::{fresh, hmac_sha256, same};
+use crate::genuine::{is_time_fresh, hmac_sha256, constant_time_eq};
 use crate::platform_kit::refusals::MessageRefusal;
 use crate::platform_kit::{escaped, listening, own_host, secret, setting};
 use crate::remote::RemoteFiles;
@@ -163,24 +163,24 @@ impl DingtalkAdapter {
         })
     }
 
-    async fn token(&self) -> Result<String, NoToken> {
+    async fn access_token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"appKey": self.client, "appSecret": self.secret.expose().trim()});
-            let answer = self.api.post(TOKEN_PATH, &body).await?;
+            let answer = self.api.post_json(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expireIn").and_then(Value::as_u64);
             match (answer.text("/accessToken"), life, answer.status.as_u16()) {
                 (Some(token), Some(life), 200) => Ok((token.to_owned(), life)),
                 (_, _, 429 | 500..=599) => Err(NoToken::Later {
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
                 _ if matches!(refusal(&answer), MessageRefusal::Later(_)) => Err(NoToken::Later {
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
                 _ => Err(NoToken::Refused(format!(
                     "the platform refuses the client id or secret ({})",
-                    said(&answer)
+                    error_text(&answer)
                 ))),
             }
         };
@@ -190,7 +190,7 @@ impl DingtalkAdapter {
     /// POST with a token that counts; a lapsed one is asked for anew once.
     async fn call(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
         loop {
-            let token = match self.token().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
                     return Err(PlatformFailure::NotSent(reason));
@@ -203,9 +203,9 @@ impl DingtalkAdapter {
             let json = Some("application/json");
             let answer = self
                 .api
-                .raw(Method::POST, path, json, bytes, &[(TOKEN, value)])
+                .send_bytes(Method::POST, path, json, bytes, &[(TOKEN, value)])
                 .await?;
-            if !is_stale(&answer) || !self.tokens.refused(&token).await {
+            if !is_stale(&answer) || !self.tokens.refuse_token(&token).await {
                 return Ok(answer);
             }
         }
@@ -216,53 +216,53 @@ impl DingtalkAdapter {
         inlet: &InboundPipeline,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
-        self.tokens.lost.begin();
-        self.token().await.map_err(NoToken::ended)?;
+        self.tokens.lost.clear_refusal();
+        self.access_token().await.map_err(NoToken::into_disconnect)?;
         let Some(env) = &self.env else {
-            inlet.ready();
+            inlet.report_ready();
             over.cancelled().await;
             return Ok(());
         };
         let subscriptions = json!([{"type": "CALLBACK", "topic": TOPIC}]);
         let body = json!({"clientId": self.client, "clientSecret": self.secret.expose().trim(),
             "subscriptions": subscriptions, "ua": "clawk"});
-        let opened = self.api.post("v1.0/gateway/connections/open", &body).await;
-        let opened = opened.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+        let opened = self.api.post_json("v1.0/gateway/connections/open", &body).await;
+        let opened = opened.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         let (Some(endpoint), Some(ticket)) = (opened.text("/endpoint"), opened.text("/ticket")) else {
-            let told = format!("the platform opens no connection ({})", said(&opened));
+            let told = format!("the platform opens no connection ({})", error_text(&opened));
             return Err(match opened.status.as_u16() {
                 400 | 401 => ChannelDisconnect::fatal(told),
                 _ => ChannelDisconnect {
                     after_ms: opened.retry_after_ms(),
-                    ..ChannelDisconnect::broken(told)
+                    ..ChannelDisconnect::temporary(told)
                 },
             });
         };
-        let mut url = own_host(endpoint, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
+        let mut url = own_host(endpoint, &self.base, HOST).map_err(ChannelDisconnect::temporary)?;
         url.set_query(Some(&format!("ticket={}", escaped(ticket))));
         let socket = Socket::connect(&url, env)
             .await
-            .map_err(ChannelDisconnect::broken)?;
-        inlet.ready();
+            .map_err(ChannelDisconnect::temporary)?;
+        inlet.report_ready();
         loop {
             let heard = tokio::select! {
-                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::broken)?,
+                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::temporary)?,
                 () = over.cancelled() => {
-                    socket.close(1000).await;
+                    socket.close_with_code(1000).await;
                     return Ok(());
                 }
             };
             match heard {
-                SocketMessage::Text(text) => self.frame(inlet, &socket, &text).await?,
+                SocketMessage::Text(text) => self.handle_frame(inlet, &socket, &text).await?,
                 SocketMessage::Ping | SocketMessage::Bytes(_) => {}
                 SocketMessage::Closed(..) => {
-                    return Err(ChannelDisconnect::broken("the platform ended the connection"));
+                    return Err(ChannelDisconnect::temporary("the platform ended the connection"));
                 }
             }
         }
     }
 
-    async fn frame(
+    async fn handle_frame(
         &self,
         inlet: &InboundPipeline,
         socket: &Socket,
@@ -277,14 +277,14 @@ impl DingtalkAdapter {
             ("SYSTEM", "disconnect") => {
                 return Err(ChannelDisconnect {
                     after_ms: Some(0),
-                    ..ChannelDisconnect::broken("the platform wants a new connection")
+                    ..ChannelDisconnect::temporary("the platform wants a new connection")
                 });
             }
             ("CALLBACK", TOPIC) => {
                 match serde_json::from_str::<DingtalkMessage>(&frame.data) {
                     Ok(message) => {
-                        if !self.take(inlet, message, &frame.headers.message_id).await {
-                            return Err(ChannelDisconnect::broken("a message could not be kept"));
+                        if !self.ingest_message(inlet, message, &frame.headers.message_id).await {
+                            return Err(ChannelDisconnect::temporary("a message could not be kept"));
                         }
                     }
                     Err(_) => tracing::warn!("a message can't be read and is passed over"),
@@ -297,13 +297,13 @@ impl DingtalkAdapter {
         let ack = json!({"code": 200, "message": "OK", "data": data,
             "headers": {"messageId": frame.headers.message_id, "contentType": "application/json"}});
         socket
-            .say(ack.to_string())
+            .send_text(ack.to_string())
             .await
-            .map_err(ChannelDisconnect::broken)
+            .map_err(ChannelDisconnect::temporary)
     }
 
     /// `false`: it is not kept and must come again. `push` is Stream's id of the frame.
-    async fn take(&self, inlet: &InboundPipeline, message: DingtalkMessage, push: &str) -> bool {
+    async fn ingest_message(&self, inlet: &InboundPipeline, message: DingtalkMessage, push: &str) -> bool {
         // The encrypted id is all there is of people of other organizations.
         let staff = message.sender_staff_id.filter(|id| !id.is_empty());
         let sender = staff.unwrap_or(message.sender_id);
@@ -352,10 +352,10 @@ impl DingtalkAdapter {
             answers: None,
             remembered_days: None,
         };
-        inlet.message(incoming).await.settled()
+        inlet.ingest_message(incoming).await.is_settled()
     }
 
-    async fn post(&self, out: &OutboundMessage, key: &str, param: &Value) -> Delivery {
+    async fn post_message(&self, out: &OutboundMessage, key: &str, param: &Value) -> Delivery {
         let param = param.to_string();
         let (path, body) = match out.conversation.strip_prefix(GROUP) {
             Some(group) => (
@@ -368,21 +368,21 @@ impl DingtalkAdapter {
             ),
         };
         match self.call(path, &body).await {
-            Ok(answer) => self.outcome(&answer),
-            Err(fault) => fault.delivery(),
+            Ok(answer) => self.delivery_from_response(&answer),
+            Err(fault) => fault.into_delivery(),
         }
     }
 
     /// The platform's id of a file.
-    async fn upload(&self, file: &OutFile) -> Result<String, Delivery> {
+    async fn upload_file(&self, file: &OutFile) -> Result<String, Delivery> {
         loop {
-            let token = match self.token().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
-                Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
+                Err(no) => return Err(PlatformFailure::NotSent(no.into_disconnect().reason).into_delivery()),
             };
-            let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
+            let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).into_delivery())?;
             let path = format!("media/upload?access_token={}&type=file", escaped(&token));
-            let sent = self.uploads.upload(&path, form.file("media", file), &[]).await;
+            let sent = self.uploads.upload_form(&path, form.file("media", file), &[]).await;
             let answer = sent.map_err(PlatformFailure::not_uploaded)?;
             if let Some(id) = answer.text("/media_id") {
                 return Ok(id.to_owned());
@@ -390,10 +390,10 @@ impl DingtalkAdapter {
             let code = answer.body.get("errcode").and_then(Value::as_i64).unwrap_or(0);
             let why = answer.text("/errmsg").unwrap_or_default();
             return Err(match dingtalk_upload(code) {
-                MessageRefusal::StaleToken if self.tokens.refused(&token).await => continue,
+                MessageRefusal::StaleToken if self.tokens.refuse_token(&token).await => continue,
                 MessageRefusal::StaleToken => self.lost(),
                 refusal => refusal
-                    .delivery(answer.retry_after_ms(), &format!("its upload: {code} {why}"))
+                    .delivery_after(answer.retry_after_ms(), &format!("its upload: {code} {why}"))
                     .unwrap_or_else(|| answer.not_uploaded(why)),
             });
         }
@@ -403,19 +403,19 @@ impl DingtalkAdapter {
     fn lost(&self) -> Delivery {
         self.tokens
             .lost
-            .delivery("the platform refuses every token that it gives")
+            .refused_delivery("the platform refuses every token that it gives")
     }
 
-    fn outcome(&self, answer: &PlatformResponse) -> Delivery {
+    fn delivery_from_response(&self, answer: &PlatformResponse) -> Delivery {
         let listed = |name: &str| {
             let list = answer.body.get(name).and_then(Value::as_array);
             list.is_some_and(|list| !list.is_empty())
         };
-        let reason = said(answer);
+        let reason = error_text(answer);
         if is_stale(answer) {
             return self.lost();
         }
-        if let Some(delivery) = refusal(answer).outcome(answer, &reason) {
+        if let Some(delivery) = refusal(answer).delivery_by_status(answer, &reason) {
             return delivery;
         }
         if answer.status.is_success() && listed("flowControlledStaffIdList") {
@@ -434,10 +434,10 @@ impl DingtalkAdapter {
                 reason: "the platform knows no such person".to_owned(),
             };
         }
-        answer.delivery(answer.text("/processQueryKey").map(str::to_owned), false, &reason)
+        answer.delivery_by_status(answer.text("/processQueryKey").map(str::to_owned), false, &reason)
     }
 
-    fn genuine(&self, inlet: &InboundPipeline, hook: &HookRequest) -> bool {
+    fn has_valid_signature(&self, inlet: &InboundPipeline, hook: &HookRequest) -> bool {
         let at = hook.header("timestamp").unwrap_or_default();
         let given = hook.header("sign").unwrap_or_default();
         let secret = self.secret.expose().trim().as_bytes();
@@ -448,7 +448,7 @@ impl DingtalkAdapter {
             .ok()
             .and_then(|ms| ms.checked_mul(1_000))
             .map(Timestamp);
-        same(given, &wanted) && at.is_some_and(|at| fresh(at, inlet.clock().now()))
+        constant_time_eq(given, &wanted) && at.is_some_and(|at| is_time_fresh(at, inlet.clock().now()))
     }
 }
 
@@ -466,8 +466,8 @@ fn is_stale(answer: &PlatformResponse) -> bool {
     answer.status.as_u16() == 401 || refusal(answer) == MessageRefusal::StaleToken
 }
 
-fn said(answer: &PlatformResponse) -> String {
-    shown(&format!(
+fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(&format!(
         "{} {}",
         answer.text("/code").unwrap_or_default(),
         answer.text("/message").unwrap_or_default()
@@ -475,16 +475,16 @@ fn said(answer: &PlatformResponse) -> String {
 }
 
 impl ChannelAdapter for DingtalkAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
@@ -492,20 +492,20 @@ impl ChannelAdapter for DingtalkAdapter {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::temporary("the agent ends"),
                     Err(ended) => ended,
                 },
-                ended = self.tokens.lost.wait() => ended,
+                ended = self.tokens.lost.wait_refusal() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let first = out.markdown.lines().find(|line| !line.trim().is_empty());
             let title: String = first.unwrap_or("answer").chars().take(MAX_TITLE).collect();
             let param = json!({"title": title, "text": out.markdown});
-            self.post(out, "sampleMarkdown", &param).await
+            self.post_message(out, "sampleMarkdown", &param).await
         })
     }
 
@@ -516,17 +516,17 @@ impl ChannelAdapter for DingtalkAdapter {
                     reason: "the platform takes files up to 20 MB".to_owned(),
                 };
             }
-            let id = match self.upload(file).await {
+            let id = match self.upload_file(file).await {
                 Ok(id) => id,
                 Err(delivery) => return delivery,
             };
             let kind = file.name.rsplit_once('.').map_or("file", |(_, end)| end);
             let param = json!({"mediaId": id, "fileName": file.name, "fileType": kind});
-            self.post(out, "sampleFile", &param).await
+            self.post_message(out, "sampleFile", &param).await
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let body = json!({"downloadCode": at, "robotCode": self.robot});
             let answer = self.call("v1.0/robot/messageFiles/download", &body).await;
@@ -534,29 +534,29 @@ impl ChannelAdapter for DingtalkAdapter {
             match answer.text("/downloadUrl") {
                 // The token is for the API alone.
                 Some(url) => self.files.get(url, HeaderMap::new(), max_bytes).await,
-                None => Err(said(&answer)),
+                None => Err(error_text(&answer)),
             }
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if self.env.is_some() {
-                return HookReply::refused(404, "this channel takes no requests");
+                return HookReply::refusal(404, "this channel takes no requests");
             }
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
-            if !self.genuine(inlet, &hook) {
-                return HookReply::refused(401, "the signature is not right, or too old");
+            if !self.has_valid_signature(inlet, &hook) {
+                return HookReply::refusal(401, "the signature is not right, or too old");
             }
             let Ok(message) = serde_json::from_slice::<DingtalkMessage>(&hook.body) else {
-                return HookReply::refused(400, "the body is not a message");
+                return HookReply::refusal(400, "the body is not a message");
             };
-            if self.take(inlet, message, "").await {
+            if self.ingest_message(inlet, message, "").await {
                 HookReply::empty(200)
             } else {
-                HookReply::refused(503, "it could not be kept now")
+                HookReply::refusal(503, "it could not be kept now")
             }
         })
     }

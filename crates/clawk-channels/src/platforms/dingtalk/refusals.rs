@@ -1,7 +1,7 @@
 //! What DingTalk names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, Other, StaleToken};
-use crate::platform_kit::refusals::{BAD_FORM, MAY_NOT_WRITE, NOT_SOON_MS, NO_CHAT, NO_FILES, NO_PERSON, NO_RIGHT, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, named};
+use crate::platform_kit::refusals::{BAD_FORM, MAY_NOT_WRITE, NOT_SOON_MS, NO_CHAT, NO_FILES, NO_PERSON, NO_RIGHT, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, refusal_by_key};
 
 /// DingTalk's `code`, in lower case. Limits per second are told by words in it.
 const DINGTALK: &[(&str, MessageRefusal)] = &[
@@ -53,7 +53,7 @@ const WRONG_ADDRESS: &str = "the app takes requests from the network addresses o
 pub(super) fn dingtalk(code: &str) -> MessageRefusal {
     let code = code.to_lowercase();
     let limits = ["qpslimit", "qpmlimit", "throttling"];
-    match named(DINGTALK, &code.as_str()) {
+    match refusal_by_key(DINGTALK, &code.as_str()) {
         Other if limits.iter().any(|words| code.contains(words)) => Later(None),
         Other if code.contains("qpdlimit") || code.contains("quota") => Later(Some(NOT_SOON_MS)),
         known => known,
@@ -80,7 +80,7 @@ const DINGTALK_FILES: &[(i64, MessageRefusal)] = &[
 
 /// What the `errcode` of an upload to DingTalk means.
 pub(super) fn dingtalk_upload(code: i64) -> MessageRefusal {
-    named(DINGTALK_FILES, &code)
+    refusal_by_key(DINGTALK_FILES, &code)
 }
 
 #[cfg(test)]

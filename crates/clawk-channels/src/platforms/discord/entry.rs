@@ -19,7 +19,7 @@ pub(crate) const DISCORD: PlatformEntry = PlatformEntry {
     credential: Some(CredentialCheck {
         vendor: VENDOR,
         question: |api, _, token| {
-            let api = api.authorized("Bot", token)?.with(
+            let api = api.with_authorization("Bot", token)?.with_header(
                 HeaderName::from_static("user-agent"),
                 "DiscordBot (https://github.com/clawk/clawk, 1)",
             );
@@ -59,7 +59,7 @@ fn find_intents_fault(channel: &Channel, config: &ChannelConfig) -> Vec<String> 
 }
 
 async fn ask_for_rights(question: &CredentialProbe) -> Option<Finding> {
-    let asked = question.api.send(Method::GET, "applications/@me", None);
+    let asked = question.api.send_json(Method::GET, "applications/@me", None);
     // silent-ok: what the platform does not say is not known
     let about = tokio::time::timeout(Duration::from_millis(CHECK_LIMIT_MS), asked)
         .await

@@ -31,11 +31,11 @@ use crate::adapter::{
     EDIT, FileSupport, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
     PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::platform_kit::DisplayNameCache;
 use crate::platform_kit::gateway::{self, Gateway, GatewayFrame};
 use crate::platform_kit::refusals::MessageRefusal;
@@ -123,8 +123,8 @@ impl DiscordAdapter {
         let agent = "DiscordBot (https://github.com/clawk/clawk, 1)";
         Ok(Self {
             api: PlatformApi::new(base, &env, PATIENCE)?
-                .authorized("Bot", token.expose().trim())?
-                .with(HeaderName::from_static("user-agent"), agent),
+                .with_authorization("Bot", token.expose().trim())?
+                .with_header(HeaderName::from_static("user-agent"), agent),
             token,
             files: RemoteFiles::new(base, &env, &FILES)?,
             env,
@@ -139,57 +139,57 @@ impl DiscordAdapter {
     }
 
     fn with_threads<T>(&self, with: impl FnOnce(&mut threads::ThreadsByMessage) -> T) -> T {
-        with(&mut self.place().threads)
+        with(&mut self.lock_gateway_state().threads)
     }
 
     /// A thread exists. Messages that arrive there while the agent is down are read from its history.
-    pub(super) fn follow(&self, thread: &str) {
-        let mut place = self.place();
+    pub(super) fn follow_thread(&self, thread: &str) {
+        let mut place = self.lock_gateway_state();
         place
             .last
             .entry(thread.to_owned())
             .or_insert_with(|| thread.to_owned());
     }
 
-    const fn known(&self) -> &Mutex<threads::DiscordThreadFacts> {
+    const fn thread_facts(&self) -> &Mutex<threads::DiscordThreadFacts> {
         &self.known
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn send_request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<PlatformResponse, PlatformFailure> {
-        self.api.send(method, path, body).await
+        self.api.send_json(method, path, body).await
     }
 
-    fn place(&self) -> MutexGuard<'_, DiscordGatewayState> {
+    fn lock_gateway_state(&self) -> MutexGuard<'_, DiscordGatewayState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &InboundPipeline) {
+    fn save_state(&self, inlet: &InboundPipeline) {
         // silent-ok: a plain struct always serialises
-        let text = serde_json::to_string(&*self.place()).unwrap_or_default();
+        let text = serde_json::to_string(&*self.lock_gateway_state()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
             tracing::warn!(%error, "where the gateway is can't be kept");
         }
     }
 
-    async fn gateway(&self) -> Result<Url, ChannelDisconnect> {
-        let kept = self.place().resume_url.clone();
+    async fn gateway_url(&self) -> Result<Url, ChannelDisconnect> {
+        let kept = self.lock_gateway_state().resume_url.clone();
         let url = match kept {
             Some(url) => url,
             None => {
-                let answer = self.api.send(Method::GET, "gateway/bot", None).await;
-                let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+                let answer = self.api.send_json(Method::GET, "gateway/bot", None).await;
+                let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
                 match answer.status.as_u16() {
                     200 => answer.text("/url").unwrap_or_default().to_owned(),
                     401 => return Err(ChannelDisconnect::fatal("the platform refuses the bot token")),
                     _ => {
                         return Err(ChannelDisconnect {
                             after_ms: retry_after(&answer),
-                            ..ChannelDisconnect::broken(format!("gateway/bot: {}", said(&answer)))
+                            ..ChannelDisconnect::temporary(format!("gateway/bot: {}", error_text(&answer)))
                         });
                     }
                 }
@@ -199,7 +199,7 @@ impl DiscordAdapter {
             .iter()
             .find_map(|host| own_host(&url, &self.base, host).ok()); // silent-ok: said below
         let mut url =
-            own.ok_or_else(|| ChannelDisconnect::broken("the platform gave an address that is not its own"))?;
+            own.ok_or_else(|| ChannelDisconnect::temporary("the platform gave an address that is not its own"))?;
         url.set_query(Some("v=10&encoding=json"));
         if url.path().is_empty() {
             url.set_path("/");
@@ -213,36 +213,36 @@ impl DiscordAdapter {
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
         if !self.restored.swap(true, Ordering::SeqCst)
-            && let Ok(Some(text)) = inlet.cursor()
+            && let Ok(Some(text)) = inlet.read_cursor()
             && let Ok(place) = serde_json::from_str(&text)
         {
-            *self.place() = place;
+            *self.lock_gateway_state() = place;
         }
-        if self.place().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+        if self.lock_gateway_state().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
             self.new_session();
         }
-        let url = self.gateway().await?;
+        let url = self.gateway_url().await?;
         let connected = Socket::connect(&url, &self.env).await;
         let socket = connected.map_err(|reason| {
             // The address of the session may be gone.
-            self.place().resume_url = None;
-            ChannelDisconnect::broken(reason)
+            self.lock_gateway_state().resume_url = None;
+            ChannelDisconnect::temporary(reason)
         })?;
-        let every = gateway::hello(&socket).await?;
-        self.greet(&socket).await?;
+        let every = gateway::read_hello(&socket).await?;
+        self.identify_session(&socket).await?;
         // Somewhere in the first interval, so that many do not beat together.
-        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
-        let ended = gateway::converse(self, inlet, &socket, (every * part / 1000, every), over).await;
-        socket.close(RESUMABLE).await;
+        let part = u32::try_from(inlet.clock().random_u64() % 1000).unwrap_or(0);
+        let ended = gateway::run_session(self, inlet, &socket, (every * part / 1000, every), over).await;
+        socket.close_with_code(RESUMABLE).await;
         // A session that is over is over for the next process, too.
-        self.save(inlet);
+        self.save_state(inlet);
         ended
     }
 
     /// Says who we are, or where we were.
-    async fn greet(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
+    async fn identify_session(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
         let token = self.token.expose().trim();
-        let place = self.place().clone();
+        let place = self.lock_gateway_state().clone();
         let first = match (&place.session, place.seq) {
             (Some(session), Some(seq)) => {
                 json!({"op": 6, "d": {"token": token, "session_id": session, "seq": seq}})
@@ -251,21 +251,21 @@ impl DiscordAdapter {
                 "properties": {"os": "linux", "browser": "clawk", "device": "clawk"}}}),
         };
         socket
-            .say(first.to_string())
+            .send_text(first.to_string())
             .await
-            .map_err(ChannelDisconnect::broken)
+            .map_err(ChannelDisconnect::temporary)
     }
 
     /// The next connection begins a session; what lay between is read from history.
     fn new_session(&self) {
         self.resumes.store(0, Ordering::SeqCst);
-        let mut place = self.place();
+        let mut place = self.lock_gateway_state();
         place.session = None;
         place.resume_url = None;
         place.seq = None;
     }
 
-    async fn framed(
+    async fn handle_frame(
         &self,
         inlet: &InboundPipeline,
         socket: &Socket,
@@ -274,33 +274,33 @@ impl DiscordAdapter {
         match frame.op {
             0 => {
                 self.resumes.store(0, Ordering::SeqCst);
-                self.dispatch(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
+                self.dispatch_event(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
                     .await?;
                 if frame.s.is_some() {
-                    self.place().seq = frame.s;
+                    self.lock_gateway_state().seq = frame.s;
                 }
-                self.save(inlet);
+                self.save_state(inlet);
                 Ok(())
             }
-            1 => gateway::beat(self, socket).await,
+            1 => gateway::send_heartbeat(self, socket).await,
             7 => Err(ChannelDisconnect {
                 after_ms: Some(0),
-                ..ChannelDisconnect::broken("the gateway wants a new connection")
+                ..ChannelDisconnect::temporary("the gateway wants a new connection")
             }),
             9 => {
                 if frame.d != json!(true) {
                     self.new_session();
                 }
                 Err(ChannelDisconnect {
-                    after_ms: Some(1_000 + inlet.clock().random() % 4_000),
-                    ..ChannelDisconnect::broken("the gateway does not know the session any more")
+                    after_ms: Some(1_000 + inlet.clock().random_u64() % 4_000),
+                    ..ChannelDisconnect::temporary("the gateway does not know the session any more")
                 })
             }
             _ => Ok(()),
         }
     }
 
-    async fn dispatch(
+    async fn dispatch_event(
         &self,
         inlet: &InboundPipeline,
         event: &str,
@@ -310,22 +310,22 @@ impl DiscordAdapter {
             "READY" => {
                 let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
                 {
-                    let mut place = self.place();
+                    let mut place = self.lock_gateway_state();
                     place.me = text("/user/id");
                     place.session = text("/session_id");
                     place.resume_url = text("/resume_gateway_url");
                 }
-                self.gap(inlet).await?;
-                inlet.ready();
+                self.read_missed_messages(inlet).await?;
+                inlet.report_ready();
             }
-            "RESUMED" => inlet.ready(),
+            "RESUMED" => inlet.report_ready(),
             "GUILD_CREATE" | "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" => self.learn_names(&d),
-            "MESSAGE_CREATE" => self.message(inlet, d).await?,
+            "MESSAGE_CREATE" => self.ingest_message(inlet, d).await?,
             // Without a time of the edit, only a preview of a link came to the message.
             "MESSAGE_UPDATE" if d.get("edited_timestamp").is_some_and(Value::is_string) => {
-                self.message(inlet, d).await?;
+                self.ingest_message(inlet, d).await?;
             }
-            "INTERACTION_CREATE" => self.pressed(inlet, &d).await,
+            "INTERACTION_CREATE" => self.handle_press(inlet, &d).await,
             _ => {}
         }
         Ok(())
@@ -342,11 +342,11 @@ impl DiscordAdapter {
         };
         let lists = ["channels", "threads"].map(|name| d.get(name).and_then(Value::as_array));
         if lists == [None, None] {
-            return self.names.learn(&text(d, "id"), &text(d, "name"));
+            return self.names.remember_name(&text(d, "id"), &text(d, "name"));
         }
         let server = text(d, "name");
         for channel in lists.into_iter().flatten().flatten() {
-            self.names.learn(
+            self.names.remember_name(
                 &text(channel, "id"),
                 &format!("{} in {server}", text(channel, "name")),
             );
@@ -354,38 +354,38 @@ impl DiscordAdapter {
     }
 
     /// What was said while nobody listened, in conversations that are known.
-    async fn gap(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
-        let last = self.place().last.clone();
+    async fn read_missed_messages(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
+        let last = self.lock_gateway_state().last.clone();
         for (conversation, after) in last {
             let path = format!("channels/{conversation}/messages?after={after}&limit=100");
-            let answer = self.api.send(Method::GET, &path, None).await;
-            let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+            let answer = self.api.send_json(Method::GET, &path, None).await;
+            let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
             let Value::Array(mut messages) = answer.body else {
-                inlet.degraded(format!(
+                inlet.report_degraded(format!(
                     "messages of the conversation {conversation} may be missing: its history can't be read"
                 ));
                 continue;
             };
             messages.reverse();
             for message in messages {
-                self.message(inlet, message).await?;
+                self.ingest_message(inlet, message).await?;
             }
         }
         Ok(())
     }
 
-    async fn message(&self, inlet: &InboundPipeline, d: Value) -> Result<(), ChannelDisconnect> {
+    async fn ingest_message(&self, inlet: &InboundPipeline, d: Value) -> Result<(), ChannelDisconnect> {
         let Ok(message) = serde_json::from_value::<DiscordMessage>(d) else {
             tracing::warn!("a message can't be read and is passed over");
             return Ok(());
         };
         let (conversation, id) = (message.channel_id.clone(), message.id.clone());
-        if let Some(incoming) = self.incoming(message)
-            && !inlet.message(incoming).await.settled()
+        if let Some(incoming) = self.to_platform_message(message)
+            && !inlet.ingest_message(incoming).await.is_settled()
         {
-            return Err(ChannelDisconnect::broken("a message could not be kept"));
+            return Err(ChannelDisconnect::temporary("a message could not be kept"));
         }
-        let mut place = self.place();
+        let mut place = self.lock_gateway_state();
         if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
             place.last.pop_first();
         }
@@ -400,8 +400,8 @@ impl DiscordAdapter {
         Ok(())
     }
 
-    fn incoming(&self, message: DiscordMessage) -> Option<PlatformMessage> {
-        let me = self.place().me.clone().unwrap_or_default();
+    fn to_platform_message(&self, message: DiscordMessage) -> Option<PlatformMessage> {
+        let me = self.lock_gateway_state().me.clone().unwrap_or_default();
         let person = !message.author.bot && message.webhook_id.is_none() && message.author.id != me;
         let (words, forwarded) = words::read(message.content, &message.more);
         let said = matches!(message.kind, 0 | 19) && !(words.is_empty() && message.attachments.is_empty());
@@ -415,10 +415,10 @@ impl DiscordAdapter {
             .filter(|answered| !answered.content.is_empty());
         let answered = answered.map(|answered| {
             let (id, sender) = (&answered.author.id, Some(message.author.id.as_str()));
-            let author = worded::author(id, answered.author.name(), Some(&me), sender);
-            worded::quoted(QuoteKind::Reply, author, answered.content)
+            let author = worded::quote_author(id, answered.author.name(), Some(&me), sender);
+            worded::quoted_text(QuoteKind::Reply, author, answered.content)
         });
-        let chat_name = self.names.of(&message.channel_id);
+        let chat_name = self.names.name_of(&message.channel_id);
         let id = match &message.edited_timestamp {
             Some(at) => format!("{EDIT}{}:{at}", message.id),
             None => message.id,
@@ -449,7 +449,7 @@ impl DiscordAdapter {
         })
     }
 
-    async fn pressed(&self, inlet: &InboundPipeline, d: &Value) {
+    async fn handle_press(&self, inlet: &InboundPipeline, d: &Value) {
         let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if d.get("type") != Some(&json!(3)) {
             return;
@@ -469,72 +469,72 @@ impl DiscordAdapter {
                     sender: sender.to_owned(),
                     conversation: text("/channel_id").to_owned(),
                 };
-                inlet.press(&press).await
+                inlet.handle_press(&press).await
             }
             None => "This button means nothing any more.".to_owned(),
         };
         let (id, token) = (text("/id"), text("/token"));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
-        if !number(id) || !token.chars().all(plain) {
+        if !is_snowflake(id) || !token.chars().all(plain) {
             return;
         }
         let answer =
             json!({"type": 4, "data": {"content": told, "flags": 64, "allowed_mentions": {"parse": []}}});
         let path = format!("interactions/{id}/{token}/callback");
-        if let Err(fault) = self.api.post(&path, &answer).await {
+        if let Err(fault) = self.api.post_json(&path, &answer).await {
             tracing::debug!(reason = fault.reason(), "a press could not be answered");
         }
     }
 
-    async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
-        let answer = self.api.send(method.clone(), path, Some(body)).await;
+    async fn post_message(&self, method: Method, path: &str, body: &Value) -> Delivery {
+        let answer = self.api.send_json(method.clone(), path, Some(body)).await;
         // Nothing was sent: the message that is answered can't be named, and the words go without it.
         if let Ok(refused) = &answer
-            && refusals::discord(refused.status.as_u16(), &refused.body) == MessageRefusal::RepliedGone
-            && let Some(rest) = worded::without(body, "message_reference")
+            && refusals::discord_refusal(refused.status.as_u16(), &refused.body) == MessageRefusal::RepliedGone
+            && let Some(rest) = worded::without_member(body, "message_reference")
         {
-            return outcome(self.api.send(method, path, Some(&rest)).await);
+            return delivery_from_response(self.api.send_json(method, path, Some(&rest)).await);
         }
-        outcome(answer)
+        delivery_from_response(answer)
     }
 
     /// The bot's 👀 on a message: PUT shows it, DELETE takes it away.
-    async fn mark(&self, method: Method, conversation: &str, id: &str) -> Result<(), String> {
-        if !number(id) {
+    async fn set_reaction(&self, method: Method, conversation: &str, id: &str) -> Result<(), String> {
+        if !is_snowflake(id) {
             return Err("the message has no number".to_owned());
         }
         let channel = threads::of_message(self, conversation, id);
-        let messages = messages(&channel).map_err(|_| "the conversation has no number")?; // silent-ok: said
+        let messages = messages_path(&channel).map_err(|_| "the conversation has no number")?; // silent-ok: said
         let path = format!(
             "{messages}/{id}/reactions/{}/@me",
             escaped(crate::platform_kit::EYES)
         );
-        let answer = self.api.send(method, &path, None).await;
+        let answer = self.api.send_json(method, &path, None).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(());
         }
-        Err(format!("{} {}", answer.status.as_u16(), said(&answer)))
+        Err(format!("{} {}", answer.status.as_u16(), error_text(&answer)))
     }
 
     /// The path of the messages of a conversation, whose thread is made if it is only begun.
-    async fn way(&self, conversation: &str) -> Result<String, Delivery> {
-        let direct = self.place().direct.get(conversation).cloned();
+    async fn messages_path_of(&self, conversation: &str) -> Result<String, Delivery> {
+        let direct = self.lock_gateway_state().direct.get(conversation).cloned();
         match direct {
-            Some(direct) => messages(&direct),
-            None => messages(&threads::place(self, conversation).await?),
+            Some(direct) => messages_path(&direct),
+            None => messages_path(&threads::place(self, conversation).await?),
         }
     }
 
     /// Sends a message, with a file where there is one, to a conversation, or to a person by their id: people and channels have ids of
     /// one kind, and the platform says that an id is no channel. `body` makes the message for the path of a conversation.
-    async fn deliver(
+    async fn deliver_message(
         &self,
         conversation: &str,
         body: &(dyn Fn(&str) -> Value + Sync),
         file: Option<&OutFile>,
     ) -> Delivery {
-        let path = match self.way(conversation).await {
+        let path = match self.messages_path_of(conversation).await {
             Ok(path) => path,
             Err(delivery) => return delivery,
         };
@@ -545,17 +545,17 @@ impl DiscordAdapter {
         });
         if threads::is_gone(&answer) {
             return match threads::channel_of(self, &path).await {
-                Some(path) => outcome(self.hand_in(&path, &body(&path), file).await),
-                None => outcome(answer),
+                Some(path) => delivery_from_response(self.hand_in(&path, &body(&path), file).await),
+                None => delivery_from_response(answer),
             };
         }
         if !unknown {
-            return outcome(answer);
+            return delivery_from_response(answer);
         }
         match self.open_direct(conversation).await {
-            Ok(Some(path)) => outcome(self.hand_in(&path, &body(&path), file).await),
-            Ok(None) => outcome(answer),
-            Err(fault) => fault.delivery(),
+            Ok(Some(path)) => delivery_from_response(self.hand_in(&path, &body(&path), file).await),
+            Ok(None) => delivery_from_response(answer),
+            Err(fault) => fault.into_delivery(),
         }
     }
 
@@ -566,45 +566,45 @@ impl DiscordAdapter {
         file: Option<&OutFile>,
     ) -> Result<PlatformResponse, PlatformFailure> {
         let Some(file) = file else {
-            return self.api.send(Method::POST, path, Some(body)).await;
+            return self.api.send_json(Method::POST, path, Some(body)).await;
         };
         let form = MultipartForm::new().map_err(PlatformFailure::NotSent)?;
         let form = form.json("payload_json", body).file("files[0]", file);
-        self.api.upload(path, form, &[]).await
+        self.api.upload_form(path, form, &[]).await
     }
 
     /// Opens the direct conversation with a person: the path of its messages. `None`: nobody has this id, or they take no messages.
     async fn open_direct(&self, person: &str) -> Result<Option<String>, PlatformFailure> {
         let body = json!({ "recipient_id": person });
-        let answer = self.api.post("users/@me/channels", &body).await?;
+        let answer = self.api.post_json("users/@me/channels", &body).await?;
         let Some(direct) = answer
             .text("/id")
-            .filter(|id| answer.status.is_success() && number(id))
+            .filter(|id| answer.status.is_success() && is_snowflake(id))
         else {
             return Ok(None);
         };
-        let mut place = self.place();
+        let mut place = self.lock_gateway_state();
         if place.direct.len() >= REMEMBERED {
             place.direct.pop_first();
         }
         place.direct.insert(person.to_owned(), direct.to_owned());
-        Ok(messages(direct).ok()) // silent-ok: its id is a number
+        Ok(messages_path(direct).ok()) // silent-ok: its id is a number
     }
 
     async fn look_for(&self, out: &OutboundMessage) -> DeliveryLookup {
-        let Ok(path) = self.way(&out.conversation).await else {
+        let Ok(path) = self.messages_path_of(&out.conversation).await else {
             return DeliveryLookup::CantKnow;
         };
         let thread = path;
         let path = format!("{thread}?limit=50");
         // silent-ok: then the answer is sent marked as a repetition
-        let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
+        let Ok(answer) = self.api.send_json(Method::GET, &path, None).await else {
             return DeliveryLookup::CantKnow;
         };
-        let (Value::Array(messages), Some(me)) = (&answer.body, self.place().me.clone()) else {
+        let (Value::Array(messages), Some(me)) = (&answer.body, self.lock_gateway_state().me.clone()) else {
             return DeliveryLookup::CantKnow;
         };
-        let nonce = nonce(&out.id);
+        let nonce = message_nonce(&out.id);
         let ours = |message: &&Value| {
             let text = |pointer: &str| {
                 message
@@ -625,66 +625,66 @@ impl DiscordAdapter {
     }
 }
 
-pub(super) fn outcome(answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
+pub(super) fn delivery_from_response(answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
     match answer {
         Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
             after_ms: retry_after(&answer),
-            reason: said(&answer),
+            reason: error_text(&answer),
         },
         Ok(answer) => {
-            let refusal = refusals::discord(answer.status.as_u16(), &answer.body);
-            if let Some(delivery) = refusal.delivery(retry_after(&answer), &told(&answer)) {
+            let refusal = refusals::discord_refusal(answer.status.as_u16(), &answer.body);
+            if let Some(delivery) = refusal.delivery_after(retry_after(&answer), &error_with_code(&answer)) {
                 return delivery;
             }
             let id = answer.text("/id").map(str::to_owned);
-            answer.delivery(id, false, &said(&answer))
+            answer.delivery_by_status(id, false, &error_text(&answer))
         }
-        Err(fault) => fault.delivery(),
+        Err(fault) => fault.into_delivery(),
     }
 }
 
 impl Gateway for DiscordAdapter {
-    fn seq(&self) -> Option<u64> {
-        self.place().seq
+    fn durable_seq(&self) -> Option<u64> {
+        self.lock_gateway_state().seq
     }
 
-    fn frame<'a>(
+    fn handle_gateway_frame<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         socket: &'a Socket,
         frame: GatewayFrame,
     ) -> BoxFuture<'a, Result<(), ChannelDisconnect>> {
-        Box::pin(self.framed(inlet, socket, frame))
+        Box::pin(self.handle_frame(inlet, socket, frame))
     }
 
-    fn closed(&self, code: u16, told: String) -> ChannelDisconnect {
+    fn closed_by_peer(&self, code: u16, told: String) -> ChannelDisconnect {
         if FATAL.contains(&code) {
             return ChannelDisconnect::fatal(told);
         }
         if matches!(code, 4007 | 4009 | 1000 | 1001) {
             self.new_session();
         }
-        ChannelDisconnect::broken(told)
+        ChannelDisconnect::temporary(told)
     }
 }
 
 /// At most 25 characters that are the same for the same message.
-fn nonce(id: &str) -> String {
-    hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
+fn message_nonce(id: &str) -> String {
+    to_hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
 }
 
 /// The platform's words with its status and code.
-fn told(answer: &PlatformResponse) -> String {
+fn error_with_code(answer: &PlatformResponse) -> String {
     let code = answer
         .body
         .get("code")
         .and_then(Value::as_u64)
         .unwrap_or_default();
-    format!("{} {code}: {}", answer.status.as_u16(), said(answer))
+    format!("{} {code}: {}", answer.status.as_u16(), error_text(answer))
 }
 
-pub(super) fn said(answer: &PlatformResponse) -> String {
-    shown(answer.text("/message").unwrap_or_default())
+pub(super) fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(answer.text("/message").unwrap_or_default())
 }
 
 fn retry_after(answer: &PlatformResponse) -> Option<u64> {
@@ -693,13 +693,13 @@ fn retry_after(answer: &PlatformResponse) -> Option<u64> {
 }
 
 /// Whether a text is an id of the platform.
-pub(super) fn number(text: &str) -> bool {
+pub(super) fn is_snowflake(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The path of a conversation's messages; ids are numbers.
-pub(super) fn messages(conversation: &str) -> Result<String, Delivery> {
-    if number(conversation) {
+pub(super) fn messages_path(conversation: &str) -> Result<String, Delivery> {
+    if is_snowflake(conversation) {
         return Ok(format!("channels/{conversation}/messages"));
     }
     Err(Delivery::Failed {
@@ -708,8 +708,8 @@ pub(super) fn messages(conversation: &str) -> Result<String, Delivery> {
 }
 
 /// `path` is where it goes: a thread holds no reply to the message at which it begins.
-fn message(out: &OutboundMessage, path: &str) -> Value {
-    let mut body = json!({"content": out.text, "nonce": nonce(&out.id), "enforce_nonce": true,
+fn message_body(out: &OutboundMessage, path: &str) -> Value {
+    let mut body = json!({"content": out.text, "nonce": message_nonce(&out.id), "enforce_nonce": true,
         "allowed_mentions": {"parse": [], "replied_user": false}});
     let begins = |id: &&String| path == format!("channels/{id}/messages");
     let reply = out.reply_to.as_ref().filter(|id| !begins(id));
@@ -721,7 +721,7 @@ fn message(out: &OutboundMessage, path: &str) -> Value {
 }
 
 impl ChannelAdapter for DiscordAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
@@ -729,22 +729,22 @@ impl ChannelAdapter for DiscordAdapter {
             edits: true,
             typing: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
+        Box::pin(async move { ChannelDisconnect::from_result(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let body = |path: &str| message(out, path);
-            self.deliver(&out.conversation, &body, None).await
+            let body = |path: &str| message_body(out, path);
+            self.deliver_message(&out.conversation, &body, None).await
         })
     }
 
@@ -755,9 +755,9 @@ impl ChannelAdapter for DiscordAdapter {
                     reason: "the platform takes files up to 10 MiB".to_owned(),
                 };
             }
-            let about = json!({"nonce": nonce(&out.id), "enforce_nonce": true, "allowed_mentions": {"parse": []},
+            let about = json!({"nonce": message_nonce(&out.id), "enforce_nonce": true, "allowed_mentions": {"parse": []},
                 "attachments": [{"id": 0, "filename": file.name}]});
-            self.deliver(&out.conversation, &|_: &str| about.clone(), Some(file))
+            self.deliver_message(&out.conversation, &|_: &str| about.clone(), Some(file))
                 .await
         })
     }
@@ -765,29 +765,29 @@ impl ChannelAdapter for DiscordAdapter {
     fn is_same_place(&self, asked: &str, answered: &str) -> bool {
         asked == answered
             || self
-                .place()
+                .lock_gateway_state()
                 .direct
                 .get(asked)
                 .is_some_and(|direct| direct == answered)
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let path = match self.way(&out.conversation).await {
+            let path = match self.messages_path_of(&out.conversation).await {
                 Ok(path) => format!("{path}/{of}"),
                 Err(delivery) => return delivery,
             };
             let body = json!({"content": out.text, "components": [], "allowed_mentions": {"parse": []}});
-            self.post(Method::PATCH, &path, &body).await
+            self.post_message(Method::PATCH, &path, &body).await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.carried(id)});
+            let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.button_data(id)});
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
             let body = |path: &str| {
-                let mut body = message(&asking.out, path);
+                let mut body = message_body(&asking.out, path);
                 if let (false, Some(body)) = (buttons.is_empty(), body.as_object_mut()) {
                     body.insert(
                         "components".to_owned(),
@@ -796,7 +796,7 @@ impl ChannelAdapter for DiscordAdapter {
                 }
                 body
             };
-            self.deliver(&asking.out.conversation, &body, None).await
+            self.deliver_message(&asking.out.conversation, &body, None).await
         })
     }
 
@@ -804,11 +804,11 @@ impl ChannelAdapter for DiscordAdapter {
         Box::pin(self.look_for(out))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn thread<'a>(
+    fn begin_thread<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         incoming: &'a PlatformMessage,
@@ -817,33 +817,33 @@ impl ChannelAdapter for DiscordAdapter {
             let thread = threads::begin(self, incoming).await;
             if thread.is_some() {
                 // Before the message is accepted: whoever goes on with it after a crash knows where the thread stands.
-                self.save(inlet);
+                self.save_state(inlet);
             }
             thread
         })
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
-        Box::pin(async move { self.mark(Method::PUT, conversation, id).await.map(|()| None) })
+        Box::pin(async move { self.set_reaction(Method::PUT, conversation, id).await.map(|()| None) })
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.mark(Method::DELETE, conversation, id))
+        Box::pin(self.set_reaction(Method::DELETE, conversation, id))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let path = format!("channels/{}/typing", threads::stands(self, conversation));
-            if let Err(fault) = self.api.send(Method::POST, &path, None).await {
+            if let Err(fault) = self.api.send_json(Method::POST, &path, None).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
         })

@@ -3,7 +3,7 @@
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, Other, RepliedGone, ThreadGone};
 use crate::platform_kit::refusals::{
     BLOCKED, MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NO_EDIT, NO_PERSON, NOT_MEMBER, OPERATOR, REJECTED,
-    SOON_MS, TOO_LARGE, TOO_LONG, named,
+    SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_key,
 };
 
 /// Discord's `code` of a refused message.
@@ -42,7 +42,7 @@ const DISCORD: &[(u64, MessageRefusal)] = &[
 ];
 
 /// What Discord's answer means: its `code`, and of a form that it can't take, the member that it names.
-pub(super) fn discord(status: u16, body: &serde_json::Value) -> MessageRefusal {
+pub(super) fn discord_refusal(status: u16, body: &serde_json::Value) -> MessageRefusal {
     if !(400..500).contains(&status) || status == 429 {
         return Other;
     }
@@ -50,7 +50,7 @@ pub(super) fn discord(status: u16, body: &serde_json::Value) -> MessageRefusal {
     match code {
         Some(50_035) if body.pointer("/errors/message_reference").is_some() => RepliedGone,
         Some(50_035) if body.pointer("/errors/content").is_some() => Final(TOO_LONG),
-        Some(code) => named(DISCORD, &code),
+        Some(code) => refusal_by_key(DISCORD, &code),
         None if status == 413 => Final(TOO_LARGE),
         None => Other,
     }
@@ -60,7 +60,7 @@ pub(super) fn discord(status: u16, body: &serde_json::Value) -> MessageRefusal {
 mod tests {
     use serde_json::json;
 
-    use super::{Final, Other, RepliedGone, SOON_MS, TOO_LARGE, TOO_LONG, discord};
+    use super::{Final, Other, RepliedGone, SOON_MS, TOO_LARGE, TOO_LONG, discord_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Reply, Thread, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -88,16 +88,16 @@ mod tests {
             (503, 130_000, ByStatus),
             (200, 0, ByStatus),
         ] {
-            let found = discord(status, &json!({"code": code, "message": "x"}));
+            let found = discord_refusal(status, &json!({"code": code, "message": "x"}));
             assert!(is_cured(found, &cure), "{status} {code}: {found:?}");
         }
         let form = |member: &str| {
             let errors = json!({ member: {"_errors": [{"code": "BASE_TYPE_MAX_LENGTH", "message": "Must be 2000 or fewer in length."}]} });
             json!({"code": 50_035, "message": "Invalid Form Body", "errors": errors})
         };
-        assert_eq!(discord(400, &form("message_reference")), RepliedGone);
-        assert_eq!(discord(400, &form("content")), Final(TOO_LONG));
-        assert_eq!(discord(400, &form("embeds")), Other);
-        assert_eq!(discord(413, &json!(null)), Final(TOO_LARGE));
+        assert_eq!(discord_refusal(400, &form("message_reference")), RepliedGone);
+        assert_eq!(discord_refusal(400, &form("content")), Final(TOO_LONG));
+        assert_eq!(discord_refusal(400, &form("embeds")), Other);
+        assert_eq!(discord_refusal(413, &json!(null)), Final(TOO_LARGE));
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::refusals;
-use super::{DiscordAdapter, messages, number, outcome, said};
+use super::{DiscordAdapter, messages_path, is_snowflake, delivery_from_response, error_text};
 use crate::adapter::PlatformMessage;
 use crate::api::{PlatformFailure, PlatformResponse};
 use crate::plain_name::harmless;
@@ -57,7 +57,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The thread that a message begins; `None` where none can begin.
 pub(super) async fn begin(discord: &DiscordAdapter, incoming: &PlatformMessage) -> Option<String> {
     let (id, parent) = (incoming.ids.first()?, &incoming.conversation);
-    if !number(id) || !number(parent) || !holds(discord, parent).await {
+    if !is_snowflake(id) || !is_snowflake(parent) || !holds(discord, parent).await {
         return None;
     }
     discord.with_threads(|begun| {
@@ -75,24 +75,24 @@ pub(super) async fn begin(discord: &DiscordAdapter, incoming: &PlatformMessage) 
 
 /// Whether a message in this channel can begin a thread. A thread is a channel itself, and holds none.
 async fn holds(discord: &DiscordAdapter, channel: &str) -> bool {
-    let known = lock(discord.known()).kinds.get(channel).copied();
+    let known = lock(discord.thread_facts()).kinds.get(channel).copied();
     if let Some(known) = known {
         return known;
     }
     let asked = discord
-        .ask(Method::GET, &format!("channels/{channel}"), None)
+        .send_request(Method::GET, &format!("channels/{channel}"), None)
         .await;
     let kind = match &asked {
         Ok(answer) if answer.status.is_success() => answer.body.get("type").and_then(Value::as_u64),
         Ok(answer) => {
-            tracing::debug!(reason = said(answer), "a channel's type can't be read");
+            tracing::debug!(reason = error_text(answer), "a channel's type can't be read");
             None
         }
         Err(_) => None,
     };
     let Some(kind) = kind else { return false };
     let holds = OPEN_KINDS.contains(&kind);
-    let mut known = lock(discord.known());
+    let mut known = lock(discord.thread_facts());
     if known.kinds.len() >= REMEMBERED {
         known.kinds.clear();
     }
@@ -117,7 +117,7 @@ fn name(text: &str) -> String {
 /// The platform refuses because the thread is locked or archived.
 pub(super) fn is_gone(answer: &Result<PlatformResponse, PlatformFailure>) -> bool {
     answer.as_ref().is_ok_and(|answer| {
-        refusals::discord(answer.status.as_u16(), &answer.body) == MessageRefusal::ThreadGone
+        refusals::discord_refusal(answer.status.as_u16(), &answer.body) == MessageRefusal::ThreadGone
     })
 }
 
@@ -128,21 +128,21 @@ const PUBLIC_THREAD: u64 = 11;
 /// The path of the messages of the channel in which a public thread stands, by the path of the thread's own. `None`: the platform does not say.
 pub(super) async fn channel_of(discord: &DiscordAdapter, messages_of_thread: &str) -> Option<String> {
     let thread = messages_of_thread.strip_suffix("/messages")?;
-    let asked = discord.ask(Method::GET, thread, None).await;
+    let asked = discord.send_request(Method::GET, thread, None).await;
     let channel = asked.ok().filter(|channel| channel.status.is_success())?; // silent-ok: the refusal is told then
     // A private thread's words are not for its channel.
     let kind = channel.body.get("type").and_then(serde_json::Value::as_u64);
     if !matches!(kind, Some(ANNOUNCEMENT_THREAD | PUBLIC_THREAD)) {
         return None;
     }
-    messages(channel.text("/parent_id")?).ok() // silent-ok: an id that is no number is none
+    messages_path(channel.text("/parent_id")?).ok() // silent-ok: an id that is no number is none
 }
 
 /// Where a message of a conversation is now: its channel, where its thread is not made.
 pub(super) fn stands(discord: &DiscordAdapter, conversation: &str) -> String {
     let parent = discord.with_threads(|begun| begun.get(conversation).map(|thread| thread.parent.clone()));
     match parent {
-        Some(parent) if !lock(discord.known()).made.contains(conversation) => parent,
+        Some(parent) if !lock(discord.thread_facts()).made.contains(conversation) => parent,
         Some(_) | None => conversation.to_owned(),
     }
 }
@@ -166,7 +166,7 @@ pub(super) async fn place(discord: &DiscordAdapter, conversation: &str) -> Resul
         return Ok(conversation.to_owned());
     };
     {
-        let known = lock(discord.known());
+        let known = lock(discord.thread_facts());
         if known.made.contains(conversation) {
             return Ok(conversation.to_owned());
         }
@@ -176,10 +176,10 @@ pub(super) async fn place(discord: &DiscordAdapter, conversation: &str) -> Resul
     }
     let path = format!("channels/{}/messages/{conversation}/threads", thread.parent);
     let body = json!({"name": thread.name, "auto_archive_duration": HIDDEN_AFTER_MINUTES});
-    let asked = discord.ask(Method::POST, &path, Some(&body)).await;
+    let asked = discord.send_request(Method::POST, &path, Some(&body)).await;
     let there = matches!(&asked, Ok(answer) if answer.status.is_success()
         || answer.body.get("code").and_then(Value::as_u64) == Some(ALREADY));
-    let made = match (there, outcome(asked)) {
+    let made = match (there, delivery_from_response(asked)) {
         (true, _) => true,
         (false, Delivery::Failed { reason }) => {
             tracing::warn!(reason, "a thread can't be made; the answer goes to the channel");
@@ -195,9 +195,9 @@ pub(super) async fn place(discord: &DiscordAdapter, conversation: &str) -> Resul
         (false, Delivery::Delivered { .. }) => false,
     };
     if made {
-        discord.follow(conversation);
+        discord.follow_thread(conversation);
     }
-    let mut known = lock(discord.known());
+    let mut known = lock(discord.thread_facts());
     let kept = if made { &mut known.made } else { &mut known.refused };
     if kept.len() >= REMEMBERED {
         kept.clear();

@@ -75,7 +75,7 @@ impl User {
 
 /// The sender's own words, and those that they pass on. `more`: all members of the message beside its text and files.
 pub(super) fn read(text: String, more: &Map<String, Value>) -> (String, Vec<QuotedText>) {
-    let words = worded::below(text, things(more));
+    let words = worded::append_lines(text, things(more));
     let snapshots = more.get("message_snapshots").and_then(Value::as_array);
     let forwarded: Vec<QuotedText> = snapshots.into_iter().flatten().filter_map(snapshot).collect();
     match words.is_empty() && !forwarded.is_empty() {
@@ -92,17 +92,17 @@ fn snapshot(snapshot: &Value) -> Option<QuotedText> {
     let files = message.get("attachments").and_then(Value::as_array);
     for file in files.into_iter().flatten() {
         let name = file.get("filename").and_then(Value::as_str).unwrap_or_default();
-        lines.push(worded::thing("a file", name));
+        lines.push(worded::item_line("a file", name));
     }
-    let words = worded::below(text.to_owned(), lines);
-    Some(worded::forwarded(worded::unknown(None), words))
+    let words = worded::append_lines(text.to_owned(), lines);
+    Some(worded::forwarded_text(worded::unverified_author(None), words))
 }
 
 fn things(message: &Map<String, Value>) -> Vec<String> {
     let mut lines = Vec::new();
     let stickers = message.get("sticker_items").and_then(Value::as_array);
     for sticker in stickers.into_iter().flatten() {
-        lines.push(worded::sticker(sticker.get("name").and_then(Value::as_str)));
+        lines.push(worded::sticker_line(sticker.get("name").and_then(Value::as_str)));
     }
     if let Some(poll) = message.get("poll").filter(|poll| poll.is_object()) {
         let word =
@@ -116,7 +116,7 @@ fn things(message: &Map<String, Value>) -> Vec<String> {
             .filter_map(|answer| word(answer, "/poll_media/text"))
             .collect();
         let question = word(poll, "/question/text").unwrap_or_default();
-        lines.push(worded::list(
+        lines.push(worded::list_line(
             "a poll",
             &question,
             answers.iter().map(String::as_str),

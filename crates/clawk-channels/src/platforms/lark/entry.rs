@@ -16,7 +16,7 @@ pub(crate) const LARK: PlatformEntry = PlatformEntry {
         vendor: VENDOR,
         question: |api, config, token| {
             let body = json!({"app_id": setting(config, "app_id")?, "app_secret": token});
-            Ok(CredentialProbe::post(
+            Ok(CredentialProbe::for_post(
                 api,
                 TOKEN_PATH,
                 body,

@@ -51,7 +51,7 @@ impl LarkFrame {
         Some(frame)
     }
 
-    pub(super) fn written(&self) -> Vec<u8> {
+    pub(super) fn encode_frame(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (number, value) in [(1, self.seq), (2, self.log), (3, self.service), (4, self.method)] {
             varint(&mut bytes, number << 3);
@@ -77,7 +77,7 @@ type LarkFrameParts = (Instant, Vec<Option<Vec<u8>>>);
 
 impl LarkFrameAssembler {
     /// The whole event, once all of it is there.
-    pub(super) fn put(&mut self, frame: &LarkFrame) -> Option<Vec<u8>> {
+    pub(super) fn add_frame(&mut self, frame: &LarkFrame) -> Option<Vec<u8>> {
         let number = |name: &str| frame.header(name).and_then(|text| text.parse::<usize>().ok()); // silent-ok: one part
         let (sum, seq) = (number("sum").unwrap_or(1), number("seq").unwrap_or(0));
         if sum <= 1 {
@@ -192,8 +192,8 @@ mod tests {
             payload: b"{}".to_vec(),
         };
         // 08 01: field 1, varint 1, as protobuf's own example has it.
-        assert!(frame.written().starts_with(&[0x08, 0x01]));
-        assert_eq!(LarkFrame::read(&frame.written()), Some(frame));
+        assert!(frame.encode_frame().starts_with(&[0x08, 0x01]));
+        assert_eq!(LarkFrame::read(&frame.encode_frame()), Some(frame));
         for broken in [&[0x2a, 0x7f][..], &[0x0b], &[0x08], &[0x80; 12]] {
             assert_eq!(LarkFrame::read(broken), None);
         }

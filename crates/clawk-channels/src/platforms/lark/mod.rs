@@ -35,13 +35,13 @@ use crate::adapter::{
     InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
     PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
-use crate::envelope::opened;
+use crate::envelope::decrypt_envelope;
 use crate::form::MultipartForm;
-use crate::genuine::{fresh, hex, of_seconds, same};
+use crate::genuine::{is_time_fresh, to_hex, of_seconds, constant_time_eq};
 use crate::platform_kit::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::remote::RemoteFiles;
 use crate::socket::{Socket, SocketMessage};
@@ -190,19 +190,19 @@ impl LarkAdapter {
         })
     }
 
-    async fn token(&self) -> Result<String, NoToken> {
+    async fn access_token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"app_id": self.app, "app_secret": self.secret.expose().trim()});
-            let answer = self.api.post(TOKEN_PATH, &body).await?;
+            let answer = self.api.post_json(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expire").and_then(Value::as_u64);
             match (answer.text("/tenant_access_token"), life) {
-                (Some(token), Some(life)) if code(&answer) == 0 => Ok((token.to_owned(), life)),
-                _ if REFUSED.contains(&code(&answer)) => Err(NoToken::Refused(format!(
+                (Some(token), Some(life)) if error_code(&answer) == 0 => Ok((token.to_owned(), life)),
+                _ if REFUSED.contains(&error_code(&answer)) => Err(NoToken::Refused(format!(
                     "the platform refuses the app id or secret ({})",
-                    said(&answer)
+                    error_text(&answer)
                 ))),
                 _ => Err(NoToken::Later {
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                     after_ms: wait_ms(&answer),
                 }),
             }
@@ -218,21 +218,21 @@ impl LarkAdapter {
         body: Option<&Value>,
     ) -> Result<PlatformResponse, PlatformFailure> {
         loop {
-            let token = match self.token().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
                     return Err(PlatformFailure::NotSent(reason));
                 }
             };
-            let value = bearer(&token)?;
+            let value = bearer_header(&token)?;
             let bytes = body.map(|body| body.to_string().into_bytes());
             let json = bytes.is_some().then_some("application/json; charset=utf-8");
             let more = [(AUTHORIZATION, value)];
             let sent = self
                 .api
-                .raw(method.clone(), path, json, bytes.unwrap_or_default(), &more);
+                .send_bytes(method.clone(), path, json, bytes.unwrap_or_default(), &more);
             let answer = sent.await?;
-            if !STALE.contains(&code(&answer)) || !self.tokens.refused(&token).await {
+            if !STALE.contains(&error_code(&answer)) || !self.tokens.refuse_token(&token).await {
                 return Ok(answer);
             }
         }
@@ -242,18 +242,18 @@ impl LarkAdapter {
         &self.app
     }
 
-    async fn greet(&self) -> Result<(), ChannelDisconnect> {
-        self.token().await.map_err(NoToken::ended)?;
+    async fn fetch_bot_identity(&self) -> Result<(), ChannelDisconnect> {
+        self.access_token().await.map_err(NoToken::into_disconnect)?;
         let info = self.call(Method::GET, "open-apis/bot/v3/info", None).await;
-        let info = info.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+        let info = info.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         match info.text("/bot/open_id") {
-            Some(me) if code(&info) == 0 => {
+            Some(me) if error_code(&info) == 0 => {
                 let _same = self.me.set(me.to_owned()); // silent-ok: the bot stays itself
                 Ok(())
             }
             _ => Err(ChannelDisconnect {
                 after_ms: wait_ms(&info),
-                ..ChannelDisconnect::broken(format!("bot/v3/info: {}", said(&info)))
+                ..ChannelDisconnect::temporary(format!("bot/v3/info: {}", error_text(&info)))
             }),
         }
     }
@@ -263,34 +263,34 @@ impl LarkAdapter {
         inlet: &InboundPipeline,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
-        self.tokens.lost.begin();
-        self.greet().await?;
+        self.tokens.lost.clear_refusal();
+        self.fetch_bot_identity().await?;
         match &self.way {
             LarkTransport::Hook { .. } => {
-                inlet.ready();
+                inlet.report_ready();
                 over.cancelled().await;
                 Ok(())
             }
-            LarkTransport::Socket(env) => self.long(inlet, env, over).await,
+            LarkTransport::Socket(env) => self.run_long_connection(inlet, env, over).await,
         }
     }
 
     /// The long connection.
-    async fn long(
+    async fn run_long_connection(
         &self,
         inlet: &InboundPipeline,
         env: &EnvironmentSource,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
         let body = json!({"AppID": self.app, "AppSecret": self.secret.expose().trim()});
-        let answer = self.api.post("callback/ws/endpoint", &body).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
-        if code(&answer) != 0 {
-            let told = format!("the platform opens no long connection ({})", said(&answer));
-            return Err(if REFUSED.contains(&code(&answer)) {
+        let answer = self.api.post_json("callback/ws/endpoint", &body).await;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
+        if error_code(&answer) != 0 {
+            let told = format!("the platform opens no long connection ({})", error_text(&answer));
+            return Err(if REFUSED.contains(&error_code(&answer)) {
                 ChannelDisconnect::fatal(told)
             } else {
-                ChannelDisconnect::broken(told)
+                ChannelDisconnect::temporary(told)
             });
         }
         let larks = self
@@ -299,59 +299,59 @@ impl LarkAdapter {
             .is_some_and(|host| host.ends_with("larksuite.com"));
         let vendor = if larks { "larksuite.com" } else { "feishu.cn" };
         let url = own_host(answer.text("/data/URL").unwrap_or_default(), &self.base, vendor);
-        let url = url.map_err(ChannelDisconnect::broken)?;
+        let url = url.map_err(ChannelDisconnect::temporary)?;
         let number = url.query_pairs().find(|(name, _)| name == "service_id");
         // silent-ok: pings without it are answered all the same
         let service = number.and_then(|(_, id)| id.parse().ok()).unwrap_or(0);
         let mut every = ping_every(answer.body.pointer("/data/ClientConfig"));
         let socket = Socket::connect(&url, env)
             .await
-            .map_err(ChannelDisconnect::broken)?;
-        inlet.ready();
+            .map_err(ChannelDisconnect::temporary)?;
+        inlet.report_ready();
         let mut parts = LarkFrameAssembler::default();
         let mut next = Instant::now() + every;
         loop {
             tokio::select! {
                 () = over.cancelled() => {
-                    socket.close(1000).await;
+                    socket.close_with_code(1000).await;
                     return Ok(());
                 }
                 () = tokio::time::sleep_until(next) => {
                     let ping = LarkFrame { service, headers: vec![("type".to_owned(), "ping".to_owned())], ..LarkFrame::default() };
-                    socket.say_bytes(ping.written()).await.map_err(ChannelDisconnect::broken)?;
+                    socket.say_bytes(ping.encode_frame()).await.map_err(ChannelDisconnect::temporary)?;
                     next = Instant::now() + every;
                 }
-                heard = socket.next(every * 3) => match heard.map_err(ChannelDisconnect::broken)? {
+                heard = socket.next(every * 3) => match heard.map_err(ChannelDisconnect::temporary)? {
                     SocketMessage::Bytes(bytes) => {
                         let frame = LarkFrame::read(&bytes);
-                        let frame = frame.ok_or_else(|| ChannelDisconnect::broken("a frame of the platform can't be read"))?;
+                        let frame = frame.ok_or_else(|| ChannelDisconnect::temporary("a frame of the platform can't be read"))?;
                         if frame.method == 0 {
                             // silent-ok: most pongs are empty
                             let told = serde_json::from_slice::<Value>(&frame.payload).ok();
                             every = told.as_ref().map_or(every, |told| ping_every(Some(told)));
                         } else {
-                            self.data(inlet, &socket, frame, &mut parts).await?;
+                            self.handle_data_frame(inlet, &socket, frame, &mut parts).await?;
                         }
                     }
                     SocketMessage::Text(_) | SocketMessage::Ping => {}
-                    SocketMessage::Closed(..) => return Err(ChannelDisconnect::broken("the platform ended the connection")),
+                    SocketMessage::Closed(..) => return Err(ChannelDisconnect::temporary("the platform ended the connection")),
                 },
             }
         }
     }
 
-    async fn data(
+    async fn handle_data_frame(
         &self,
         inlet: &InboundPipeline,
         socket: &Socket,
         frame: LarkFrame,
         parts: &mut LarkFrameAssembler,
     ) -> Result<(), ChannelDisconnect> {
-        let Some(whole) = parts.put(&frame) else {
+        let Some(whole) = parts.add_frame(&frame) else {
             return Ok(());
         };
         let answer = match serde_json::from_slice::<Event>(&whole) {
-            Ok(event) => self.event(inlet, event).await,
+            Ok(event) => self.handle_event(inlet, event).await,
             Err(_) => Some(json!({})), // silent-ok: it is nothing of ours
         };
         let mut payload = json!({"code": if answer.is_some() { 200 } else { 500 }, "headers": {}});
@@ -364,13 +364,13 @@ impl LarkAdapter {
         let mut ack = frame;
         ack.payload = payload.to_string().into_bytes();
         socket
-            .say_bytes(ack.written())
+            .say_bytes(ack.encode_frame())
             .await
-            .map_err(ChannelDisconnect::broken)
+            .map_err(ChannelDisconnect::temporary)
     }
 
     /// What the platform is answered; `None`: it is not kept and must come again.
-    async fn event(&self, inlet: &InboundPipeline, event: Event) -> Option<Value> {
+    async fn handle_event(&self, inlet: &InboundPipeline, event: Event) -> Option<Value> {
         match event.header.event_type.as_str() {
             "im.message.receive_v1" => {
                 let Ok(said) = serde_json::from_value::<LarkMessageEvent>(event.event) else {
@@ -379,17 +379,17 @@ impl LarkAdapter {
                 };
                 // Until it is known who the bot is, nobody can say whether a message names it.
                 let me = self.me.get()?;
-                match self.incoming(me, said, event.header.event_id) {
-                    Some(incoming) => inlet.message(incoming).await.settled().then(|| json!({})),
+                match self.to_platform_message(me, said, event.header.event_id) {
+                    Some(incoming) => inlet.ingest_message(incoming).await.is_settled().then(|| json!({})),
                     None => Some(json!({})),
                 }
             }
-            "card.action.trigger" => Some(self.pressed(inlet, &event.event).await),
+            "card.action.trigger" => Some(self.handle_press(inlet, &event.event).await),
             _ => Some(json!({})),
         }
     }
 
-    fn incoming(&self, me: &str, said: LarkMessageEvent, event_id: String) -> Option<PlatformMessage> {
+    fn to_platform_message(&self, me: &str, said: LarkMessageEvent, event_id: String) -> Option<PlatformMessage> {
         let LarkMessageEvent { sender, message } = said;
         if sender.sender_type == "app" || sender.sender_id.open_id.is_empty() {
             return None;
@@ -435,7 +435,7 @@ impl LarkAdapter {
         })
     }
 
-    async fn pressed(&self, inlet: &InboundPipeline, event: &Value) -> Value {
+    async fn handle_press(&self, inlet: &InboundPipeline, event: &Value) -> Value {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let Some((question, choice)) = carried(text("/action/value/clawk")) else {
             return json!({});
@@ -452,24 +452,24 @@ impl LarkAdapter {
                 format!("{chat}:{root}")
             },
         };
-        let told = inlet.press(&press).await;
+        let told = inlet.handle_press(&press).await;
         json!({"toast": {"type": "info", "content": told}})
     }
 
     /// What a message calls an uploaded file, and its key.
-    async fn upload(&self, file: &OutFile) -> Result<(&'static str, String), Delivery> {
+    async fn upload_file(&self, file: &OutFile) -> Result<(&'static str, String), Delivery> {
         if file.data.len() > MAX_FILE {
             return Err(Delivery::Failed {
                 reason: "the platform takes files up to 30 MB".to_owned(),
             });
         }
         let picture = file.is_picture() && file.data.len() <= MAX_PICTURE;
-        let token = match self.token().await {
+        let token = match self.access_token().await {
             Ok(token) => token,
-            Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
+            Err(no) => return Err(PlatformFailure::NotSent(no.into_disconnect().reason).into_delivery()),
         };
-        let value = bearer(&token).map_err(PlatformFailure::delivery)?;
-        let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
+        let value = bearer_header(&token).map_err(PlatformFailure::into_delivery)?;
+        let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).into_delivery())?;
         let (path, form) = if picture {
             let form = form.text("image_type", "message").file("image", file);
             ("open-apis/im/v1/images", form)
@@ -480,7 +480,7 @@ impl LarkAdapter {
                 .file("file", file);
             ("open-apis/im/v1/files", form)
         };
-        let sent = self.api.upload(path, form, &[(AUTHORIZATION, value)]).await;
+        let sent = self.api.upload_form(path, form, &[(AUTHORIZATION, value)]).await;
         let answer = sent.map_err(PlatformFailure::not_uploaded)?;
         let (kind, member) = if picture {
             ("image", "/data/image_key")
@@ -488,26 +488,26 @@ impl LarkAdapter {
             ("file", "/data/file_key")
         };
         match answer.text(member) {
-            Some(key) if code(&answer) == 0 => Ok((kind, key.to_owned())),
+            Some(key) if error_code(&answer) == 0 => Ok((kind, key.to_owned())),
             _ => Err(match wait_ms(&answer) {
                 Some(ms) => Delivery::Retry {
                     after_ms: Some(ms),
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                 },
-                None => answer.not_uploaded(&said(&answer)),
+                None => answer.not_uploaded(&error_text(&answer)),
             }),
         }
     }
 
-    async fn post(&self, out: &OutboundMessage, kind: &str, content: &Value) -> Delivery {
-        let (chat, root) = place(&out.conversation);
+    async fn post_message(&self, out: &OutboundMessage, kind: &str, content: &Value) -> Delivery {
+        let (chat, root) = split_conversation(&out.conversation);
         let answer = self.post_to(out, (chat, root), (kind, content)).await;
         match &answer {
             // Nothing was sent: the message at which the thread began is gone, and the chat takes the answer.
-            Ok(refused) if root.is_some() && ROOT_GONE.contains(&code(refused)) => {
-                self.outcome(self.post_to(out, (chat, None), (kind, content)).await)
+            Ok(refused) if root.is_some() && ROOT_GONE.contains(&error_code(refused)) => {
+                self.delivery_from_response(self.post_to(out, (chat, None), (kind, content)).await)
             }
-            Ok(_) | Err(_) => self.outcome(answer),
+            Ok(_) | Err(_) => self.delivery_from_response(answer),
         }
     }
 
@@ -537,39 +537,39 @@ impl LarkAdapter {
         };
         let answer = self.call(Method::POST, &path, Some(&body)).await?;
         if let Some(direct) = answer.text("/data/chat_id").filter(|_| root.is_none()) {
-            self.direct.note(chat, direct);
+            self.direct.remember_conversation(chat, direct);
         }
         Ok(answer)
     }
 
-    fn outcome(&self, answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
+    fn delivery_from_response(&self, answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
         let answer = match answer {
             Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
+            Err(fault) => return fault.into_delivery(),
         };
-        let reason = said(&answer);
+        let reason = error_text(&answer);
         let id = answer.text("/data/message_id").map(str::to_owned);
-        match code(&answer) {
-            0 => answer.delivery(id, true, &reason),
+        match error_code(&answer) {
+            0 => answer.delivery_by_status(id, true, &reason),
             stale if STALE.contains(&stale) => self
                 .tokens
                 .lost
-                .delivery("the platform refuses every token that it gives"),
+                .refused_delivery("the platform refuses every token that it gives"),
             limited if LIMITED.contains(&limited) => Delivery::Retry {
                 after_ms: wait_ms(&answer),
                 reason,
             },
-            code => match refusals::lark(code).delivery(wait_ms(&answer), &format!("{code}: {reason}")) {
+            code => match refusals::lark_refusal(code).delivery_after(wait_ms(&answer), &format!("{code}: {reason}")) {
                 Some(delivery) => delivery,
                 // Some are told with 200.
                 None if answer.status.is_success() => Delivery::Failed { reason },
-                None => answer.delivery(id, true, &reason),
+                None => answer.delivery_by_status(id, true, &reason),
             },
         }
     }
 
     /// What the body says, once it is known to be the platform's: `None` is told as one refusal, whatever is wrong.
-    fn genuine(
+    fn verify_event(
         &self,
         inlet: &InboundPipeline,
         hook: &HookRequest,
@@ -586,8 +586,8 @@ impl LarkAdapter {
                 for part in [at.as_bytes(), nonce.as_bytes(), key.as_bytes(), &hook.body] {
                     digest.update(part);
                 }
-                let fresh = of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now()));
-                if !same(&given.to_ascii_lowercase(), &hex(&digest.finalize())) || !fresh {
+                let fresh = of_seconds(at).is_some_and(|at| is_time_fresh(at, inlet.clock().now()));
+                if !constant_time_eq(&given.to_ascii_lowercase(), &to_hex(&digest.finalize())) || !fresh {
                     return None;
                 }
                 true
@@ -603,7 +603,7 @@ impl LarkAdapter {
         let sealed: LarkEncryptedBody = serde_json::from_slice(&hook.body).ok()?; // silent-ok: told as one refusal
         let sealed = STANDARD.decode(sealed.encrypt).ok()?; // silent-ok: told as one refusal
         let (iv, sealed) = sealed.split_first_chunk::<16>()?;
-        let text = opened(&Sha256::digest(key.as_bytes()).into(), iv, sealed, 16)?;
+        let text = decrypt_envelope(&Sha256::digest(key.as_bytes()).into(), iv, sealed, 16)?;
         let body: Value = serde_json::from_slice(&text).ok()?; // silent-ok: told as one refusal
         let check = body.get("type").is_some_and(|kind| kind == "url_verification");
         let token = if check {
@@ -613,11 +613,11 @@ impl LarkAdapter {
         };
         let token = token.and_then(Value::as_str).unwrap_or_default();
         // The URL check alone is not signed.
-        (same(token, verification.expose().trim()) && (is_signed || check)).then_some(body)
+        (constant_time_eq(token, verification.expose().trim()) && (is_signed || check)).then_some(body)
     }
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, PlatformFailure> {
+fn bearer_header(token: &str) -> Result<HeaderValue, PlatformFailure> {
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
     let mut value =
         value.map_err(|_| PlatformFailure::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
@@ -633,22 +633,22 @@ fn ping_every(config: Option<&Value>) -> Duration {
 }
 
 /// The chat, and the root of the thread.
-fn place(conversation: &str) -> (&str, Option<&str>) {
+fn split_conversation(conversation: &str) -> (&str, Option<&str>) {
     match conversation.split_once(':') {
         Some((chat, root)) => (chat, Some(root)),
         None => (conversation, None),
     }
 }
 
-pub(super) fn code(answer: &PlatformResponse) -> i64 {
+pub(super) fn error_code(answer: &PlatformResponse) -> i64 {
     let code = answer.body.get("code").and_then(Value::as_i64);
     code.unwrap_or(if answer.status.is_success() { 0 } else { -1 })
 }
 
-pub(super) fn said(answer: &PlatformResponse) -> String {
-    shown(&format!(
+pub(super) fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(&format!(
         "{} {}",
-        code(answer),
+        error_code(answer),
         answer.text("/msg").unwrap_or_default()
     ))
 }
@@ -660,12 +660,12 @@ fn wait_ms(answer: &PlatformResponse) -> Option<u64> {
     reset.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
 }
 
-fn rich(markdown: &str) -> Value {
+fn rich_post(markdown: &str) -> Value {
     json!({"zh_cn": {"content": [[{"tag": "md", "text": harmless(markdown)}]]}})
 }
 
 /// A card, with buttons where there are choices.
-fn card(markdown: &str, buttons: Vec<Value>) -> Value {
+fn card_content(markdown: &str, buttons: Vec<Value>) -> Value {
     let mut elements = vec![json!({"tag": "markdown", "content": harmless(markdown)})];
     if !buttons.is_empty() {
         elements.push(json!({"tag": "action", "actions": buttons}));
@@ -674,7 +674,7 @@ fn card(markdown: &str, buttons: Vec<Value>) -> Value {
 }
 
 impl ChannelAdapter for LarkAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
@@ -682,11 +682,11 @@ impl ChannelAdapter for LarkAdapter {
             buttons: true,
             edits: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
@@ -694,26 +694,26 @@ impl ChannelAdapter for LarkAdapter {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::temporary("the agent ends"),
                     Err(ended) => ended,
                 },
-                ended = self.tokens.lost.wait() => ended,
+                ended = self.tokens.lost.wait_refusal() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(async move { self.post(out, "post", &rich(&out.markdown)).await })
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(async move { self.post_message(out, "post", &rich_post(&out.markdown)).await })
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let (kind, key) = match self.upload(file).await {
+            let (kind, key) = match self.upload_file(file).await {
                 Ok(uploaded) => uploaded,
                 Err(delivery) => return delivery,
             };
             let member = if kind == "image" { "image_key" } else { "file_key" };
-            self.post(
+            self.post_message(
                 out,
                 kind,
                 &Value::Object([(member.to_owned(), json!(key))].into_iter().collect()),
@@ -722,37 +722,37 @@ impl ChannelAdapter for LarkAdapter {
         })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             // A card is changed as a card.
             let (method, id, body) = match of.strip_prefix("card:") {
                 Some(id) => {
-                    let content = card(&out.markdown, Vec::new()).to_string();
+                    let content = card_content(&out.markdown, Vec::new()).to_string();
                     (Method::PATCH, id, json!({ "content": content }))
                 }
                 None => {
-                    let content = rich(&out.markdown).to_string();
+                    let content = rich_post(&out.markdown).to_string();
                     (Method::PUT, of, json!({"msg_type": "post", "content": content}))
                 }
             };
             let path = format!("open-apis/im/v1/messages/{}", escaped(id));
-            self.outcome(self.call(method, &path, Some(&body)).await)
+            self.delivery_from_response(self.call(method, &path, Some(&body)).await)
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
-            let (_, root) = place(&out.conversation);
+            let (_, root) = split_conversation(&out.conversation);
             let button = |(id, label): &(String, String)| {
-                let mut value = json!({"clawk": asking.carried(id)});
+                let mut value = json!({"clawk": asking.button_data(id)});
                 if let (Some(root), Some(value)) = (root, value.as_object_mut()) {
                     value.insert("root".to_owned(), json!(root));
                 }
                 json!({"tag": "button", "text": {"tag": "plain_text", "content": label}, "value": value})
             };
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
-            match self.post(out, "interactive", &card(&out.markdown, buttons)).await {
+            match self.post_message(out, "interactive", &card_content(&out.markdown, buttons)).await {
                 Delivery::Delivered { platform_id } => Delivery::Delivered {
                     platform_id: platform_id.map(|id| format!("card:{id}")),
                 },
@@ -765,17 +765,17 @@ impl ChannelAdapter for LarkAdapter {
         self.direct.is_same(asked, answered)
     }
 
-    fn thread<'a>(
+    fn begin_thread<'a>(
         &'a self,
         _inlet: &'a InboundPipeline,
         incoming: &'a PlatformMessage,
     ) -> BoxFuture<'a, Option<String>> {
-        let (chat, root) = place(&incoming.conversation);
+        let (chat, root) = split_conversation(&incoming.conversation);
         let first = incoming.ids.first().filter(|_| root.is_none());
         Box::pin(std::future::ready(first.map(|id| format!("{chat}:{id}"))))
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
@@ -783,7 +783,7 @@ impl ChannelAdapter for LarkAdapter {
         Box::pin(reactions::put(self, id))
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
@@ -792,7 +792,7 @@ impl ChannelAdapter for LarkAdapter {
         Box::pin(reactions::remove(self, id, mark))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let mut parts = at.splitn(3, ' ');
             let (kind, message, key) = (parts.next(), parts.next(), parts.next());
@@ -804,38 +804,38 @@ impl ChannelAdapter for LarkAdapter {
                 escaped(message),
                 escaped(key)
             );
-            let url = self.api.at(&path).map_err(PlatformFailure::reason)?;
-            let token = self.token().await.map_err(|no| no.ended().reason)?;
+            let url = self.api.endpoint_url(&path).map_err(PlatformFailure::reason)?;
+            let token = self.access_token().await.map_err(|no| no.into_disconnect().reason)?;
             let headers =
-                HeaderMap::from_iter([(AUTHORIZATION, bearer(&token).map_err(PlatformFailure::reason)?)]);
+                HeaderMap::from_iter([(AUTHORIZATION, bearer_header(&token).map_err(PlatformFailure::reason)?)]);
             self.files.get(url.as_str(), headers, max_bytes).await
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let LarkTransport::Hook { verification, key } = &self.way else {
-                return HookReply::refused(404, "this channel takes no requests");
+                return HookReply::refusal(404, "this channel takes no requests");
             };
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
-            let Some(body) = self.genuine(inlet, &hook, verification, key) else {
-                return HookReply::refused(401, "the request is not the platform's");
+            let Some(body) = self.verify_event(inlet, &hook, verification, key) else {
+                return HookReply::refusal(401, "the request is not the platform's");
             };
             if body.get("type").is_some_and(|kind| kind == "url_verification") {
                 let challenge = body.get("challenge").cloned().unwrap_or_default();
                 return HookReply::json(200, &json!({ "challenge": challenge }));
             }
             let Ok(event) = serde_json::from_value::<Event>(body) else {
-                return HookReply::refused(400, "the body is not an event");
+                return HookReply::refusal(400, "the body is not an event");
             };
             if event.header.app_id != self.app || event.header.token.is_empty() {
-                return HookReply::refused(401, "the event is of another app");
+                return HookReply::refusal(401, "the event is of another app");
             }
-            match self.event(inlet, event).await {
+            match self.handle_event(inlet, event).await {
                 Some(answer) => HookReply::json(200, &answer),
-                None => HookReply::refused(503, "it could not be kept now"),
+                None => HookReply::refusal(503, "it could not be kept now"),
             }
         })
     }

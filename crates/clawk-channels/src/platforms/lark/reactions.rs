@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{LarkAdapter, code, said};
+use super::{LarkAdapter, error_code, error_text};
 use crate::api::{PlatformFailure, PlatformResponse};
 use crate::platform_kit::escaped;
 
@@ -24,10 +24,10 @@ async fn asked(
         .call(method, path, body)
         .await
         .map_err(PlatformFailure::reason)?;
-    if code(&answer) == 0 {
+    if error_code(&answer) == 0 {
         Ok(answer)
     } else {
-        Err(said(&answer))
+        Err(error_text(&answer))
     }
 }
 

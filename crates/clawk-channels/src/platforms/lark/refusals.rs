@@ -3,7 +3,7 @@
 use crate::platform_kit::refusals::MessageRefusal::Final;
 use crate::platform_kit::refusals::{
     BLOCKED, GONE_PERSON, MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NO_RIGHT, NOT_MEMBER, OPERATOR, REJECTED,
-    TOO_LARGE, TOO_LONG, named,
+    TOO_LARGE, TOO_LONG, refusal_by_key,
 };
 
 /// Lark's `code`. Threads and limits are the adapter's own.
@@ -27,13 +27,13 @@ const LARK: &[(i64, MessageRefusal)] = &[
 ];
 
 /// What Lark's `code` means.
-pub(super) fn lark(code: i64) -> MessageRefusal {
-    named(LARK, &code)
+pub(super) fn lark_refusal(code: i64) -> MessageRefusal {
+    refusal_by_key(LARK, &code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::lark;
+    use super::lark_refusal;
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -48,7 +48,7 @@ mod tests {
             (234_006, Dead("file is too large")),
             (0, ByStatus),
         ] {
-            assert!(is_cured(lark(code), &cure), "{code}: {:?}", lark(code));
+            assert!(is_cured(lark_refusal(code), &cure), "{code}: {:?}", lark_refusal(code));
         }
     }
 }

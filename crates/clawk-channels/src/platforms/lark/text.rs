@@ -44,27 +44,27 @@ fn thing(kind: &str, content: &Value) -> String {
         found.as_f64().or_else(|| found.as_str()?.parse().ok()) // silent-ok: then the place has its name alone
     };
     match kind {
-        "location" => worded::place(word("name"), None, number("latitude").zip(number("longitude"))),
-        "sticker" => worded::sticker(None),
-        "share_user" => worded::contact("", word("user_id").unwrap_or_default()),
-        "share_chat" => worded::thing("a group's card", word("chat_id").unwrap_or_default()),
+        "location" => worded::place_line(word("name"), None, number("latitude").zip(number("longitude"))),
+        "sticker" => worded::sticker_line(None),
+        "share_user" => worded::contact_line("", word("user_id").unwrap_or_default()),
+        "share_chat" => worded::item_line("a group's card", word("chat_id").unwrap_or_default()),
         "vote" => {
             let options = content.get("options").and_then(Value::as_array);
             let options = options.into_iter().flatten().filter_map(Value::as_str);
-            worded::list("a poll", word("topic").unwrap_or_default(), options)
+            worded::list_line("a poll", word("topic").unwrap_or_default(), options)
         }
-        "todo" => worded::thing(
+        "todo" => worded::item_line(
             "a task",
             &content.get("summary").map(post_text).unwrap_or_default(),
         ),
         "share_calendar_event" | "calendar" | "general_calendar" => {
-            worded::thing("a calendar entry", word("summary").unwrap_or_default())
+            worded::item_line("a calendar entry", word("summary").unwrap_or_default())
         }
-        "video_chat" => worded::thing("a video meeting", word("topic").unwrap_or_default()),
-        "hongbao" => worded::thing("a red packet", word("text").unwrap_or_default()),
+        "video_chat" => worded::item_line("a video meeting", word("topic").unwrap_or_default()),
+        "hongbao" => worded::item_line("a red packet", word("text").unwrap_or_default()),
         // The platform passes on that messages are forwarded, and not their words.
         "merge_forward" => "[forwards several messages, which the platform does not pass on]".to_owned(),
-        "interactive" => worded::thing("a card", word("title").unwrap_or_default()),
+        "interactive" => worded::item_line("a card", word("title").unwrap_or_default()),
         _ => String::new(),
     }
 }

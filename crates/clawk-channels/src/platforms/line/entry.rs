@@ -12,7 +12,7 @@ pub(crate) const LINE: PlatformEntry = PlatformEntry {
     credential: Some(CredentialCheck {
         vendor: VENDOR,
         question: |api, _, token| {
-            let api = api.authorized("Bearer", token)?;
+            let api = api.with_authorization("Bearer", token)?;
             Ok(CredentialProbe::get(
                 api,
                 "v2/bot/info".to_owned(),

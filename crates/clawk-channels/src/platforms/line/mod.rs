@@ -25,11 +25,11 @@ use crate::adapter::{
     HookRequest, InboundPipeline, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
     QuestionMessage, carried,
 };
-use crate::albums::{AlbumCollector, AlbumOutcome, merge};
-use crate::api::{PlatformApi, PlatformResponse, shown};
+use crate::albums::{AlbumCollector, AlbumOutcome, merge_parts};
+use crate::api::{PlatformApi, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{hex, hmac_sha256, same};
+use crate::genuine::{to_hex, hmac_sha256, constant_time_eq};
 use crate::platform_kit::{escaped, listening, secret, secret_named, worded};
 use crate::remote::RemoteFiles;
 
@@ -168,7 +168,7 @@ impl LineAdapter {
         let data = config.base_url.as_deref().unwrap_or(DATA);
         Ok(Self {
             api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
-                .authorized("Bearer", token.expose().trim())?,
+                .with_authorization("Bearer", token.expose().trim())?,
             signing: secret_named(config, parts, "channel_secret")?,
             files: RemoteFiles::new(data, parts.secrets.env(), &[])?,
             data: data.trim_end_matches('/').to_owned(),
@@ -177,10 +177,10 @@ impl LineAdapter {
         })
     }
 
-    async fn greet(&self) -> Result<(), ChannelDisconnect> {
-        let answer = self.api.send(Method::GET, "v2/bot/info", None).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
-        let told = said(&answer);
+    async fn fetch_bot_identity(&self) -> Result<(), ChannelDisconnect> {
+        let answer = self.api.send_json(Method::GET, "v2/bot/info", None).await;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
+        let told = error_text(&answer);
         match answer.status.as_u16() {
             200 => {
                 let me = answer.text("/userId").unwrap_or_default().to_owned();
@@ -190,13 +190,13 @@ impl LineAdapter {
             401 | 403 => Err(ChannelDisconnect::fatal(format!(
                 "the platform refuses the access token ({told})"
             ))),
-            _ => Err(ChannelDisconnect::broken(told)),
+            _ => Err(ChannelDisconnect::temporary(told)),
         }
     }
 
     /// `false`: it is not kept and must come again.
     #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
-    async fn take(&self, inlet: &InboundPipeline, event: Event) -> bool {
+    async fn ingest_event(&self, inlet: &InboundPipeline, event: Event) -> bool {
         // Another answers in this chat.
         if event.mode.as_deref() == Some("standby") {
             return true;
@@ -244,7 +244,7 @@ impl LineAdapter {
                 content: AttachmentContent::At(at.to_owned()),
             });
         }
-        let text = words(&message.kind, message.text, &message.more);
+        let text = message_words(&message.kind, message.text, &message.more);
         let incoming = PlatformMessage {
             ids: vec![message.id, event.webhook_event_id]
                 .into_iter()
@@ -262,17 +262,17 @@ impl LineAdapter {
             remembered_days: None,
         };
         let Some(set) = message.image_set else {
-            return inlet.message(incoming).await.settled();
+            return inlet.ingest_message(incoming).await.is_settled();
         };
         // The pictures of a set come one by one; they are one message.
         let total = Some(set.total).filter(|total| *total > 0);
-        match self.albums.gather(&set.id, incoming, total).await {
+        match self.albums.add_part(&set.id, incoming, total).await {
             AlbumOutcome::All(parts, receipt) => {
-                let kept = match merge(parts) {
-                    Some(incoming) => inlet.message(incoming).await.settled(),
+                let kept = match merge_parts(parts) {
+                    Some(incoming) => inlet.ingest_message(incoming).await.is_settled(),
                     None => true,
                 };
-                receipt.settle(kept);
+                receipt.report_outcome(kept);
                 kept
             }
             AlbumOutcome::Settled(kept) => kept,
@@ -280,13 +280,13 @@ impl LineAdapter {
     }
 
     /// The bytes of a message's file.
-    async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
+    async fn fetch_file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
         if id == EXTERNAL {
             return Err("it lies at another host than the platform's, which is not followed".to_owned());
         }
         let url = format!("{}/v2/bot/message/{}/content", self.data, escaped(id));
         for _ in 0..PREPARING {
-            let got = self.files.ask(&url, self.api.authorization(), max_bytes).await?;
+            let got = self.files.request_url(&url, self.api.authorization(), max_bytes).await?;
             match got.status.as_u16() {
                 200 => return Ok(got.bytes),
                 202 => tokio::time::sleep(PREPARED_AGAIN).await,
@@ -306,7 +306,7 @@ impl LineAdapter {
         let bytes = body.to_string().into_bytes();
         let sent = self
             .api
-            .raw(
+            .send_bytes(
                 Method::POST,
                 "v2/bot/message/push",
                 Some("application/json"),
@@ -321,20 +321,20 @@ impl LineAdapter {
             },
             Ok(answer) => {
                 let details = answer.text("/details/0/message").unwrap_or_default();
-                let refusal = refusals::line(answer.status.as_u16(), &said(&answer), details);
-                let told = format!("{} {details}", said(&answer));
+                let refusal = refusals::line_refusal(answer.status.as_u16(), &error_text(&answer), details);
+                let told = format!("{} {details}", error_text(&answer));
                 refusal
-                    .outcome(&answer, &told)
-                    .unwrap_or_else(|| answer.delivery(sent_id(&answer), true, &said(&answer)))
+                    .delivery_by_status(&answer, &told)
+                    .unwrap_or_else(|| answer.delivery_by_status(sent_id(&answer), true, &error_text(&answer)))
             }
-            Err(fault) => fault.delivery(),
+            Err(fault) => fault.into_delivery(),
         }
     }
 }
 
 /// A UUID that is the same for the same message.
 fn retry_key(id: &str) -> String {
-    let digest = hex(&Sha256::digest(id.as_bytes()));
+    let digest = to_hex(&Sha256::digest(id.as_bytes()));
     let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();
     format!(
         "{}-{}-8{}-a{}-{}",
@@ -347,7 +347,7 @@ fn retry_key(id: &str) -> String {
 }
 
 /// Events in their order; those of one set of pictures together, since each of them waits for the others.
-fn together(events: Vec<Event>) -> Vec<Vec<Event>> {
+fn group_events(events: Vec<Event>) -> Vec<Vec<Event>> {
     let set = |event: &Event| Some(event.message.as_ref()?.image_set.as_ref()?.id.clone());
     let mut groups: Vec<(Option<String>, Vec<Event>)> = Vec::new();
     for event in events {
@@ -364,21 +364,21 @@ fn together(events: Vec<Event>) -> Vec<Vec<Event>> {
 }
 
 /// The words of a message: its text, or what it is, where there is no file.
-fn words(kind: &str, text: String, more: &Map<String, Value>) -> String {
+fn message_words(kind: &str, text: String, more: &Map<String, Value>) -> String {
     let word = |name: &str| more.get(name).and_then(Value::as_str);
     let number = |name: &str| more.get(name).and_then(Value::as_f64);
     match kind {
         "location" => {
             let at = number("latitude").zip(number("longitude"));
-            worded::place(word("title"), word("address"), at)
+            worded::place_line(word("title"), word("address"), at)
         }
         "sticker" => {
             let known = more.get("keywords").and_then(Value::as_array);
             let first = known.and_then(|all| all.first()?.as_str());
-            worded::sticker(Some(text.as_str()).filter(|text| !text.is_empty()).or(first))
+            worded::sticker_line(Some(text.as_str()).filter(|text| !text.is_empty()).or(first))
         }
         "text" | "image" | "video" | "audio" | "file" => text,
-        other => worded::thing("a message", other),
+        other => worded::item_line("a message", other),
     }
 }
 
@@ -386,12 +386,12 @@ fn sent_id(answer: &PlatformResponse) -> Option<String> {
     answer.text("/sentMessages/0/id").map(str::to_owned)
 }
 
-fn said(answer: &PlatformResponse) -> String {
-    shown(answer.text("/message").unwrap_or_default())
+fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(answer.text("/message").unwrap_or_default())
 }
 
 impl ChannelAdapter for LineAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             idempotent: true,
             buttons: true,
@@ -399,35 +399,35 @@ impl ChannelAdapter for LineAdapter {
             files: FileSupport::Nothing(
                 "the platform takes files by public addresses only, and has no upload",
             ),
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
-            if let Err(ended) = self.greet().await {
+            if let Err(ended) = self.fetch_bot_identity().await {
                 return ended;
             }
-            inlet.ready();
+            inlet.report_ready();
             over.cancelled().await;
-            ChannelDisconnect::broken("the agent ends")
+            ChannelDisconnect::temporary("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.push(out, &[json!({"type": "text", "text": out.text})]).await })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut messages = vec![json!({"type": "text", "text": asking.out.text})];
             let action = |(id, label): &(String, String)| {
                 let label: String = label.chars().take(MAX_LABEL).collect();
-                json!({"type": "postback", "label": label, "data": asking.carried(id)})
+                json!({"type": "postback", "label": label, "data": asking.button_data(id)})
             };
             let actions: Vec<Value> = asking.choices.iter().take(4).map(action).collect();
             if !actions.is_empty() {
@@ -438,41 +438,41 @@ impl ChannelAdapter for LineAdapter {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
-        Box::pin(self.file(at, max_bytes))
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+        Box::pin(self.fetch_file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!({"chatId": conversation, "loadingSeconds": LOADING_S});
-            if let Err(fault) = self.api.post("v2/bot/chat/loading/start", &body).await {
+            if let Err(fault) = self.api.post_json("v2/bot/chat/loading/start", &body).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
             let given = hook.header("x-line-signature").unwrap_or_default();
             let secret = self.signing.expose().trim();
             let wanted = STANDARD.encode(hmac_sha256(secret.as_bytes(), &[&hook.body]));
-            if !same(given, &wanted) {
-                return HookReply::refused(401, "the signature is not right");
+            if !constant_time_eq(given, &wanted) {
+                return HookReply::refusal(401, "the signature is not right");
             }
             let Ok(body) = serde_json::from_slice::<Body>(&hook.body) else {
-                return HookReply::refused(400, "the body is not a list of events");
+                return HookReply::refusal(400, "the body is not a list of events");
             };
-            for events in together(body.events) {
-                let taken = events.into_iter().map(|event| self.take(inlet, event));
+            for events in group_events(body.events) {
+                let taken = events.into_iter().map(|event| self.ingest_event(inlet, event));
                 if !futures::future::join_all(taken)
                     .await
                     .into_iter()
                     .all(|kept| kept)
                 {
-                    return HookReply::refused(503, "it could not be kept now");
+                    return HookReply::refusal(503, "it could not be kept now");
                 }
             }
             HookReply::empty(200)

@@ -2,7 +2,7 @@
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, Other};
 use crate::platform_kit::refusals::{
-    BLOCKED, MessageRefusal, NO_CHAT, NO_RIGHT, NOT_SOON_MS, SOON_MS, TOO_LONG, worded,
+    BLOCKED, MessageRefusal, NO_CHAT, NO_RIGHT, NOT_SOON_MS, SOON_MS, TOO_LONG, refusal_by_words,
 };
 
 /// Words of LINE's `message`.
@@ -25,19 +25,19 @@ const LINE: &[(&str, MessageRefusal)] = &[
 ];
 
 /// What LINE's answer means; `details`: the members that it can't take, with its words.
-pub(super) fn line(status: u16, message: &str, details: &str) -> MessageRefusal {
+pub(super) fn line_refusal(status: u16, message: &str, details: &str) -> MessageRefusal {
     if !(400..500).contains(&status) || status == 409 {
         return Other;
     }
     if status == 413 || status == 400 && details.to_lowercase().contains("length must be") {
         return Final(TOO_LONG);
     }
-    worded(LINE, message)
+    refusal_by_words(LINE, message)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NOT_SOON_MS, line};
+    use super::{NOT_SOON_MS, line_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -87,7 +87,7 @@ mod tests {
             (500, "Internal server error: not found", "", ByStatus),
             (200, "", "", ByStatus),
         ] {
-            let found = line(status, message, details);
+            let found = line_refusal(status, message, details);
             assert!(is_cured(found, &cure), "{status} {message} {details}: {found:?}");
         }
     }

@@ -12,7 +12,7 @@ pub(crate) const MATRIX: PlatformEntry = PlatformEntry {
     credential: Some(CredentialCheck {
         vendor: "",
         question: |api, _, token| {
-            let api = api.authorized("Bearer", token)?;
+            let api = api.with_authorization("Bearer", token)?;
             let path = "_matrix/client/v3/account/whoami".to_owned();
             Ok(CredentialProbe::get(api, path, "/user_id"))
         },

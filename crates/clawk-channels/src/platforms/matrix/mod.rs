@@ -25,13 +25,13 @@ use crate::adapter::{
     ChannelAdapter, ChannelDisconnect, EDIT, FileSupport, InboundPipeline, IngestOutcome, LengthUnit,
     MarkupFormat, MessageFrame, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::markup;
 use crate::platform_kit::DisplayNameCache;
 use crate::platform_kit::refusals::MessageRefusal;
-use crate::platform_kit::worded::without;
+use crate::platform_kit::worded::without_member;
 use crate::platform_kit::{escaped, secret};
 use crate::remote::RemoteFiles;
 
@@ -153,7 +153,7 @@ impl MatrixAdapter {
         let token = secret(channel, parts)?;
         Ok(Self {
             api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
-                .authorized("Bearer", token.expose().trim())?,
+                .with_authorization("Bearer", token.expose().trim())?,
             files: RemoteFiles::new(base, parts.secrets.env(), &[])?,
             base: base.trim_end_matches('/').to_owned(),
             user_id: user_id.clone(),
@@ -164,33 +164,33 @@ impl MatrixAdapter {
         })
     }
 
-    fn direct(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+    fn lock_direct(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn lock_own(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn must(
+    async fn call_or_disconnect(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ChannelDisconnect> {
-        let answer = self.api.send(method, path, body).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+        let answer = self.api.send_json(method, path, body).await;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         if answer.status.is_success() {
             return Ok(answer.body);
         }
-        let reason = said(&answer);
+        let reason = error_text(&answer);
         Err(match answer.status.as_u16() {
             401 | 403 => {
                 ChannelDisconnect::fatal(format!("the homeserver refuses the access token ({reason})"))
             }
             _ => ChannelDisconnect {
                 after_ms: retry_after(&answer),
-                ..ChannelDisconnect::broken(reason)
+                ..ChannelDisconnect::temporary(reason)
             },
         })
     }
@@ -201,7 +201,7 @@ impl MatrixAdapter {
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
         let me = self
-            .must(Method::GET, "_matrix/client/v3/account/whoami", None)
+            .call_or_disconnect(Method::GET, "_matrix/client/v3/account/whoami", None)
             .await?;
         if me.get("user_id").and_then(Value::as_str) != Some(&self.user_id) {
             return Err(ChannelDisconnect::fatal(
@@ -210,37 +210,37 @@ impl MatrixAdapter {
         }
         self.ask_name().await;
         let kept = inlet
-            .cursor()
-            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
+            .read_cursor()
+            .map_err(|error| ChannelDisconnect::temporary(error.to_string()))?;
         let mut since = match kept {
             Some(since) => since,
             None => {
                 // What was said before the agent first ran is not answered.
                 let path = format!("_matrix/client/v3/sync?timeout=0&filter={}", escaped(FILTER));
-                let first: MatrixSync = self.sync(&path).await?;
-                self.note(&first);
-                self.invited(inlet, &first).await;
-                self.keep(inlet, &first.next_batch);
+                let first: MatrixSync = self.sync_rooms(&path).await?;
+                self.note_direct_rooms(&first);
+                self.accept_invites(inlet, &first).await;
+                self.save_cursor(inlet, &first.next_batch);
                 first.next_batch
             }
         };
         loop {
-            inlet.ready();
+            inlet.report_ready();
             let path = format!(
                 "_matrix/client/v3/sync?timeout={POLL_MS}&since={}&filter={}",
                 escaped(&since),
                 escaped(FILTER)
             );
             let sync = tokio::select! {
-                sync = self.sync(&path) => sync?,
+                sync = self.sync_rooms(&path) => sync?,
                 () = over.cancelled() => return Ok(()),
             };
-            self.note(&sync);
-            self.invited(inlet, &sync).await;
+            self.note_direct_rooms(&sync);
+            self.accept_invites(inlet, &sync).await;
             for (room, joined) in sync.rooms.join {
-                self.room(inlet, &room, joined, &since).await?;
+                self.ingest_room(inlet, &room, joined, &since).await?;
             }
-            self.keep(inlet, &sync.next_batch);
+            self.save_cursor(inlet, &sync.next_batch);
             since = sync.next_batch;
         }
     }
@@ -253,7 +253,7 @@ impl MatrixAdapter {
     async fn ask_name(&self) {
         let path = format!("_matrix/client/v3/profile/{}/displayname", escaped(&self.user_id));
         // silent-ok: mentions tell the name, too
-        if let Ok(answer) = self.api.send(Method::GET, &path, None).await
+        if let Ok(answer) = self.api.send_json(Method::GET, &path, None).await
             && let Some(name) = answer.text("/displayname")
         {
             self.own_names().insert(name.trim().to_owned());
@@ -285,25 +285,25 @@ impl MatrixAdapter {
         }
     }
 
-    async fn sync(&self, path: &str) -> Result<MatrixSync, ChannelDisconnect> {
-        let body = self.must(Method::GET, path, None).await?;
+    async fn sync_rooms(&self, path: &str) -> Result<MatrixSync, ChannelDisconnect> {
+        let body = self.call_or_disconnect(Method::GET, path, None).await?;
         let sync: MatrixSync =
-            serde_json::from_value(body).map_err(|_| ChannelDisconnect::broken("the sync can't be read"))?; // silent-ok: said
+            serde_json::from_value(body).map_err(|_| ChannelDisconnect::temporary("the sync can't be read"))?; // silent-ok: said
         if sync.next_batch.is_empty() {
-            return Err(ChannelDisconnect::broken("the sync says no `next_batch`"));
+            return Err(ChannelDisconnect::temporary("the sync says no `next_batch`"));
         }
         Ok(sync)
     }
 
-    fn keep(&self, inlet: &InboundPipeline, since: &str) {
+    fn save_cursor(&self, inlet: &InboundPipeline, since: &str) {
         if let Err(error) = inlet.set_cursor(since) {
             tracing::warn!(%error, "where the homeserver is can't be kept");
         }
     }
 
     /// Which rooms hold two. A server says it when it changes, and not again after a restart of ours.
-    fn note(&self, sync: &MatrixSync) {
-        let mut direct = self.direct();
+    fn note_direct_rooms(&self, sync: &MatrixSync) {
+        let mut direct = self.lock_direct();
         for (room, joined) in &sync.rooms.join {
             if let Some(count) = joined.summary.joined {
                 direct.insert(room.clone(), count == 2);
@@ -324,33 +324,33 @@ impl MatrixAdapter {
                 .unwrap_or_default()
         };
         match (event.kind.as_str(), &event.state_key) {
-            ("m.room.name", Some(_)) => self.names.learn(room, text("name")),
-            ("m.room.member", Some(user)) => self.names.learn(&format!("{room} {user}"), text("displayname")),
+            ("m.room.name", Some(_)) => self.names.remember_name(room, text("name")),
+            ("m.room.member", Some(user)) => self.names.remember_name(&format!("{room} {user}"), text("displayname")),
             _ => {}
         }
     }
 
     /// Asks who is in a room of which that is not known.
     async fn ask_members(&self, room: &str) -> Result<(), ChannelDisconnect> {
-        if self.direct().contains_key(room) {
+        if self.lock_direct().contains_key(room) {
             return Ok(());
         }
         let path = format!("_matrix/client/v3/rooms/{}/joined_members", escaped(room));
-        let told = self.must(Method::GET, &path, None).await?;
+        let told = self.call_or_disconnect(Method::GET, &path, None).await?;
         let joined = told.get("joined").and_then(Value::as_object);
         let joined =
-            joined.ok_or_else(|| ChannelDisconnect::broken("the members of a room can't be read"))?;
-        self.direct().insert(room.to_owned(), joined.len() == 2);
+            joined.ok_or_else(|| ChannelDisconnect::temporary("the members of a room can't be read"))?;
+        self.lock_direct().insert(room.to_owned(), joined.len() == 2);
         for (user, told) in joined {
             let name = told.get("display_name").and_then(Value::as_str);
             self.names
-                .learn(&format!("{room} {user}"), name.unwrap_or_default());
+                .remember_name(&format!("{room} {user}"), name.unwrap_or_default());
         }
         Ok(())
     }
 
     /// Rooms to which somebody who is let in invites.
-    async fn invited(&self, inlet: &InboundPipeline, sync: &MatrixSync) {
+    async fn accept_invites(&self, inlet: &InboundPipeline, sync: &MatrixSync) {
         for (room, invited) in &sync.rooms.invite {
             let events = invited.invite_state.events.iter();
             let mut ours = events.filter(|event| {
@@ -362,16 +362,16 @@ impl MatrixAdapter {
                 continue;
             }
             if invite.content.get("is_direct") == Some(&json!(true)) {
-                self.direct().insert(room.clone(), true);
+                self.lock_direct().insert(room.clone(), true);
             }
             let path = format!("_matrix/client/v3/join/{}", escaped(room));
-            if let Err(ended) = self.must(Method::POST, &path, Some(&json!({}))).await {
-                inlet.degraded(format!("a room can't be joined: {}", ended.reason));
+            if let Err(ended) = self.call_or_disconnect(Method::POST, &path, Some(&json!({}))).await {
+                inlet.report_degraded(format!("a room can't be joined: {}", ended.reason));
             }
         }
     }
 
-    async fn room(
+    async fn ingest_room(
         &self,
         inlet: &InboundPipeline,
         room: &str,
@@ -380,7 +380,7 @@ impl MatrixAdapter {
     ) -> Result<(), ChannelDisconnect> {
         let mut events = Vec::new();
         if let (true, Some(before)) = (joined.timeline.limited, &joined.timeline.prev_batch) {
-            events = self.gap(room, before, since).await?;
+            events = self.read_missed_events(room, before, since).await?;
         }
         events.extend(joined.timeline.events);
         if !events.is_empty() {
@@ -388,13 +388,13 @@ impl MatrixAdapter {
         }
         for event in events {
             if event.kind == "m.room.encrypted" {
-                inlet.degraded("a room is encrypted, which this version can't read");
+                inlet.report_degraded("a room is encrypted, which this version can't read");
             }
-            let Some(incoming) = self.incoming(inlet, room, event) else {
+            let Some(incoming) = self.to_platform_message(inlet, room, event) else {
                 continue;
             };
-            if let IngestOutcome::Later(reason) = inlet.message(incoming).await {
-                return Err(ChannelDisconnect::broken(format!(
+            if let IngestOutcome::Later(reason) = inlet.ingest_message(incoming).await {
+                return Err(ChannelDisconnect::temporary(format!(
                     "a message could not be kept: {reason}"
                 )));
             }
@@ -403,7 +403,7 @@ impl MatrixAdapter {
     }
 
     /// What lies between two looks, oldest first.
-    async fn gap(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, ChannelDisconnect> {
+    async fn read_missed_events(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, ChannelDisconnect> {
         let (mut from, mut events) = (before.to_owned(), Vec::new());
         for _ in 0..MAX_PAGES {
             let path = format!(
@@ -412,7 +412,7 @@ impl MatrixAdapter {
                 escaped(&from),
                 escaped(since)
             );
-            let page = self.must(Method::GET, &path, None).await?;
+            let page = self.call_or_disconnect(Method::GET, &path, None).await?;
             let chunk = page.get("chunk").cloned().unwrap_or_default();
             let chunk: Vec<Event> = serde_json::from_value(chunk).unwrap_or_default(); // silent-ok: nothing to read is an empty page
             let done = chunk.is_empty();
@@ -426,7 +426,7 @@ impl MatrixAdapter {
         Ok(events)
     }
 
-    fn incoming(&self, inlet: &InboundPipeline, room: &str, event: Event) -> Option<PlatformMessage> {
+    fn to_platform_message(&self, inlet: &InboundPipeline, room: &str, event: Event) -> Option<PlatformMessage> {
         if event.sender == self.user_id || event.event_id.is_empty() {
             return None;
         }
@@ -453,26 +453,26 @@ impl MatrixAdapter {
             .pointer("/m.mentions/user_ids")
             .and_then(Value::as_array);
         let named = named.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(&self.user_id)));
-        let replied = text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.own().contains(id));
+        let replied = text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.lock_own().contains(id));
         let thread =
             text("/m.relates_to/event_id").filter(|_| text("/m.relates_to/rel_type") == Some("m.thread"));
         let answers = text("/m.relates_to/m.in_reply_to/event_id").map(str::to_owned);
         // What the sender's program repeats can be made up; what came here before is taken in its place.
-        let known = answers.as_ref().is_some_and(|id| inlet.recent.knows(id));
+        let known = answers.as_ref().is_some_and(|id| inlet.recent.is_known(id));
         Some(PlatformMessage {
             ids: vec![match edited {
                 true => format!("{EDIT}{}", event.event_id),
                 false => event.event_id.clone(),
             }],
             conversation: thread.map_or_else(|| room.to_owned(), |root| format!("{room} {root}")),
-            direct: self.direct().get(room) == Some(&true),
+            direct: self.lock_direct().get(room) == Some(&true),
             mention: named || replied,
             sender: Some(event.sender.clone()),
-            sender_name: self.names.of(&format!("{room} {}", event.sender)),
+            sender_name: self.names.name_of(&format!("{room} {}", event.sender)),
             text: words,
             attachments,
             context: MessageContext {
-                chat_name: self.names.of(room),
+                chat_name: self.names.name_of(room),
                 edited,
                 quotes: answered.filter(|_| !known).into_iter().collect(),
                 ..MessageContext::default()
@@ -483,8 +483,8 @@ impl MatrixAdapter {
     }
 
     /// The bytes behind an `mxc:` address; a server that does not know the newer way is asked the older one.
-    async fn file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
-        let (server, id) = media(at).ok_or("its address is not one of a homeserver")?;
+    async fn fetch_file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
+        let (server, id) = parse_media_uri(at).ok_or("its address is not one of a homeserver")?;
         for version in ["client/v1/media", "media/v3"] {
             let url = format!(
                 "{}/_matrix/{version}/download/{}/{}",
@@ -492,7 +492,7 @@ impl MatrixAdapter {
                 escaped(server),
                 escaped(id)
             );
-            let got = self.files.ask(&url, self.api.authorization(), max_bytes).await?;
+            let got = self.files.request_url(&url, self.api.authorization(), max_bytes).await?;
             match got.status.as_u16() {
                 200 => return Ok(got.bytes),
                 404 if version == "client/v1/media" => {}
@@ -502,15 +502,15 @@ impl MatrixAdapter {
         Err("the homeserver does not have it".to_owned())
     }
 
-    async fn upload(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
+    async fn upload_file(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         let path = format!("_matrix/media/v3/upload?filename={}", escaped(&file.name));
         let kind = match HeaderValue::from_str(&file.media_type) {
             Ok(kind) => kind,
-            Err(error) => return PlatformFailure::NotSent(error.to_string()).delivery(),
+            Err(error) => return PlatformFailure::NotSent(error.to_string()).into_delivery(),
         };
         let sent = self
             .api
-            .raw(
+            .send_bytes(
                 Method::POST,
                 &path,
                 None,
@@ -522,13 +522,13 @@ impl MatrixAdapter {
             Ok(answer) => answer,
             Err(fault) => return fault.not_uploaded(),
         };
-        let Some(url) = answer.text("/content_uri").filter(|url| media(url).is_some()) else {
+        let Some(url) = answer.text("/content_uri").filter(|url| parse_media_uri(url).is_some()) else {
             return match (answer.status.as_u16(), retry_after(&answer)) {
                 (429, after_ms) => Delivery::Retry {
                     after_ms,
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                 },
-                _ => answer.not_uploaded(&said(&answer)),
+                _ => answer.not_uploaded(&error_text(&answer)),
             };
         };
         let kind = if file.media_type.starts_with("image/") {
@@ -538,13 +538,13 @@ impl MatrixAdapter {
         };
         let mut content = json!({"msgtype": kind, "body": file.name, "filename": file.name, "url": url,
             "info": {"mimetype": file.media_type, "size": file.data.len()}});
-        if let ((_, Some(root)), Some(content)) = (place(&out.conversation), content.as_object_mut()) {
+        if let ((_, Some(root)), Some(content)) = (split_conversation(&out.conversation), content.as_object_mut()) {
             content.insert(
                 "m.relates_to".to_owned(),
                 json!({"rel_type": "m.thread", "event_id": root}),
             );
         }
-        self.put(out, &content).await
+        self.put_message(out, &content).await
     }
 
     /// The event of the agent's 👀 on a message, which an earlier run sent.
@@ -554,10 +554,10 @@ impl MatrixAdapter {
             escaped(room),
             escaped(id)
         );
-        let answer = self.api.send(Method::GET, &path, None).await;
+        let answer = self.api.send_json(Method::GET, &path, None).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         if !answer.status.is_success() {
-            return Err(said(&answer));
+            return Err(error_text(&answer));
         }
         let events = answer.body.get("chunk").and_then(Value::as_array);
         let own = events.into_iter().flatten().find(|event| {
@@ -571,13 +571,13 @@ impl MatrixAdapter {
     }
 
     /// Sends an event under a transaction id that is the same for the same message.
-    async fn mark(&self, path: &str, content: &Value) -> Result<Option<String>, String> {
-        let answer = self.api.send(Method::PUT, path, Some(content)).await;
+    async fn put_event(&self, path: &str, content: &Value) -> Result<Option<String>, String> {
+        let answer = self.api.send_json(Method::PUT, path, Some(content)).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(answer.text("/event_id").map(str::to_owned));
         }
-        Err(said(&answer))
+        Err(error_text(&answer))
     }
 
     async fn put_in(
@@ -591,7 +591,7 @@ impl MatrixAdapter {
             escaped(room),
             escaped(id)
         );
-        self.api.send(Method::PUT, &path, Some(content)).await
+        self.api.send_json(Method::PUT, &path, Some(content)).await
     }
 
     /// Sends it, and changes what is refused for a reason that has a cure: without a relation that the server does not take, and to the
@@ -601,20 +601,20 @@ impl MatrixAdapter {
         out: &OutboundMessage,
         content: &Value,
     ) -> Result<PlatformResponse, PlatformFailure> {
-        let (room, _) = place(&out.conversation);
+        let (room, _) = split_conversation(&out.conversation);
         let answer = self.put_in(room, &out.id, content).await?;
         let changes = content.get("m.new_content").is_some();
-        if refusal(&answer) == MessageRefusal::ThreadGone
+        if message_refusal(&answer) == MessageRefusal::ThreadGone
             && !changes
-            && let Some(rest) = without(content, "m.relates_to")
+            && let Some(rest) = without_member(content, "m.relates_to")
         {
             return self.put_in(room, &out.id, &rest).await;
         }
         if answer.status.as_u16() == 403
             && !changes
-            && let Some(next) = self.replacement(room).await
+            && let Some(next) = self.replacement_room(room).await
         {
-            let plain = without(content, "m.relates_to");
+            let plain = without_member(content, "m.relates_to");
             return self
                 .put_in(&next, &out.id, plain.as_ref().unwrap_or(content))
                 .await;
@@ -623,9 +623,9 @@ impl MatrixAdapter {
     }
 
     /// The room that took the place of this one when it was upgraded.
-    async fn replacement(&self, room: &str) -> Option<String> {
+    async fn replacement_room(&self, room: &str) -> Option<String> {
         let path = format!("_matrix/client/v3/rooms/{}/state/m.room.tombstone", escaped(room));
-        let asked = self.api.send(Method::GET, &path, None).await;
+        let asked = self.api.send_json(Method::GET, &path, None).await;
         let answer = asked.ok().filter(|answer| answer.status.is_success())?; // silent-ok: the refusal is told then
         let next = answer.text("/replacement_room")?;
         if !next.starts_with('!') || next == room {
@@ -634,19 +634,19 @@ impl MatrixAdapter {
         let next = next.to_owned();
         // Whoever may write a tombstone could name any room; only an upgrade's new room names the old one.
         let path = format!("_matrix/client/v3/rooms/{}/state/m.room.create/", escaped(&next));
-        let asked = self.api.send(Method::GET, &path, None).await;
+        let asked = self.api.send_json(Method::GET, &path, None).await;
         let made = asked.ok().filter(|answer| answer.status.is_success())?; // silent-ok: the refusal is told then
         (made.text("/predecessor/room_id") == Some(room)).then_some(next)
     }
 
-    async fn put(&self, out: &OutboundMessage, content: &Value) -> Delivery {
+    async fn put_message(&self, out: &OutboundMessage, content: &Value) -> Delivery {
         let answer = match self.put_cured(out, content).await {
             Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
+            Err(fault) => return fault.into_delivery(),
         };
         let id = answer.text("/event_id").map(str::to_owned);
         if let Some(id) = &id {
-            let mut own = self.own();
+            let mut own = self.lock_own();
             if own.len() >= REMEMBERED {
                 own.clear();
             }
@@ -655,18 +655,18 @@ impl MatrixAdapter {
         if answer.status.as_u16() == 429 {
             return Delivery::Retry {
                 after_ms: retry_after(&answer),
-                reason: said(&answer),
+                reason: error_text(&answer),
             };
         }
-        match refusal(&answer).outcome(&answer, &said(&answer)) {
+        match message_refusal(&answer).delivery_by_status(&answer, &error_text(&answer)) {
             Some(delivery) => delivery,
-            None => answer.delivery(id, true, &said(&answer)),
+            None => answer.delivery_by_status(id, true, &error_text(&answer)),
         }
     }
 }
 
 /// The room, and the thread's root.
-fn place(conversation: &str) -> (&str, Option<&str>) {
+fn split_conversation(conversation: &str) -> (&str, Option<&str>) {
     match conversation.split_once(' ') {
         Some((room, root)) => (room, Some(root)),
         None => (conversation, None),
@@ -674,7 +674,7 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
 }
 
 /// Server and id of an `mxc:` address.
-fn media(at: &str) -> Option<(&str, &str)> {
+fn parse_media_uri(at: &str) -> Option<(&str, &str)> {
     let (server, id) = at.strip_prefix("mxc://")?.split_once('/')?;
     let host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -683,14 +683,14 @@ fn media(at: &str) -> Option<(&str, &str)> {
     (fits && server.chars().any(|c| c.is_ascii_alphanumeric())).then_some((server, id))
 }
 
-fn refusal(answer: &PlatformResponse) -> MessageRefusal {
+fn message_refusal(answer: &PlatformResponse) -> MessageRefusal {
     let text = |name: &str| answer.text(name).unwrap_or_default();
-    refusals::matrix(answer.status.as_u16(), text("/errcode"), text("/error"))
+    refusals::matrix_refusal(answer.status.as_u16(), text("/errcode"), text("/error"))
 }
 
-fn said(answer: &PlatformResponse) -> String {
+fn error_text(answer: &PlatformResponse) -> String {
     let code = answer.text("/errcode").unwrap_or_default();
-    shown(&format!("{code} {}", answer.text("/error").unwrap_or_default()))
+    bounded_line(&format!("{code} {}", answer.text("/error").unwrap_or_default()))
 }
 
 /// The longer of what the body and the header say.
@@ -699,10 +699,10 @@ fn retry_after(answer: &PlatformResponse) -> Option<u64> {
     body.max(answer.retry_after_ms())
 }
 
-fn content(out: &OutboundMessage) -> Value {
+fn message_content(out: &OutboundMessage) -> Value {
     let mut content = json!({"msgtype": "m.text", "body": out.text, "format": "org.matrix.custom.html",
-        "formatted_body": markup::telegram(&out.markdown).replace('\n', "<br>")});
-    let (_, root) = place(&out.conversation);
+        "formatted_body": markup::telegram_html(&out.markdown).replace('\n', "<br>")});
+    let (_, root) = split_conversation(&out.conversation);
     let reply = out.reply_to.as_ref().map(|id| json!({ "event_id": id }));
     let relates = match (root, reply) {
         (Some(root), Some(reply)) => {
@@ -719,7 +719,7 @@ fn content(out: &OutboundMessage) -> Value {
 }
 
 impl ChannelAdapter for MatrixAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Plain,
             idempotent: true,
@@ -727,40 +727,40 @@ impl ChannelAdapter for MatrixAdapter {
             typing: true,
             receipts: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
+        Box::pin(async move { ChannelDisconnect::from_result(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(async move { self.put(out, &content(out)).await })
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(async move { self.put_message(out, &message_content(out)).await })
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.upload(out, file))
+        Box::pin(self.upload_file(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let new = content(&OutboundMessage {
+            let new = message_content(&OutboundMessage {
                 reply_to: None,
                 ..out.clone()
             });
             let text = format!("* {}", out.text);
             let replaced = json!({"msgtype": "m.text", "body": text, "m.new_content": new,
                 "m.relates_to": {"rel_type": "m.replace", "event_id": of}});
-            self.put(out, &replaced).await
+            self.put_message(out, &replaced).await
         })
     }
 
-    fn frame(&self) -> MessageFrame {
+    fn message_frame(&self) -> MessageFrame {
         let local = self
             .user_id
             .split(':')
@@ -777,42 +777,42 @@ impl ChannelAdapter for MatrixAdapter {
         }
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
-        Box::pin(self.file(at, max_bytes))
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+        Box::pin(self.fetch_file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (room, _) = place(conversation);
+            let (room, _) = split_conversation(conversation);
             let path = format!(
                 "_matrix/client/v3/rooms/{}/typing/{}",
                 escaped(room),
                 escaped(&self.user_id)
             );
             let body = json!({"typing": true, "timeout": TYPING_MS});
-            if let Err(fault) = self.api.send(Method::PUT, &path, Some(&body)).await {
+            if let Err(fault) = self.api.send_json(Method::PUT, &path, Some(&body)).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
         })
     }
 
-    fn thread<'a>(
+    fn begin_thread<'a>(
         &'a self,
         _inlet: &'a InboundPipeline,
         incoming: &'a PlatformMessage,
     ) -> BoxFuture<'a, Option<String>> {
-        let (room, root) = place(&incoming.conversation);
+        let (room, root) = split_conversation(&incoming.conversation);
         let first = incoming.ids.first().filter(|_| root.is_none());
         Box::pin(std::future::ready(first.map(|id| format!("{room} {id}"))))
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
-            let (room, _) = place(conversation);
+            let (room, _) = split_conversation(conversation);
             let path = format!(
                 "_matrix/client/v3/rooms/{}/send/m.reaction/{}",
                 escaped(room),
@@ -820,18 +820,18 @@ impl ChannelAdapter for MatrixAdapter {
             );
             let relates =
                 json!({"rel_type": "m.annotation", "event_id": id, "key": crate::platform_kit::EYES});
-            self.mark(&path, &json!({ "m.relates_to": relates })).await
+            self.put_event(&path, &json!({ "m.relates_to": relates })).await
         })
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
         mark: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let (room, _) = place(conversation);
+            let (room, _) = split_conversation(conversation);
             let mark = match mark {
                 Some(mark) => Some(mark.to_owned()),
                 None => self.own_mark(room, id).await?,
@@ -843,19 +843,19 @@ impl ChannelAdapter for MatrixAdapter {
                 escaped(&mark),
                 escaped(&format!("seen-{id}"))
             );
-            self.mark(&path, &json!({})).await.map(|_event| ())
+            self.put_event(&path, &json!({})).await.map(|_event| ())
         })
     }
 
     fn read<'a>(&'a self, conversation: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (room, _) = place(conversation);
+            let (room, _) = split_conversation(conversation);
             let path = format!(
                 "_matrix/client/v3/rooms/{}/receipt/m.read/{}",
                 escaped(room),
                 escaped(id)
             );
-            if let Err(fault) = self.api.post(&path, &json!({})).await {
+            if let Err(fault) = self.api.post_json(&path, &json!({})).await {
                 tracing::debug!(reason = fault.reason(), "a receipt could not be sent");
             }
         })

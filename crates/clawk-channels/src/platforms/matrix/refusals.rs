@@ -2,7 +2,7 @@
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, Other, ThreadGone};
 use crate::platform_kit::refusals::{
-    MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NOT_MEMBER, NOT_SOON_MS, OPERATOR, TOO_LONG, worded,
+    MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NOT_MEMBER, NOT_SOON_MS, OPERATOR, TOO_LONG, refusal_by_words,
 };
 
 /// Words of a Matrix homeserver beside `M_FORBIDDEN`, `M_UNKNOWN` and the like.
@@ -20,7 +20,7 @@ const MATRIX_WORDS: &[(&str, MessageRefusal)] = &[
 ];
 
 /// What a homeserver's answer means: its `errcode`, and its words where the code has several meanings.
-pub(super) fn matrix(status: u16, errcode: &str, error: &str) -> MessageRefusal {
+pub(super) fn matrix_refusal(status: u16, errcode: &str, error: &str) -> MessageRefusal {
     if status == 429 || !(400..500).contains(&status) {
         return Other;
     }
@@ -33,17 +33,17 @@ pub(super) fn matrix(status: u16, errcode: &str, error: &str) -> MessageRefusal 
         }
         "M_UNKNOWN_TOKEN" | "M_MISSING_TOKEN" => Final("the homeserver refuses the bot's token"),
         "M_GUEST_ACCESS_FORBIDDEN" => Final(MAY_NOT_WRITE),
-        "M_FORBIDDEN" => match worded(MATRIX_WORDS, error) {
+        "M_FORBIDDEN" => match refusal_by_words(MATRIX_WORDS, error) {
             Other => Final(MAY_NOT_WRITE),
             known => known,
         },
-        _ => worded(MATRIX_WORDS, error),
+        _ => refusal_by_words(MATRIX_WORDS, error),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NOT_SOON_MS, matrix};
+    use super::{NOT_SOON_MS, matrix_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Thread, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -100,7 +100,7 @@ mod tests {
             (500, "M_UNKNOWN", "Unknown room", ByStatus),
             (200, "", "", ByStatus),
         ] {
-            let found = matrix(status, errcode, error);
+            let found = matrix_refusal(status, errcode, error);
             assert!(is_cured(found, &cure), "{status} {errcode} {error}: {found:?}");
         }
     }

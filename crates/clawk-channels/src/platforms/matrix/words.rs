@@ -27,7 +27,7 @@ pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<Matri
     };
     match kind {
         "m.room.message" => {}
-        "m.sticker" => return only(worded::sticker(Some(body).filter(|body| !body.is_empty()))),
+        "m.sticker" => return only(worded::sticker_line(Some(body).filter(|body| !body.is_empty()))),
         "m.poll.start" | "org.matrix.msc3381.poll.start" => return only(poll(content)?),
         _ => return None,
     }
@@ -44,7 +44,7 @@ pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<Matri
         }
         "m.location" => {
             let uri = text("/geo_uri").unwrap_or_default();
-            only(worded::place(Some(body), None, coordinates(uri)))
+            only(worded::place_line(Some(body), None, coordinates(uri)))
         }
         "m.image" | "m.file" | "m.audio" | "m.video" => {
             // With a name beside it, the body is what was said of it.
@@ -89,8 +89,8 @@ fn fallback(body: &str) -> (Option<QuotedText>, &str) {
         },
         None => (None, words),
     };
-    let author = worded::unknown(name.as_deref());
-    (Some(worded::quoted(QuoteKind::Reply, author, words)), rest)
+    let author = worded::unverified_author(name.as_deref());
+    (Some(worded::quoted_text(QuoteKind::Reply, author, words)), rest)
 }
 
 /// `geo:52.52,13.40;u=35`.
@@ -118,7 +118,7 @@ fn poll(content: &Value) -> Option<String> {
         .into_iter()
         .flatten();
     let answers: Vec<String> = answers.map(&wording).collect();
-    Some(worded::list(
+    Some(worded::list_line(
         "a poll",
         &question,
         answers.iter().map(String::as_str),

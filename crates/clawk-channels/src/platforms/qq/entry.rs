@@ -16,7 +16,7 @@ pub(crate) const QQ: PlatformEntry = PlatformEntry {
         vendor: TOKENS,
         question: |api, config, token| {
             let body = json!({"appId": setting(config, "app_id")?, "clientSecret": token});
-            Ok(CredentialProbe::post(
+            Ok(CredentialProbe::for_post(
                 api,
                 TOKEN_PATH,
                 body,

@@ -29,10 +29,10 @@ use crate::adapter::{
     Attachment, AttachmentContent, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply, HookRequest,
     InboundPipeline, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{fresh, hex, of_seconds};
+use crate::genuine::{is_time_fresh, to_hex, of_seconds};
 use crate::held::DeferredDeliveries;
 use crate::platform_kit::gateway::{self, Gateway, GatewayFrame};
 use crate::platform_kit::refusals::MessageRefusal;
@@ -151,7 +151,7 @@ impl QqAdapter {
             tokens_api: PlatformApi::new(config.base_url.as_deref().unwrap_or(TOKENS), &env, PATIENCE)?,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             app: setting(config, "app_id")?,
-            key: SigningKey::from_bytes(&seed(secret.expose().trim())),
+            key: SigningKey::from_bytes(&signing_seed(secret.expose().trim())),
             secret,
             env: gateway,
             tokens: Tokens::default(),
@@ -163,34 +163,34 @@ impl QqAdapter {
         })
     }
 
-    fn place(&self) -> MutexGuard<'_, QqGatewayState> {
+    fn lock_gateway_state(&self) -> MutexGuard<'_, QqGatewayState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &InboundPipeline) {
+    fn save_state(&self, inlet: &InboundPipeline) {
         // silent-ok: a plain struct always serialises
-        let text = serde_json::to_string(&*self.place()).unwrap_or_default();
+        let text = serde_json::to_string(&*self.lock_gateway_state()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
             tracing::warn!(%error, "where the gateway is can't be kept");
         }
     }
 
-    async fn token(&self) -> Result<String, NoToken> {
+    async fn access_token(&self) -> Result<String, NoToken> {
         let ask = || async {
             let body = json!({"appId": self.app, "clientSecret": self.secret.expose().trim()});
-            let answer = self.tokens_api.post(TOKEN_PATH, &body).await?;
+            let answer = self.tokens_api.post_json(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expires_in");
             // The platform writes the number as a text.
             let life = life.and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok())); // silent-ok: no token
             match (answer.text("/access_token"), life, answer.status.as_u16()) {
                 (Some(token), Some(life), _) => Ok((token.to_owned(), life)),
                 (_, _, 429 | 500..=599) => Err(NoToken::Later {
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
                 _ => Err(NoToken::Refused(format!(
                     "the platform refuses the app id or secret ({})",
-                    said(&answer)
+                    error_text(&answer)
                 ))),
             }
         };
@@ -205,7 +205,7 @@ impl QqAdapter {
         body: Option<&Value>,
     ) -> Result<PlatformResponse, PlatformFailure> {
         loop {
-            let token = match self.token().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
                     return Err(PlatformFailure::NotSent(reason));
@@ -219,9 +219,9 @@ impl QqAdapter {
             let more = [(AUTHORIZATION, value)];
             let sent = self
                 .api
-                .raw(method.clone(), path, json, bytes.unwrap_or_default(), &more);
+                .send_bytes(method.clone(), path, json, bytes.unwrap_or_default(), &more);
             let answer = sent.await?;
-            if !stale(&answer) || !self.tokens.refused(&token).await {
+            if !is_token_stale(&answer) || !self.tokens.refuse_token(&token).await {
                 return Ok(answer);
             }
         }
@@ -232,50 +232,50 @@ impl QqAdapter {
         inlet: &InboundPipeline,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
-        self.tokens.lost.begin();
+        self.tokens.lost.clear_refusal();
         // Once: afterwards memory is newer, also where it says that a session is over.
         if !self.restored.swap(true, Ordering::SeqCst)
-            && let Ok(Some(text)) = inlet.cursor()
+            && let Ok(Some(text)) = inlet.read_cursor()
             && let Ok(place) = serde_json::from_str(&text)
         {
-            *self.place() = place;
+            *self.lock_gateway_state() = place;
         }
-        self.token().await.map_err(NoToken::ended)?;
+        self.access_token().await.map_err(NoToken::into_disconnect)?;
         self.held.read(inlet).await;
         let Some(env) = &self.env else {
-            inlet.ready();
+            inlet.report_ready();
             over.cancelled().await;
             return Ok(());
         };
         let answer = self.call(Method::GET, "gateway", None).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         let Some(url) = answer.text("/url") else {
             return Err(ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..ChannelDisconnect::broken(format!("gateway: {}", said(&answer)))
+                ..ChannelDisconnect::temporary(format!("gateway: {}", error_text(&answer)))
             });
         };
-        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
+        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::temporary)?;
         let socket = Socket::connect(&url, env)
             .await
-            .map_err(ChannelDisconnect::broken)?;
-        if self.place().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+            .map_err(ChannelDisconnect::temporary)?;
+        if self.lock_gateway_state().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
             self.new_session();
         }
-        let every = gateway::hello(&socket).await?;
-        self.greet(&socket).await?;
-        let ended = gateway::converse(self, inlet, &socket, (every, every), over).await;
-        socket.close(1000).await;
+        let every = gateway::read_hello(&socket).await?;
+        self.identify_session(&socket).await?;
+        let ended = gateway::run_session(self, inlet, &socket, (every, every), over).await;
+        socket.close_with_code(1000).await;
         // A session that is over is over for the next process, too.
-        self.save(inlet);
+        self.save_state(inlet);
         ended
     }
 
     /// Says who we are, or where we were.
-    async fn greet(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
-        let token = self.token().await.map_err(NoToken::ended)?;
+    async fn identify_session(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
+        let token = self.access_token().await.map_err(NoToken::into_disconnect)?;
         let token = format!("QQBot {token}");
-        let place = self.place().clone();
+        let place = self.lock_gateway_state().clone();
         let first = match (&place.session, place.seq) {
             (Some(session), Some(seq)) => {
                 json!({"op": 6, "d": {"token": token, "session_id": session, "seq": seq}})
@@ -285,49 +285,49 @@ impl QqAdapter {
             }
         };
         socket
-            .say(first.to_string())
+            .send_text(first.to_string())
             .await
-            .map_err(ChannelDisconnect::broken)
+            .map_err(ChannelDisconnect::temporary)
     }
 
     fn new_session(&self) {
         self.resumes.store(0, Ordering::SeqCst);
-        let mut place = self.place();
+        let mut place = self.lock_gateway_state();
         place.session = None;
         place.seq = None;
     }
 
-    async fn framed(&self, inlet: &InboundPipeline, frame: GatewayFrame) -> Result<(), ChannelDisconnect> {
+    async fn handle_frame(&self, inlet: &InboundPipeline, frame: GatewayFrame) -> Result<(), ChannelDisconnect> {
         match frame.op {
             0 => {
                 self.resumes.store(0, Ordering::SeqCst);
                 match frame.t.as_deref().unwrap_or_default() {
                     "READY" => {
                         let session = frame.d.get("session_id").and_then(Value::as_str);
-                        self.place().session = session.map(str::to_owned);
-                        inlet.ready();
+                        self.lock_gateway_state().session = session.map(str::to_owned);
+                        inlet.report_ready();
                     }
-                    "RESUMED" => inlet.ready(),
+                    "RESUMED" => inlet.report_ready(),
                     event => {
-                        if !self.event(inlet, event, frame.d).await {
-                            return Err(ChannelDisconnect::broken("a message could not be kept"));
+                        if !self.handle_event(inlet, event, frame.d).await {
+                            return Err(ChannelDisconnect::temporary("a message could not be kept"));
                         }
                     }
                 }
                 // It is durable: the session goes on behind it.
                 if frame.s.is_some() {
-                    self.place().seq = frame.s;
+                    self.lock_gateway_state().seq = frame.s;
                 }
-                self.save(inlet);
+                self.save_state(inlet);
                 Ok(())
             }
             7 => Err(ChannelDisconnect {
                 after_ms: Some(0),
-                ..ChannelDisconnect::broken("the gateway wants a new connection")
+                ..ChannelDisconnect::temporary("the gateway wants a new connection")
             }),
             9 => {
                 self.new_session();
-                Err(ChannelDisconnect::broken(
+                Err(ChannelDisconnect::temporary(
                     "the gateway does not know the session any more",
                 ))
             }
@@ -336,7 +336,7 @@ impl QqAdapter {
     }
 
     /// `false`: it is not kept and must come again.
-    async fn event(&self, inlet: &InboundPipeline, event: &str, d: Value) -> bool {
+    async fn handle_event(&self, inlet: &InboundPipeline, event: &str, d: Value) -> bool {
         if !matches!(event, "C2C_MESSAGE_CREATE" | "GROUP_AT_MESSAGE_CREATE") {
             return true;
         }
@@ -384,25 +384,25 @@ impl QqAdapter {
         };
         // Before it is accepted: its answer, which must name it, may be sent the moment after.
         {
-            let mut place = self.place();
+            let mut place = self.lock_gateway_state();
             if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
                 place.last.pop_first();
             }
             place.last.insert(conversation.clone(), message.id);
         }
-        if !inlet.message(incoming).await.settled() {
+        if !inlet.ingest_message(incoming).await.is_settled() {
             return false;
         }
         if self.env.is_none() {
-            self.save(inlet);
+            self.save_state(inlet);
         }
-        self.held.release(inlet, &conversation).await;
+        self.held.release_deferred(inlet, &conversation).await;
         true
     }
 
-    async fn attempt(&self, out: &OutboundMessage, id: &str) -> Result<PlatformResponse, PlatformFailure> {
-        let content = harmless(&out.text);
-        let body = json!({"content": content, "msg_type": 0, "msg_id": id, "msg_seq": number(&out.id)});
+    async fn attempt_message(&self, out: &OutboundMessage, id: &str) -> Result<PlatformResponse, PlatformFailure> {
+        let content = sanitize_mentions(&out.text);
+        let body = json!({"content": content, "msg_type": 0, "msg_id": id, "msg_seq": message_number(&out.id)});
         let path = match out.conversation.strip_prefix(GROUP) {
             Some(group) => format!("v2/groups/{}/messages", escaped(group)),
             None => format!("v2/users/{}/messages", escaped(&out.conversation)),
@@ -410,48 +410,48 @@ impl QqAdapter {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    async fn deliver(&self, out: &OutboundMessage) -> Delivery {
-        let attempt = self.held.attempt(&out.conversation);
-        let last = self.place().last.get(&out.conversation).cloned();
+    async fn deliver_message(&self, out: &OutboundMessage) -> Delivery {
+        let attempt = self.held.begin_attempt(&out.conversation);
+        let last = self.lock_gateway_state().last.get(&out.conversation).cloned();
         let first = out.reply_to.clone().or_else(|| last.clone());
         let Some(first) = first else {
-            return attempt.forbidden("the platform takes answers only");
+            return attempt.defer_forbidden("the platform takes answers only");
         };
-        let mut answer = match self.attempt(out, &first).await {
+        let mut answer = match self.attempt_message(out, &first).await {
             Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
+            Err(fault) => return fault.into_delivery(),
         };
         // Too old, or answered too often: the person's last message may do.
-        if refusals::qq(code(&answer)) == MessageRefusal::PersonFirst
+        if refusals::qq(error_code(&answer)) == MessageRefusal::PersonFirst
             && let Some(last) = last.filter(|last| *last != first)
         {
-            answer = match self.attempt(out, &last).await {
+            answer = match self.attempt_message(out, &last).await {
                 Ok(answer) => answer,
-                Err(fault) => return fault.delivery(),
+                Err(fault) => return fault.into_delivery(),
             };
         }
-        let reason = said(&answer);
-        if code(&answer) == REPEATED {
+        let reason = error_text(&answer);
+        if error_code(&answer) == REPEATED {
             return Delivery::Delivered { platform_id: None };
         }
-        if stale(&answer) {
+        if is_token_stale(&answer) {
             return self
                 .tokens
                 .lost
-                .delivery("the platform refuses every token that it gives");
+                .refused_delivery("the platform refuses every token that it gives");
         }
-        match refusals::qq(code(&answer)) {
-            MessageRefusal::PersonFirst => attempt.forbidden(&format!(
+        match refusals::qq(error_code(&answer)) {
+            MessageRefusal::PersonFirst => attempt.defer_forbidden(&format!(
                 "the platform takes no further answer to their last one ({reason})"
             )),
             refusal => refusal
-                .outcome(&answer, &reason)
-                .unwrap_or_else(|| answer.delivery(answer.text("/id").map(str::to_owned), true, &reason)),
+                .delivery_by_status(&answer, &reason)
+                .unwrap_or_else(|| answer.delivery_by_status(answer.text("/id").map(str::to_owned), true, &reason)),
         }
     }
 
     /// Whether the platform signed these bytes.
-    fn genuine(&self, hook: &HookRequest) -> bool {
+    fn has_valid_signature(&self, hook: &HookRequest) -> bool {
         let at = hook.header("x-signature-timestamp").unwrap_or_default();
         let given = hook.header("x-signature-ed25519").unwrap_or_default();
         let Some(signature) = bytes_of(given) else {
@@ -465,38 +465,38 @@ impl QqAdapter {
     }
 
     /// The check of the address. It signs what it is told, so that it signs only what can be nothing else.
-    fn checked(&self, inlet: &InboundPipeline, d: &Value) -> HookReply {
+    fn answer_address_check(&self, inlet: &InboundPipeline, d: &Value) -> HookReply {
         let text = |name: &str| d.get(name).and_then(Value::as_str).unwrap_or_default();
         let (token, at) = (text("plain_token"), text("event_ts"));
         let digits = (1..=20).contains(&at.len()) && at.bytes().all(|byte| byte.is_ascii_digit());
         let plain = (1..=64).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let young = of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now()));
+        let young = of_seconds(at).is_some_and(|at| is_time_fresh(at, inlet.clock().now()));
         if !digits || !plain || !young {
-            return HookReply::refused(400, "the check can't be read");
+            return HookReply::refusal(400, "the check can't be read");
         }
         let signature = self.key.sign(format!("{at}{token}").as_bytes());
         HookReply::json(
             200,
-            &json!({"plain_token": token, "signature": hex(&signature.to_bytes())}),
+            &json!({"plain_token": token, "signature": to_hex(&signature.to_bytes())}),
         )
     }
 }
 
 impl Gateway for QqAdapter {
-    fn seq(&self) -> Option<u64> {
-        self.place().seq
+    fn durable_seq(&self) -> Option<u64> {
+        self.lock_gateway_state().seq
     }
 
-    fn frame<'a>(
+    fn handle_gateway_frame<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         _socket: &'a Socket,
         frame: GatewayFrame,
     ) -> BoxFuture<'a, Result<(), ChannelDisconnect>> {
-        Box::pin(self.framed(inlet, frame))
+        Box::pin(self.handle_frame(inlet, frame))
     }
 
-    fn closed(&self, code: u16, told: String) -> ChannelDisconnect {
+    fn closed_by_peer(&self, code: u16, told: String) -> ChannelDisconnect {
         if FATAL.contains(&code) {
             return ChannelDisconnect::fatal(told);
         }
@@ -504,12 +504,12 @@ impl Gateway for QqAdapter {
         if !matches!(code, 1006 | 4008 | 4009) {
             self.new_session();
         }
-        ChannelDisconnect::broken(told)
+        ChannelDisconnect::temporary(told)
     }
 }
 
 /// The secret, repeated to 32 bytes.
-fn seed(secret: &str) -> [u8; 32] {
+fn signing_seed(secret: &str) -> [u8; 32] {
     let mut seed = [0; 32];
     for (place, byte) in seed.iter_mut().zip(secret.bytes().cycle()) {
         *place = byte;
@@ -529,45 +529,45 @@ fn bytes_of(text: &str) -> Option<[u8; 64]> {
 }
 
 /// A number from 1 that is the same for the same message.
-fn number(id: &str) -> u32 {
+fn message_number(id: &str) -> u32 {
     let digest = Sha256::digest(id.as_bytes());
     let head = digest.first_chunk::<4>().copied().unwrap_or_default();
     (u32::from_be_bytes(head) >> 2) + 1
 }
 
 /// A text in which nothing names anybody.
-fn harmless(text: &str) -> String {
+fn sanitize_mentions(text: &str) -> String {
     text.replace("<@", "\u{ff1c}@").replace("<qqbot", "\u{ff1c}qqbot")
 }
 
-fn code(answer: &PlatformResponse) -> i64 {
+fn error_code(answer: &PlatformResponse) -> i64 {
     answer.body.get("code").and_then(Value::as_i64).unwrap_or(0)
 }
 
-fn stale(answer: &PlatformResponse) -> bool {
-    answer.status.as_u16() == 401 || refusals::qq(code(answer)) == MessageRefusal::StaleToken
+fn is_token_stale(answer: &PlatformResponse) -> bool {
+    answer.status.as_u16() == 401 || refusals::qq(error_code(answer)) == MessageRefusal::StaleToken
 }
 
-fn said(answer: &PlatformResponse) -> String {
-    shown(&format!(
+fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(&format!(
         "{} {}",
-        code(answer),
+        error_code(answer),
         answer.text("/message").unwrap_or_default()
     ))
 }
 
 impl ChannelAdapter for QqAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             idempotent: true,
             files: FileSupport::Nothing(
                 "the platform takes files by public addresses only, and has no upload",
             ),
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
@@ -575,46 +575,46 @@ impl ChannelAdapter for QqAdapter {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::temporary("the agent ends"),
                     Err(ended) => ended,
                 },
-                ended = self.tokens.lost.wait() => ended,
+                ended = self.tokens.lost.wait_refusal() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.deliver(out))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.deliver_message(out))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if self.env.is_some() {
-                return HookReply::refused(404, "this channel takes no requests");
+                return HookReply::refusal(404, "this channel takes no requests");
             }
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
             // The check of the address, too: it is a signature that is asked for.
-            if !self.genuine(&hook) {
-                return HookReply::refused(401, "the signature is not right");
+            if !self.has_valid_signature(&hook) {
+                return HookReply::refusal(401, "the signature is not right");
             }
             let at = hook.header("x-signature-timestamp").unwrap_or_default();
-            if !of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now())) {
-                return HookReply::refused(401, "the request is too old");
+            if !of_seconds(at).is_some_and(|at| is_time_fresh(at, inlet.clock().now())) {
+                return HookReply::refusal(401, "the request is too old");
             }
             let Ok(frame) = serde_json::from_slice::<GatewayFrame>(&hook.body) else {
-                return HookReply::refused(400, "the body is not an event");
+                return HookReply::refusal(400, "the body is not an event");
             };
             match frame.op {
-                13 => self.checked(inlet, &frame.d),
+                13 => self.answer_address_check(inlet, &frame.d),
                 0 => {
                     let event = frame.t.unwrap_or_default();
-                    if self.event(inlet, &event, frame.d).await {
+                    if self.handle_event(inlet, &event, frame.d).await {
                         HookReply::json(200, &json!({"op": 12, "d": 0}))
                     } else {
                         HookReply::json(503, &json!({"op": 12, "d": 1}))
@@ -630,22 +630,22 @@ impl ChannelAdapter for QqAdapter {
 mod tests {
     use ed25519_dalek::{Signer as _, SigningKey};
 
-    use super::{harmless, number, seed};
-    use crate::genuine::hex;
+    use super::{sanitize_mentions, message_number, signing_seed};
+    use crate::genuine::to_hex;
 
     #[test]
     fn keys_and_signatures_are_the_published_ones() {
-        let key = SigningKey::from_bytes(&seed("naOC0ocQE3shWLAfffVLB1rhYPG7"));
-        assert!(hex(key.verifying_key().as_bytes()).starts_with("d7c362fe78aef81f"));
-        let key = SigningKey::from_bytes(&seed("DG5g3B4j9X2KOErG"));
-        let signature = hex(&key.sign(b"1725442341Arq0D5A61EgUu4OxUvOp").to_bytes());
+        let key = SigningKey::from_bytes(&signing_seed("naOC0ocQE3shWLAfffVLB1rhYPG7"));
+        assert!(to_hex(key.verifying_key().as_bytes()).starts_with("d7c362fe78aef81f"));
+        let key = SigningKey::from_bytes(&signing_seed("DG5g3B4j9X2KOErG"));
+        let signature = to_hex(&key.sign(b"1725442341Arq0D5A61EgUu4OxUvOp").to_bytes());
         assert!(signature.starts_with("87befc99c42c651b") && signature.ends_with("ffc2d652c706"));
     }
 
     #[test]
     fn a_message_has_one_number_and_names_nobody() {
-        assert_eq!(number("a"), number("a"));
-        assert_ne!(number("a"), number("a.1"));
-        assert!(!harmless("<@everyone> <qqbot-at-everyone />").contains("<@"));
+        assert_eq!(message_number("a"), message_number("a"));
+        assert_ne!(message_number("a"), message_number("a.1"));
+        assert!(!sanitize_mentions("<@everyone> <qqbot-at-everyone />").contains("<@"));
     }
 }

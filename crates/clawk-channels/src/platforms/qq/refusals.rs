@@ -1,7 +1,7 @@
 //! What QQ names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, PersonFirst, StaleToken};
-use crate::platform_kit::refusals::{BAD_FORM, BLOCKED, MAY_NOT_WRITE, NOT_MEMBER, NOT_SOON_MS, NO_CHAT, NO_RIGHT, OPERATOR, REJECTED, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, named};
+use crate::platform_kit::refusals::{BAD_FORM, BLOCKED, MAY_NOT_WRITE, NOT_MEMBER, NOT_SOON_MS, NO_CHAT, NO_RIGHT, OPERATOR, REJECTED, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, refusal_by_key};
 
 /// QQ's `code`. What waits for a person's review (304023, 304024) is told with a success. That a message came twice is the adapter's own.
 const QQ: &[(i64, MessageRefusal)] = &[
@@ -89,7 +89,7 @@ const QQ: &[(i64, MessageRefusal)] = &[
 
 /// What QQ's `code` means.
 pub(super) fn qq(code: i64) -> MessageRefusal {
-    named(QQ, &code)
+    refusal_by_key(QQ, &code)
 }
 
 const NO_ADDRESSES: &str =

@@ -27,7 +27,7 @@ use crate::adapter::{
 };
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::platform_kit::{required, secret};
 use crate::runs::{Event, RunAdmission, TriggerRuns};
 
@@ -114,18 +114,18 @@ impl QueueAdapter {
         })
     }
 
-    fn replies(&self) -> MutexGuard<'_, BTreeMap<String, ReplyTo>> {
+    fn lock_replies(&self) -> MutexGuard<'_, BTreeMap<String, ReplyTo>> {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, amqp::SeenMessages> {
+    fn lock_seen(&self) -> MutexGuard<'_, amqp::SeenMessages> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
-        let running = self.runs.running();
-        let replies = self.replies().clone();
-        let seen = self.seen().clone();
+    fn save_state(&self, inlet: &InboundPipeline) -> Result<(), String> {
+        let running = self.runs.running_runs();
+        let replies = self.lock_replies().clone();
+        let seen = self.lock_seen().clone();
         let kept = StoredQueueState {
             running,
             replies,
@@ -135,28 +135,28 @@ impl QueueAdapter {
         inlet.set_cursor(&text).map_err(|error| error.to_string())
     }
 
-    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
+    async fn restore_state(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         let text = inlet
-            .cursor()
-            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
+            .read_cursor()
+            .map_err(|error| ChannelDisconnect::temporary(error.to_string()))?;
         let Some(text) = text else { return Ok(()) };
         let kept: StoredQueueState = serde_json::from_str(&text).map_err(|error| {
             ChannelDisconnect::fatal(format!("which runs are under way can't be read: {error}"))
         })?;
         self.runs
-            .restore(inlet, kept.running)
+            .restore_runs(inlet, kept.running)
             .await
-            .map_err(ChannelDisconnect::broken)?;
-        let running = self.runs.running();
+            .map_err(ChannelDisconnect::temporary)?;
+        let running = self.runs.running_runs();
         let mut replies = kept.replies;
         replies.retain(|run, _| running.contains(run));
-        *self.replies() = replies;
-        *self.seen() = kept.seen;
+        *self.lock_replies() = replies;
+        *self.lock_seen() = kept.seen;
         Ok(())
     }
 
     async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
-        self.restore(inlet).await?;
+        self.restore_state(inlet).await?;
         match &self.broker {
             Broker::Amqp(rabbit) => rabbit.listen(self, inlet).await,
             #[cfg(feature = "nats")]
@@ -167,15 +167,15 @@ impl QueueAdapter {
     }
 
     /// Takes a message. When this returns `Ok`, it is durable, and the broker may be told so.
-    async fn take(
+    async fn ingest_message(
         &self,
         inlet: &InboundPipeline,
         mut message: QueueTriggerMessage,
     ) -> Result<(), ChannelDisconnect> {
         if message.id.is_empty() {
-            let digest = hex(&Sha256::digest(&message.body));
-            let fresh = inlet.clock().uuid().to_string();
-            message.id = self.seen().id(&digest, message.redelivered, fresh);
+            let digest = to_hex(&Sha256::digest(&message.body));
+            let fresh = inlet.clock().new_uuid().to_string();
+            message.id = self.lock_seen().id(&digest, message.redelivered, fresh);
         }
         let poison = if message.large || message.body.len() > MAX_BYTES {
             Some("the message is larger than 1 MiB")
@@ -189,14 +189,14 @@ impl QueueAdapter {
                 .runs
                 .dead_letter(inlet, &message.id, &message.body, reason)
                 .await
-                .map_err(ChannelDisconnect::broken);
+                .map_err(ChannelDisconnect::temporary);
         }
-        self.runs.place().await;
+        self.runs.wait_for_place().await;
         let run = message.id.clone();
         let fits =
             |text: &String| !text.is_empty() && text.len() <= MAX_NAME && !text.contains(char::is_control);
         if let Some(reply) = message.reply.filter(|reply| fits(&reply.address)) {
-            self.replies().insert(run.clone(), reply);
+            self.lock_replies().insert(run.clone(), reply);
         }
         let producer = message.producer.filter(fits).map(|id| format!("id:{id}"));
         let event = Event {
@@ -204,26 +204,26 @@ impl QueueAdapter {
             text: String::from_utf8_lossy(&message.body).into_owned(),
             attachments: Vec::new(),
         };
-        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+        match self.runs.begin_run(inlet, event, || self.save_state(inlet)).await {
             RunAdmission::Kept => Ok(()),
-            RunAdmission::Later(reason) => Err(ChannelDisconnect::broken(format!(
+            RunAdmission::Later(reason) => Err(ChannelDisconnect::temporary(format!(
                 "a message could not be kept: {reason}"
             ))),
         }
     }
 
-    async fn answer(&self, out: &OutboundMessage) -> Delivery {
-        let reply = self.replies().get(&out.conversation).cloned();
+    async fn send_answer(&self, out: &OutboundMessage) -> Delivery {
+        let reply = self.lock_replies().get(&out.conversation).cloned();
         let Some(reply) = reply else {
             // Nobody asked for an answer: it is in the journal.
             return Delivery::Delivered { platform_id: None };
         };
         match &self.broker {
-            Broker::Amqp(rabbit) => rabbit.answer(&reply, out).await,
+            Broker::Amqp(rabbit) => rabbit.publish_answer(&reply, out).await,
             #[cfg(feature = "nats")]
-            Broker::Nats(jet) => jet.answer(&reply, out).await,
+            Broker::Nats(jet) => jet.publish_answer(&reply, out).await,
             #[cfg(feature = "redis")]
-            Broker::Redis(streams) => streams.answer(&reply, out).await,
+            Broker::Redis(streams) => streams.publish_answer(&reply, out).await,
         }
     }
 }
@@ -255,7 +255,7 @@ fn broker(url: Url, queue: &str, channel: &str, env: &EnvironmentSource) -> Resu
 }
 
 impl ChannelAdapter for QueueAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             // A reply carries its id: in NATS as `Nats-Msg-Id`. In Redis it is looked for.
@@ -267,33 +267,33 @@ impl ChannelAdapter for QueueAdapter {
                 // It carries its id as `message_id`, which the asker may compare.
                 Broker::Amqp(_) => false,
             },
-            ..PlatformCapabilities::plain(MAX_BYTES, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(MAX_BYTES, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the queue ended")),
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::temporary("the queue ended")),
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.answer(out))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.send_answer(out))
     }
 
     fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(async move {
-            let reply = self.replies().get(&out.conversation).cloned();
+            let reply = self.lock_replies().get(&out.conversation).cloned();
             match (&self.broker, reply) {
                 #[cfg(feature = "redis")]
-                (Broker::Redis(streams), Some(reply)) => streams.has(&reply, out).await,
+                (Broker::Redis(streams), Some(reply)) => streams.find_answer(&reply, out).await,
                 // A queue of somebody else's can't be read without taking from it.
                 (Broker::Amqp(_), Some(_)) => DeliveryLookup::CantKnow,
                 _ => DeliveryLookup::No,
@@ -301,9 +301,9 @@ impl ChannelAdapter for QueueAdapter {
         })
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
-        self.replies().remove(conversation);
-        self.runs.done(conversation);
+    fn on_run_finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+        self.lock_replies().remove(conversation);
+        self.runs.finish_run(conversation);
         Box::pin(std::future::ready(()))
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
 use crate::adapter::{ChannelDisconnect, InboundPipeline, OutboundMessage};
-use crate::api::shown;
+use crate::api::bounded_line;
 
 /// How long connecting may take, and an answer's way to the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,8 +38,8 @@ impl fmt::Debug for JetStreamTrigger {
     }
 }
 
-fn broken(error: impl fmt::Display) -> ChannelDisconnect {
-    ChannelDisconnect::broken(shown(&error.to_string()))
+fn disconnect_from_error(error: impl fmt::Display) -> ChannelDisconnect {
+    ChannelDisconnect::temporary(bounded_line(&error.to_string()))
 }
 
 impl JetStreamTrigger {
@@ -54,7 +54,7 @@ impl JetStreamTrigger {
     }
 
     async fn connect(&self) -> Result<async_nats::Client, ChannelDisconnect> {
-        let tls = clawk_egress::tls_config(&self.env).map_err(broken)?;
+        let tls = clawk_egress::tls_config(&self.env).map_err(disconnect_from_error)?;
         let mut options = async_nats::ConnectOptions::new()
             .name("clawk")
             .require_tls(self.url.scheme() == "tls")
@@ -72,8 +72,8 @@ impl JetStreamTrigger {
             Ok(Err(error)) if error.kind() == async_nats::ConnectErrorKind::AuthorizationViolation => {
                 Err(ChannelDisconnect::fatal("NATS refuses the login"))
             }
-            Ok(Err(error)) => Err(broken(error)),
-            Err(_) => Err(ChannelDisconnect::broken("NATS did not answer in time")),
+            Ok(Err(error)) => Err(disconnect_from_error(error)),
+            Err(_) => Err(ChannelDisconnect::temporary("NATS did not answer in time")),
         }
     }
 
@@ -88,7 +88,7 @@ impl JetStreamTrigger {
         let Ok(stream) = context.stream_by_subject(self.subject.as_str()).await else {
             return Err(ChannelDisconnect::fatal(format!(
                 "no JetStream stream holds `{}`; without one, messages that nobody hears are lost (make it with `nats stream add`)",
-                shown(&self.subject)
+                bounded_line(&self.subject)
             )));
         };
         let consumer = pull::Config {
@@ -102,26 +102,26 @@ impl JetStreamTrigger {
         let consumer: Consumer<pull::Config> = context
             .create_consumer_on_stream(consumer, stream.as_str())
             .await
-            .map_err(broken)?;
-        inlet.ready();
+            .map_err(disconnect_from_error)?;
+        inlet.report_ready();
         loop {
-            queue.runs.place().await;
+            queue.runs.wait_for_place().await;
             let fetched = consumer
                 .fetch()
-                .max_messages(queue.runs.free().max(1))
+                .max_messages(queue.runs.free_places().max(1))
                 .expires(FETCH)
                 .messages()
                 .await;
-            let mut messages = fetched.map_err(broken)?;
+            let mut messages = fetched.map_err(disconnect_from_error)?;
             while let Some(message) = messages.next().await {
-                let message = message.map_err(broken)?;
-                queue.take(inlet, read(&message)?).await?;
-                message.double_ack().await.map_err(broken)?;
+                let message = message.map_err(disconnect_from_error)?;
+                queue.ingest_message(inlet, read(&message)?).await?;
+                message.double_ack().await.map_err(disconnect_from_error)?;
             }
         }
     }
 
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
+    pub(super) async fn publish_answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let client = self.client.lock().await.clone();
         let Some(client) = client else {
             return Delivery::Retry {
@@ -146,7 +146,7 @@ impl JetStreamTrigger {
         match tokio::time::timeout(PATIENCE, published).await {
             Ok(Ok(())) => Delivery::Delivered { platform_id: None },
             Ok(Err(reason)) => Delivery::Unknown {
-                reason: shown(&reason),
+                reason: bounded_line(&reason),
             },
             Err(_) => Delivery::Unknown {
                 reason: "NATS did not answer in time".to_owned(),
@@ -156,7 +156,7 @@ impl JetStreamTrigger {
 }
 
 fn read(message: &Delivered) -> Result<QueueTriggerMessage, ChannelDisconnect> {
-    let info = message.info().map_err(broken)?;
+    let info = message.info().map_err(disconnect_from_error)?;
     let header = |name: &str| {
         let headers = message.headers.as_ref()?;
         headers.get(name).map(|value| value.as_str().to_owned())

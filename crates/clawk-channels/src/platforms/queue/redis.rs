@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 
 use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
 use crate::adapter::{ChannelDisconnect, DeliveryLookup, InboundPipeline, OutboundMessage};
-use crate::api::shown;
+use crate::api::bounded_line;
 
 /// The group, and its only consumer: one process owns an agent, and another name would orphan what is pending.
 const GROUP: &str = "clawk";
@@ -35,13 +35,13 @@ impl fmt::Debug for RedisStreamsTrigger {
     }
 }
 
-fn ended(error: &RedisError) -> ChannelDisconnect {
-    let reason = shown(&error.to_string());
+fn disconnect_from_error(error: &RedisError) -> ChannelDisconnect {
+    let reason = bounded_line(&error.to_string());
     match error.code() {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => {
             ChannelDisconnect::fatal(format!("Redis refuses the login ({reason})"))
         }
-        _ => ChannelDisconnect::broken(reason),
+        _ => ChannelDisconnect::temporary(reason),
     }
 }
 
@@ -68,7 +68,7 @@ impl RedisStreamsTrigger {
         queue: &QueueAdapter,
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
-        let mut connection = self.connect().await.map_err(|error| ended(&error))?;
+        let mut connection = self.connect().await.map_err(|error| disconnect_from_error(&error))?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
             .arg("CREATE")
             .arg(&self.key)
@@ -80,20 +80,20 @@ impl RedisStreamsTrigger {
         if let Err(error) = made
             && error.code() != Some("BUSYGROUP")
         {
-            return Err(ended(&error));
+            return Err(disconnect_from_error(&error));
         }
-        inlet.ready();
+        inlet.report_ready();
         // What was delivered and not acknowledged, then what is new.
         let mut after = Some("0".to_owned());
         loop {
-            queue.runs.place().await;
+            queue.runs.wait_for_place().await;
             let mut command = redis::cmd("XREADGROUP");
             command
                 .arg("GROUP")
                 .arg(GROUP)
                 .arg(GROUP)
                 .arg("COUNT")
-                .arg(queue.runs.free().max(1));
+                .arg(queue.runs.free_places().max(1));
             if after.is_none() {
                 command.arg("BLOCK").arg(BLOCK_MS);
             }
@@ -102,7 +102,7 @@ impl RedisStreamsTrigger {
                 .arg(&self.key)
                 .arg(after.as_deref().unwrap_or(">"));
             let read: RedisResult<Option<StreamReadReply>> = command.query_async(&mut connection).await;
-            let read = read.map_err(|error| ended(&error))?;
+            let read = read.map_err(|error| disconnect_from_error(&error))?;
             let keys = read.map(|read| read.keys).unwrap_or_default();
             let entries: Vec<StreamId> = keys.into_iter().flat_map(|key| key.ids).collect();
             if after.is_some() {
@@ -111,7 +111,7 @@ impl RedisStreamsTrigger {
             for entry in entries {
                 // An entry that was trimmed while it was pending has no fields.
                 if !entry.map.is_empty() {
-                    queue.take(inlet, self.message(&entry)).await?;
+                    queue.ingest_message(inlet, self.trigger_message(&entry)).await?;
                 }
                 let acked: RedisResult<Value> = redis::cmd("XACK")
                     .arg(&self.key)
@@ -119,12 +119,12 @@ impl RedisStreamsTrigger {
                     .arg(&entry.id)
                     .query_async(&mut connection)
                     .await;
-                acked.map_err(|error| ended(&error))?;
+                acked.map_err(|error| disconnect_from_error(&error))?;
             }
         }
     }
 
-    fn message(&self, entry: &StreamId) -> QueueTriggerMessage {
+    fn trigger_message(&self, entry: &StreamId) -> QueueTriggerMessage {
         let text = |name: &str| bytes_of(entry, name).and_then(|bytes| String::from_utf8(bytes).ok()); // silent-ok: such a name is none
         let body = ["payload", "data", "body"]
             .iter()
@@ -149,7 +149,7 @@ impl RedisStreamsTrigger {
         }
     }
 
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
+    pub(super) async fn publish_answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let sent = async {
             let mut connection = self.connect().await?;
             let mut command = redis::cmd("XADD");
@@ -172,7 +172,7 @@ impl RedisStreamsTrigger {
                 platform_id: Some(id),
             },
             Err(error) => {
-                let reason = shown(&error.to_string());
+                let reason = bounded_line(&error.to_string());
                 match error.code() {
                     Some("WRONGTYPE") => Delivery::Failed { reason },
                     _ if error.is_connection_refusal() => Delivery::Retry {
@@ -186,7 +186,7 @@ impl RedisStreamsTrigger {
     }
 
     /// Whether an answer is in the reply stream already.
-    pub(super) async fn has(&self, reply: &ReplyTo, out: &OutboundMessage) -> DeliveryLookup {
+    pub(super) async fn find_answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> DeliveryLookup {
         let looked = async {
             let mut connection = self.connect().await?;
             redis::cmd("XREVRANGE")

@@ -16,8 +16,8 @@ pub(crate) const SLACK: PlatformEntry = PlatformEntry {
     credential: Some(CredentialCheck {
         vendor: VENDOR,
         question: |api, _, token| {
-            let api = api.authorized("Bearer", token)?;
-            Ok(CredentialProbe::post(
+            let api = api.with_authorization("Bearer", token)?;
+            Ok(CredentialProbe::for_post(
                 api,
                 "auth.test",
                 json!({}),

@@ -25,14 +25,14 @@ use crate::adapter::{
     EDIT, FileSupport, HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile,
     OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
-use crate::genuine::{fresh, of_seconds, signed};
+use crate::genuine::{is_time_fresh, of_seconds, is_hmac_valid};
 use crate::kinds;
 use crate::platform_kit::refusals::MessageRefusal;
-use crate::platform_kit::worded::without;
+use crate::platform_kit::worded::without_member;
 use crate::platform_kit::{escaped, listening, own_host, secret, secret_named};
 use crate::remote::RemoteFiles;
 use crate::socket::{Socket, SocketMessage};
@@ -209,7 +209,7 @@ impl SlackAdapter {
             Transport::Websocket => {
                 let token = secret_named(config, parts, "app_token")?;
                 let app =
-                    PlatformApi::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?;
+                    PlatformApi::new(base, &env, PATIENCE)?.with_authorization("Bearer", token.expose().trim())?;
                 SlackTransport::Socket(Box::new(app))
             }
             Transport::Webhook => {
@@ -222,7 +222,7 @@ impl SlackAdapter {
         };
         let token = secret(channel, parts)?;
         Ok(Self {
-            api: PlatformApi::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?,
+            api: PlatformApi::new(base, &env, PATIENCE)?.with_authorization("Bearer", token.expose().trim())?,
             way,
             files: RemoteFiles::new(base, &env, &[FILES])?,
             env,
@@ -232,20 +232,20 @@ impl SlackAdapter {
         })
     }
 
-    async fn must(&self, api: &PlatformApi, method: &str) -> Result<Value, ChannelDisconnect> {
-        let answer = api.post(method, &json!({})).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+    async fn call_or_disconnect(&self, api: &PlatformApi, method: &str) -> Result<Value, ChannelDisconnect> {
+        let answer = api.post_json(method, &json!({})).await;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(answer.body);
         }
         let code = error_of(&answer);
         let reason = format!("{method}: {code}");
-        Err(if matches!(refusals::slack(&code), MessageRefusal::Final(_)) {
+        Err(if matches!(refusals::slack_refusal(&code), MessageRefusal::Final(_)) {
             ChannelDisconnect::fatal(reason)
         } else {
             ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..ChannelDisconnect::broken(reason)
+                ..ChannelDisconnect::temporary(reason)
             }
         })
     }
@@ -255,40 +255,40 @@ impl SlackAdapter {
         inlet: &InboundPipeline,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
-        let me = self.must(&self.api, "auth.test").await?;
+        let me = self.call_or_disconnect(&self.api, "auth.test").await?;
         let user = me.get("user_id").and_then(Value::as_str);
-        let user = user.ok_or_else(|| ChannelDisconnect::broken("auth.test says nothing of the bot"))?;
+        let user = user.ok_or_else(|| ChannelDisconnect::temporary("auth.test says nothing of the bot"))?;
         let _same = self.me.set(user.to_owned()); // silent-ok: the bot stays itself
         let SlackTransport::Socket(app) = &self.way else {
-            inlet.ready();
+            inlet.report_ready();
             over.cancelled().await;
             return Ok(());
         };
-        let opened = self.must(app, "apps.connections.open").await?;
+        let opened = self.call_or_disconnect(app, "apps.connections.open").await?;
         let url = opened.get("url").and_then(Value::as_str).unwrap_or_default();
-        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
+        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::temporary)?;
         let socket = Socket::connect(&url, &self.env)
             .await
-            .map_err(ChannelDisconnect::broken)?;
+            .map_err(ChannelDisconnect::temporary)?;
         loop {
             let heard = tokio::select! {
-                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::broken)?,
+                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::temporary)?,
                 () = over.cancelled() => {
-                    socket.close(1000).await;
+                    socket.close_with_code(1000).await;
                     return Ok(());
                 }
             };
             match heard {
-                SocketMessage::Text(text) => self.frame(inlet, &socket, &text).await?,
+                SocketMessage::Text(text) => self.handle_frame(inlet, &socket, &text).await?,
                 SocketMessage::Ping | SocketMessage::Bytes(_) => {}
                 SocketMessage::Closed(..) => {
-                    return Err(ChannelDisconnect::broken("the platform ended the connection"));
+                    return Err(ChannelDisconnect::temporary("the platform ended the connection"));
                 }
             }
         }
     }
 
-    async fn frame(
+    async fn handle_frame(
         &self,
         inlet: &InboundPipeline,
         socket: &Socket,
@@ -299,7 +299,7 @@ impl SlackAdapter {
             return Ok(());
         };
         match envelope.kind.as_str() {
-            "hello" => inlet.ready(),
+            "hello" => inlet.report_ready(),
             "disconnect" if envelope.reason.as_deref() == Some("link_disabled") => {
                 return Err(ChannelDisconnect::fatal(
                     "Socket Mode is switched off for this app",
@@ -308,44 +308,44 @@ impl SlackAdapter {
             "disconnect" => {
                 return Err(ChannelDisconnect {
                     after_ms: Some(0),
-                    ..ChannelDisconnect::broken("the platform wants a new connection")
+                    ..ChannelDisconnect::temporary("the platform wants a new connection")
                 });
             }
             "events_api" => self
-                .event(inlet, &envelope.payload)
+                .handle_event(inlet, &envelope.payload)
                 .await
-                .map_err(ChannelDisconnect::broken)?,
-            "interactive" => self.pressed(inlet, &envelope.payload).await,
+                .map_err(ChannelDisconnect::temporary)?,
+            "interactive" => self.handle_press(inlet, &envelope.payload).await,
             _ => {}
         }
         match envelope.envelope_id {
             // It is durable.
             Some(id) => socket
-                .say(json!({ "envelope_id": id }).to_string())
+                .send_text(json!({ "envelope_id": id }).to_string())
                 .await
-                .map_err(ChannelDisconnect::broken),
+                .map_err(ChannelDisconnect::temporary),
             None => Ok(()),
         }
     }
 
     /// `Err`: it is not kept and must come again.
-    async fn event(&self, inlet: &InboundPipeline, payload: &Value) -> Result<(), &'static str> {
+    async fn handle_event(&self, inlet: &InboundPipeline, payload: &Value) -> Result<(), &'static str> {
         let Ok(callback) = serde_json::from_value::<SlackEventCallback>(payload.clone()) else {
             return Ok(());
         };
         // Until it is known who the bot is, nobody can say whether a message names it.
         let me = self.me.get().ok_or("the bot's own id is not known yet")?;
-        let Some(incoming) = self.incoming(me, callback) else {
+        let Some(incoming) = self.to_platform_message(me, callback) else {
             return Ok(());
         };
-        if inlet.message(incoming).await.settled() {
+        if inlet.ingest_message(incoming).await.is_settled() {
             Ok(())
         } else {
             Err("a message could not be kept")
         }
     }
 
-    fn incoming(&self, me: &str, callback: SlackEventCallback) -> Option<PlatformMessage> {
+    fn to_platform_message(&self, me: &str, callback: SlackEventCallback) -> Option<PlatformMessage> {
         let SlackEventCallback {
             event_id,
             team_id,
@@ -383,7 +383,7 @@ impl SlackAdapter {
             None => format!("{}:{}", event.channel, event.ts),
         };
         let me = self.me.get().map(String::as_str);
-        let (text, quotes) = words::read(unescaped(&event.text), &event.attachments, me, &sender);
+        let (text, quotes) = words::read(unescape_text(&event.text), &event.attachments, me, &sender);
         Some(PlatformMessage {
             ids: [id, event_id].into_iter().filter(|id| !id.is_empty()).collect(),
             conversation,
@@ -403,7 +403,7 @@ impl SlackAdapter {
         })
     }
 
-    async fn pressed(&self, inlet: &InboundPipeline, payload: &Value) {
+    async fn handle_press(&self, inlet: &InboundPipeline, payload: &Value) {
         let text = |pointer: &str| {
             payload
                 .pointer(pointer)
@@ -429,15 +429,15 @@ impl SlackAdapter {
             sender: text("/user/id").to_owned(),
             conversation,
         };
-        let told = inlet.press(&press).await;
+        let told = inlet.handle_press(&press).await;
         let params = json!({"channel": channel, "user": press.sender, "text": told});
-        if let Err(fault) = self.api.post("chat.postEphemeral", &params).await {
+        if let Err(fault) = self.api.post_json("chat.postEphemeral", &params).await {
             tracing::debug!(reason = fault.reason(), "a press could not be answered");
         }
     }
 
     /// The bytes of a file. An address in an event is a stranger's text: the token goes to the platform's files alone.
-    async fn file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
+    async fn fetch_file(&self, at: &str, max_bytes: u64) -> Result<Bytes, String> {
         let url = Url::parse(at).map_err(|_invalid| "the platform gave no address of the file".to_owned())?;
         let own = url.scheme() == "https" && url.host_str() == Some(FILES);
         let headers = if own || self.files.is_base(&url) {
@@ -447,7 +447,7 @@ impl SlackAdapter {
         };
         let bytes = self.files.get(at, headers, max_bytes).await?;
         // Without the right to read files, the platform shows its page for signing in.
-        if kinds::found(&bytes) == Some("text/html") && is_page(at) {
+        if kinds::detect_type(&bytes) == Some("text/html") && is_page(at) {
             return Err(
                 "the platform shows a page and not the file: the app may lack `files:read`".to_owned(),
             );
@@ -456,34 +456,34 @@ impl SlackAdapter {
     }
 
     /// Uploads a file and shares it: an address to upload to, the bytes, then the message.
-    async fn share(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
+    async fn share_file(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         let path = format!(
             "files.getUploadURLExternal?filename={}&length={}",
             escaped(&file.name),
             file.data.len()
         );
-        let answer = match self.api.send(Method::GET, &path, None).await {
+        let answer = match self.api.send_json(Method::GET, &path, None).await {
             Ok(answer) => answer,
             Err(fault) => return fault.not_uploaded(),
         };
         let (Some(url), Some(id)) = (answer.text("/upload_url"), answer.text("/file_id")) else {
             let reason = error_of(&answer);
-            let refusal = refusals::slack(&reason);
-            return match refusal.delivery(answer.retry_after_ms(), &reason) {
+            let refusal = refusals::slack_refusal(&reason);
+            return match refusal.delivery_after(answer.retry_after_ms(), &reason) {
                 Some(delivery) => delivery,
                 None => Delivery::Failed { reason },
             };
         };
-        let sent = self.files.post(url, &file.media_type, file.data.clone()).await;
+        let sent = self.files.post_bytes(url, &file.media_type, file.data.clone()).await;
         if let Err(reason) = sent {
             return PlatformFailure::NotSent(reason).not_uploaded();
         }
-        let (channel, thread) = place(&out.conversation);
+        let (channel, thread) = split_conversation(&out.conversation);
         let mut params = json!({"files": [{"id": id, "title": file.name}], "channel_id": channel});
         if let (Some(thread), Some(params)) = (thread, params.as_object_mut()) {
             params.insert("thread_ts".to_owned(), json!(thread));
         }
-        match self.post("files.completeUploadExternal", &params).await {
+        match self.post_message("files.completeUploadExternal", &params).await {
             Delivery::Delivered { .. } => Delivery::Delivered {
                 platform_id: Some(id.to_owned()),
             },
@@ -491,25 +491,25 @@ impl SlackAdapter {
         }
     }
 
-    async fn post(&self, method: &str, params: &Value) -> Delivery {
-        let mut answer = match self.api.post(method, params).await {
+    async fn post_message(&self, method: &str, params: &Value) -> Delivery {
+        let mut answer = match self.api.post_json(method, params).await {
             Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
+            Err(fault) => return fault.into_delivery(),
         };
         // Nothing was sent: the thread is gone or closed, and its channel takes the message.
-        if refusals::slack(&error_of(&answer)) == MessageRefusal::ThreadGone
-            && let Some(rest) = without(params, "thread_ts")
+        if refusals::slack_refusal(&error_of(&answer)) == MessageRefusal::ThreadGone
+            && let Some(rest) = without_member(params, "thread_ts")
         {
-            answer = match self.api.post(method, &rest).await {
+            answer = match self.api.post_json(method, &rest).await {
                 Ok(answer) => answer,
-                Err(fault) => return fault.delivery(),
+                Err(fault) => return fault.into_delivery(),
             };
         }
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             let id = answer.text("/ts").map(str::to_owned);
             let to = params.get("channel").and_then(Value::as_str);
             if let (Some(person), Some(direct)) = (to, answer.text("/channel")) {
-                self.direct.note(person, direct);
+                self.direct.remember_conversation(person, direct);
             }
             return Delivery::Delivered { platform_id: id };
         }
@@ -520,23 +520,23 @@ impl SlackAdapter {
                 reason,
             };
         }
-        if let Some(delivery) = refusals::slack(&reason).delivery(answer.retry_after_ms(), &reason) {
+        if let Some(delivery) = refusals::slack_refusal(&reason).delivery_after(answer.retry_after_ms(), &reason) {
             return delivery;
         }
         if answer.status.is_success() {
             // It answered that it failed inside: nobody knows how far it came.
             return Delivery::Unknown { reason };
         }
-        answer.delivery(None, false, &reason)
+        answer.delivery_by_status(None, false, &reason)
     }
 
     /// `reactions.add` or `reactions.remove` of 👀, whose name there is `eyes`.
-    async fn mark(&self, method: &str, id: &str) -> Result<(), String> {
+    async fn set_reaction(&self, method: &str, id: &str) -> Result<(), String> {
         let (channel, ts) = id.rsplit_once(':').ok_or("the message has no id")?;
         let params = json!({"channel": channel, "timestamp": ts, "name": "eyes"});
         let answer = self
             .api
-            .post(method, &params)
+            .post_json(method, &params)
             .await
             .map_err(PlatformFailure::reason)?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
@@ -549,13 +549,13 @@ impl SlackAdapter {
     }
 
     async fn look_for(&self, out: &OutboundMessage) -> DeliveryLookup {
-        let (channel, thread) = place(&out.conversation);
+        let (channel, thread) = split_conversation(&out.conversation);
         let (method, more) = match thread {
             Some(thread) => ("conversations.replies", format!("&ts={thread}")),
             None => ("conversations.history", String::new()),
         };
         let path = format!("{method}?channel={channel}{more}&include_all_metadata=true&limit={LOOKED_AT}");
-        let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
+        let Ok(answer) = self.api.send_json(Method::GET, &path, None).await else {
             return DeliveryLookup::CantKnow;
         };
         let Some(messages) = answer.body.get("messages").and_then(Value::as_array) else {
@@ -587,20 +587,20 @@ fn is_page(at: &str) -> bool {
 }
 
 fn error_of(answer: &PlatformResponse) -> String {
-    let code = answer.text("/error").map(shown);
+    let code = answer.text("/error").map(bounded_line);
     code.unwrap_or_else(|| format!("status {}", answer.status.as_u16()))
 }
 
 /// The channel, and the thread's root.
-fn place(conversation: &str) -> (&str, Option<&str>) {
+fn split_conversation(conversation: &str) -> (&str, Option<&str>) {
     match conversation.split_once(':') {
         Some((channel, thread)) => (channel, Some(thread)),
         None => (conversation, None),
     }
 }
 
-fn message(out: &OutboundMessage) -> Value {
-    let (channel, thread) = place(&out.conversation);
+fn message_body(out: &OutboundMessage) -> Value {
+    let (channel, thread) = split_conversation(&out.conversation);
     let mut params = json!({"channel": channel, "text": out.text, "unfurl_links": false, "unfurl_media": false,
         "metadata": {"event_type": "clawk_out", "event_payload": {"out": out.id}}});
     if let (Some(thread), Some(params)) = (thread, params.as_object_mut()) {
@@ -610,7 +610,7 @@ fn message(out: &OutboundMessage) -> Value {
 }
 
 /// What the platform escaped.
-pub(super) fn unescaped(text: &str) -> String {
+pub(super) fn unescape_text(text: &str) -> String {
     text.replace("&lt;", "<")
         .replace("&gt;", ">")
         .replace("&amp;", "&")
@@ -625,47 +625,47 @@ fn payload_of(form: &[u8]) -> Option<Value> {
 }
 
 impl ChannelAdapter for SlackAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Mrkdwn,
             code: CodeBlock::ThreeBackticks,
             buttons: true,
             edits: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
+        Box::pin(async move { ChannelDisconnect::from_result(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(async move { self.post("chat.postMessage", &message(out)).await })
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(async move { self.post_message("chat.postMessage", &message_body(out)).await })
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.share(out, file))
+        Box::pin(self.share_file(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let (channel, _) = place(&out.conversation);
-            let channel = self.direct.of(channel);
+            let (channel, _) = split_conversation(&out.conversation);
+            let channel = self.direct.conversation_with(channel);
             let params = json!({"channel": channel, "ts": of, "text": out.text, "blocks": []});
-            self.post("chat.update", &params).await
+            self.post_message("chat.update", &params).await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let mut params = message(&asking.out);
+            let mut params = message_body(&asking.out);
             let button = |(id, label): &(String, String)| {
-                json!({"type": "button", "action_id": format!("choice-{id}"), "value": asking.carried(id),
+                json!({"type": "button", "action_id": format!("choice-{id}"), "value": asking.button_data(id),
                     "text": {"type": "plain_text", "text": label}})
             };
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
@@ -675,7 +675,7 @@ impl ChannelAdapter for SlackAdapter {
                 let actions = json!({"type": "actions", "block_id": asking.question, "elements": buttons});
                 params.insert("blocks".to_owned(), json!([section, actions]));
             }
-            self.post("chat.postMessage", &params).await
+            self.post_message("chat.postMessage", &params).await
         })
     }
 
@@ -687,64 +687,64 @@ impl ChannelAdapter for SlackAdapter {
         Box::pin(self.look_for(out))
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
-        Box::pin(async move { self.mark("reactions.add", id).await.map(|()| None) })
+        Box::pin(async move { self.set_reaction("reactions.add", id).await.map(|()| None) })
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.mark("reactions.remove", id))
+        Box::pin(self.set_reaction("reactions.remove", id))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
-        Box::pin(self.file(at, max_bytes))
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+        Box::pin(self.fetch_file(at, max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let SlackTransport::Hook(secret) = &self.way else {
-                return HookReply::refused(404, "this channel takes no requests");
+                return HookReply::refusal(404, "this channel takes no requests");
             };
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
             let at = hook.header("x-slack-request-timestamp").unwrap_or_default();
             let given = hook.header("x-slack-signature").unwrap_or_default();
             let parts: [&[u8]; 4] = [b"v0:", at.as_bytes(), b":", &hook.body];
             let hex = given.strip_prefix("v0=").unwrap_or_default();
-            if !signed(hex, secret.expose().trim(), &parts) {
-                return HookReply::refused(401, "the signature is not right");
+            if !is_hmac_valid(hex, secret.expose().trim(), &parts) {
+                return HookReply::refusal(401, "the signature is not right");
             }
-            if !of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now())) {
-                return HookReply::refused(401, "the request is too old");
+            if !of_seconds(at).is_some_and(|at| is_time_fresh(at, inlet.clock().now())) {
+                return HookReply::refusal(401, "the request is too old");
             }
             if hook
                 .header("content-type")
                 .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
             {
                 if let Some(payload) = payload_of(&hook.body) {
-                    self.pressed(inlet, &payload).await;
+                    self.handle_press(inlet, &payload).await;
                 }
                 return HookReply::empty(200);
             }
             let Ok(body) = serde_json::from_slice::<Value>(&hook.body) else {
-                return HookReply::refused(400, "the body is not JSON");
+                return HookReply::refusal(400, "the body is not JSON");
             };
             if body.get("type").is_some_and(|kind| kind == "url_verification") {
                 let challenge = body.get("challenge").cloned().unwrap_or_default();
                 return HookReply::json(200, &json!({ "challenge": challenge }));
             }
-            match self.event(inlet, &body).await {
+            match self.handle_event(inlet, &body).await {
                 Ok(()) => HookReply::empty(200),
-                Err(reason) => HookReply::refused(503, reason),
+                Err(reason) => HookReply::refusal(503, reason),
             }
         })
     }

@@ -3,7 +3,7 @@
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, ThreadGone};
 use crate::platform_kit::refusals::{
     ARCHIVED, BLOCKED, GONE_PERSON, MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NO_EDIT, NO_FILES, NO_PERSON,
-    NO_RIGHT, NOT_MEMBER, NOT_SOON_MS, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, named,
+    NO_RIGHT, NOT_MEMBER, NOT_SOON_MS, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_key,
 };
 
 /// Slack's `error`. What it says of a failure inside (`internal_error`, `fatal_error`) is in no table: nobody knows how far it came.
@@ -72,13 +72,13 @@ const SLACK: &[(&str, MessageRefusal)] = &[
 ];
 
 /// What Slack's `error` means.
-pub(super) fn slack(error: &str) -> MessageRefusal {
-    named(SLACK, &error)
+pub(super) fn slack_refusal(error: &str) -> MessageRefusal {
+    refusal_by_key(SLACK, &error)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NOT_SOON_MS, SOON_MS, slack};
+    use super::{NOT_SOON_MS, SOON_MS, slack_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Thread, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -110,7 +110,7 @@ mod tests {
             ("fatal_error", ByStatus),
             ("", ByStatus),
         ] {
-            assert!(is_cured(slack(error), &cure), "{error}: {:?}", slack(error));
+            assert!(is_cured(slack_refusal(error), &cure), "{error}: {:?}", slack_refusal(error));
         }
     }
 }

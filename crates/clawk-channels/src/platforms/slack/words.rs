@@ -42,15 +42,15 @@ fn quote(shared: &Value, me: Option<&str>, sender: &str) -> Option<QuotedText> {
         .into_iter()
         .flatten()
     {
-        lines.push(worded::thing(
+        lines.push(worded::item_line(
             "a file",
             file.get("name").and_then(Value::as_str).unwrap_or_default(),
         ));
     }
-    let words = worded::below(super::unescaped(text), lines);
+    let words = worded::append_lines(super::unescape_text(text), lines);
     let name = word("author_name").or(word("author_subname"));
-    let author = worded::author(word("author_id").unwrap_or_default(), name, me, Some(sender));
-    Some(worded::forwarded(author, words))
+    let author = worded::quote_author(word("author_id").unwrap_or_default(), name, me, Some(sender));
+    Some(worded::forwarded_text(author, words))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn ask_for_name(api: PlatformApi, _: &ChannelConfig, token: &str) -> Result<Cred
         return Err("the bot token holds characters that no bot token has".to_owned());
     }
     let path = format!("bot{token}/getMe");
-    Ok(CredentialProbe::post(
+    Ok(CredentialProbe::for_post(
         api,
         &path,
         json!({}),

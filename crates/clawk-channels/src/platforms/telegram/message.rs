@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::adapter::{Attachment, AttachmentContent};
 use crate::plain_name::harmless;
-use crate::platform_kit::worded::{self, quoted};
+use crate::platform_kit::worded::{self, quoted_text};
 
 /// A message.
 #[derive(Debug, Default, Deserialize)]
@@ -207,18 +207,18 @@ impl User {
 
 impl TelegramMessage {
     /// Takes what was said out of the message. `me`: the bot's id.
-    pub(super) fn decode(mut self, me: Option<i64>) -> TelegramDecodedMessage {
+    pub(super) fn decode_message(mut self, me: Option<i64>) -> TelegramDecodedMessage {
         let sender = self.from.as_ref().map(|from| from.id);
-        let mut quotes = self.answered(me, sender);
-        let words = self.words();
+        let mut quotes = self.quoted_texts(me, sender);
+        let words = self.message_words();
         let text = match self.forwarded_by(sender) {
             None => words,
             Some(author) => {
-                quotes.push(worded::forwarded(author, words));
+                quotes.push(worded::forwarded_text(author, words));
                 worded::FORWARDS.to_owned()
             }
         };
-        let attachments: Vec<Attachment> = self.files().map(attachment).collect();
+        let attachments: Vec<Attachment> = self.attached_files().map(attachment).collect();
         let topic = self
             .reply_to_message
             .take()
@@ -247,36 +247,36 @@ impl TelegramMessage {
     }
 
     /// Text, caption, and what is no text, in words.
-    fn words(&self) -> String {
+    fn message_words(&self) -> String {
         let said = self
             .text
             .as_deref()
             .or(self.caption.as_deref())
             .unwrap_or_default();
-        worded::below(said.to_owned(), self.things())
+        worded::append_lines(said.to_owned(), self.describe_extras())
     }
 
     /// What is neither text nor a file, each as one line in brackets.
-    fn things(&self) -> Vec<String> {
+    fn describe_extras(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let at = self.location.as_ref().map(|at| (at.latitude, at.longitude));
         match &self.venue {
-            Some(venue) => lines.push(worded::place(Some(&venue.title), Some(&venue.address), at)),
-            None => lines.extend(at.map(|at| worded::place(None, None, Some(at)))),
+            Some(venue) => lines.push(worded::place_line(Some(&venue.title), Some(&venue.address), at)),
+            None => lines.extend(at.map(|at| worded::place_line(None, None, Some(at)))),
         }
         if let Some(contact) = &self.contact {
             let last = contact.last_name.as_deref().unwrap_or_default();
             let name = format!("{} {last}", contact.first_name);
-            lines.push(worded::contact(&name, &contact.phone_number));
+            lines.push(worded::contact_line(&name, &contact.phone_number));
         }
         if let Some(sticker) = &self.sticker {
-            lines.push(worded::sticker(sticker.emoji.as_deref()));
+            lines.push(worded::sticker_line(sticker.emoji.as_deref()));
         }
         let texts =
             |all: &'_ [TelegramTextItem]| all.iter().map(|item| item.text.clone()).collect::<Vec<_>>();
         if let Some(poll) = &self.poll {
             let options = texts(&poll.options);
-            lines.push(worded::list(
+            lines.push(worded::list_line(
                 "a poll",
                 &poll.question,
                 options.iter().map(String::as_str),
@@ -286,11 +286,11 @@ impl TelegramMessage {
             lines.push(format!("[{} shows {}]", harmless(&dice.emoji), dice.value));
         }
         if let Some(game) = &self.game {
-            lines.push(worded::thing("a game", &game.text));
+            lines.push(worded::item_line("a game", &game.text));
         }
         if let Some(list) = &self.checklist {
             let tasks = texts(&list.tasks);
-            lines.push(worded::list(
+            lines.push(worded::list_line(
                 "a checklist",
                 &list.title,
                 tasks.iter().map(String::as_str),
@@ -303,7 +303,7 @@ impl TelegramMessage {
     }
 
     /// What the message answers: the marked part alone, where there is one.
-    fn answered(&self, me: Option<i64>, sender: Option<i64>) -> Vec<QuotedText> {
+    fn quoted_texts(&self, me: Option<i64>, sender: Option<i64>) -> Vec<QuotedText> {
         // In a forum, each message of a topic answers the message that made the topic.
         let replied = self.reply_to_message.as_deref();
         let replied = replied.filter(|replied| replied.forum_topic_created.is_none());
@@ -311,17 +311,17 @@ impl TelegramMessage {
             (Some(replied), _) => match (&replied.sender_chat, &replied.from) {
                 (Some(chat), _) => other_chat(chat, None),
                 (None, Some(from)) => of_user(from, me, sender),
-                (None, None) => worded::unknown(None),
+                (None, None) => worded::unverified_author(None),
             },
-            (None, Some(external)) => external.origin.author(me, sender),
+            (None, Some(external)) => external.origin.quote_author(me, sender),
             (None, None) => return Vec::new(),
         };
         if let Some(quote) = self.quote.as_ref().filter(|quote| !quote.text.is_empty()) {
-            return vec![quoted(QuoteKind::Quote, author, quote.text.clone())];
+            return vec![quoted_text(QuoteKind::Quote, author, quote.text.clone())];
         }
         let Some(replied) = replied else { return Vec::new() };
-        let mut words = replied.words();
-        let files = replied.files().count();
+        let mut words = replied.message_words();
+        let files = replied.attached_files().count();
         if files > 0 {
             let gap = if words.is_empty() { "" } else { "\n" };
             words.push_str(&format!(
@@ -331,7 +331,7 @@ impl TelegramMessage {
         }
         match words.is_empty() {
             true => Vec::new(),
-            false => vec![quoted(QuoteKind::Reply, author, words)],
+            false => vec![quoted_text(QuoteKind::Reply, author, words)],
         }
     }
 
@@ -343,15 +343,15 @@ impl TelegramMessage {
             &self.forward_from_chat,
             &self.forward_sender_name,
         ) {
-            (Some(origin), ..) => Some(origin.author(None, sender)),
+            (Some(origin), ..) => Some(origin.quote_author(None, sender)),
             (None, Some(user), ..) => Some(of_user(user, None, sender)),
             (None, None, Some(chat), _) => Some(other_chat(chat, None)),
-            (None, None, None, Some(name)) => Some(worded::unknown(Some(name))),
+            (None, None, None, Some(name)) => Some(worded::unverified_author(Some(name))),
             (None, None, None, None) => None,
         }
     }
 
-    fn files(&self) -> impl Iterator<Item = &TelegramFile> {
+    fn attached_files(&self) -> impl Iterator<Item = &TelegramFile> {
         let files = [
             &self.document,
             &self.voice,
@@ -365,14 +365,14 @@ impl TelegramMessage {
 }
 
 impl ForwardOrigin {
-    fn author(&self, me: Option<i64>, sender: Option<i64>) -> QuoteAuthor {
+    fn quote_author(&self, me: Option<i64>, sender: Option<i64>) -> QuoteAuthor {
         match (
             &self.sender_user,
             self.sender_chat.as_ref().or(self.chat.as_ref()),
         ) {
             (Some(user), _) => of_user(user, me, sender),
             (None, Some(chat)) => other_chat(chat, self.author_signature.as_deref()),
-            (None, None) => worded::unknown(self.sender_user_name.as_deref()),
+            (None, None) => worded::unverified_author(self.sender_user_name.as_deref()),
         }
     }
 }

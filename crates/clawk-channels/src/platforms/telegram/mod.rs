@@ -26,12 +26,12 @@ use crate::adapter::{
     InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
     PlatformMessage, QuestionMessage, carried,
 };
-use crate::albums::{AlbumCollector, AlbumOutcome, merge};
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
+use crate::albums::{AlbumCollector, AlbumOutcome, merge_parts};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
-use crate::genuine::same;
+use crate::genuine::constant_time_eq;
 use crate::platform_kit::{escaped, listening, public_url, secret, secret_named};
 use crate::remote::RemoteFiles;
 
@@ -144,35 +144,35 @@ impl TelegramAdapter {
 
     async fn call(&self, method: &str, params: &Value) -> Result<PlatformResponse, PlatformFailure> {
         let path = format!("bot{}/{method}", self.token.expose().trim());
-        self.api.send(Method::POST, &path, Some(params)).await
+        self.api.send_json(Method::POST, &path, Some(params)).await
     }
 
     /// A call that must succeed for the channel to work.
-    async fn must(&self, method: &str, params: &Value) -> Result<Value, ChannelDisconnect> {
+    async fn call_or_disconnect(&self, method: &str, params: &Value) -> Result<Value, ChannelDisconnect> {
         let answer = self
             .call(method, params)
             .await
-            .map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+            .map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(answer.body.get("result").cloned().unwrap_or_default());
         }
-        let reason = format!("{method}: {}", description(&answer));
+        let reason = format!("{method}: {}", error_text(&answer));
         Err(match answer.status.as_u16() {
             401 | 404 => ChannelDisconnect::fatal(format!("the platform refuses the bot token ({reason})")),
             429 => ChannelDisconnect {
                 after_ms: retry_after(&answer),
-                ..ChannelDisconnect::broken(reason)
+                ..ChannelDisconnect::temporary(reason)
             },
-            _ => ChannelDisconnect::broken(reason),
+            _ => ChannelDisconnect::temporary(reason),
         })
     }
 
-    async fn greet(&self) -> Result<(), ChannelDisconnect> {
-        let me = self.must("getMe", &json!({})).await?;
+    async fn fetch_bot_identity(&self) -> Result<(), ChannelDisconnect> {
+        let me = self.call_or_disconnect("getMe", &json!({})).await?;
         let id = me.get("id").and_then(Value::as_i64);
         let username = me.get("username").and_then(Value::as_str);
         let (Some(id), Some(username)) = (id, username) else {
-            return Err(ChannelDisconnect::broken("getMe says nothing of the bot"));
+            return Err(ChannelDisconnect::temporary("getMe says nothing of the bot"));
         };
         let _same = self.me.set(TelegramBotUser {
             id,
@@ -186,16 +186,16 @@ impl TelegramAdapter {
         inlet: &InboundPipeline,
         over: &CancellationToken,
     ) -> Result<(), ChannelDisconnect> {
-        self.greet().await?;
-        self.moves.restore(inlet);
+        self.fetch_bot_identity().await?;
+        self.moves.restore_moves(inlet);
         if let Some((secret, url)) = &self.hook {
             let params = json!({"url": url, "secret_token": secret.expose(), "allowed_updates": UPDATES});
-            self.must("setWebhook", &params).await?;
-            inlet.ready();
+            self.call_or_disconnect("setWebhook", &params).await?;
+            inlet.report_ready();
             over.cancelled().await;
             return Ok(());
         }
-        self.must("deleteWebhook", &json!({})).await?;
+        self.call_or_disconnect("deleteWebhook", &json!({})).await?;
         let (mut offset, mut polled) = (None, false);
         loop {
             // The first answer comes at once: the channel is connected then, and what is owed goes out.
@@ -205,13 +205,13 @@ impl TelegramAdapter {
                 params.insert("offset".to_owned(), json!(offset));
             }
             let updates = tokio::select! {
-                updates = self.must("getUpdates", &params) => updates?,
+                updates = self.call_or_disconnect("getUpdates", &params) => updates?,
                 () = over.cancelled() => return Ok(()),
             };
             polled = true;
-            inlet.ready();
+            inlet.report_ready();
             let Value::Array(updates) = updates else {
-                return Err(ChannelDisconnect::broken("getUpdates: the answer is not a list"));
+                return Err(ChannelDisconnect::temporary("getUpdates: the answer is not a list"));
             };
             let updates = tokio::select! {
                 updates = self.whole_albums(params, updates) => updates?,
@@ -221,10 +221,10 @@ impl TelegramAdapter {
                 .iter()
                 .filter_map(|update| update.get("update_id")?.as_i64())
                 .max();
-            for update in together(updates) {
-                self.take(inlet, update)
+            for update in group_updates(updates) {
+                self.ingest_updates(inlet, update)
                     .await
-                    .map_err(ChannelDisconnect::broken)?;
+                    .map_err(ChannelDisconnect::temporary)?;
             }
             // The next poll confirms them: what they brought is durable.
             offset = last.map(|id| id.saturating_add(1)).or(offset);
@@ -247,7 +247,7 @@ impl TelegramAdapter {
                 break;
             }
             tokio::time::sleep(ALBUM_WAIT).await;
-            let Value::Array(again) = self.must("getUpdates", &params).await? else {
+            let Value::Array(again) = self.call_or_disconnect("getUpdates", &params).await? else {
                 break;
             };
             let grown = again.len() > updates.len();
@@ -262,29 +262,29 @@ impl TelegramAdapter {
     }
 
     /// Who the bot is. Until that is known, nobody can say whether a message names it.
-    fn known(&self) -> Result<&TelegramBotUser, &'static str> {
+    fn bot_user(&self) -> Result<&TelegramBotUser, &'static str> {
         self.me.get().ok_or("the bot's own id is not known yet")
     }
 
     /// Updates that belong together. `Err`: they are not kept, and must come again.
-    async fn take(&self, inlet: &InboundPipeline, updates: Vec<TelegramUpdate>) -> Result<(), String> {
-        let me = self.known()?;
+    async fn ingest_updates(&self, inlet: &InboundPipeline, updates: Vec<TelegramUpdate>) -> Result<(), String> {
+        let me = self.bot_user()?;
         let mut parts = Vec::new();
         for update in updates {
             let edited = update.edited_message.filter(TelegramMessage::has_words);
             if let Some(message) = update.message.or(edited) {
-                self.moves.look(&message);
-                parts.extend(self.incoming(me, update.update_id, message));
+                self.moves.learn_from_message(&message);
+                parts.extend(self.to_platform_message(me, update.update_id, message));
             }
             if let Some(callback) = update.callback_query {
-                self.pressed(inlet, callback).await;
+                self.handle_press(inlet, callback).await;
             }
         }
-        self.moves.keep(inlet);
-        let Some(incoming) = merge(parts) else {
+        self.moves.save_moves(inlet);
+        let Some(incoming) = merge_parts(parts) else {
             return Ok(());
         };
-        if inlet.message(incoming).await.settled() {
+        if inlet.ingest_message(incoming).await.is_settled() {
             return Ok(());
         }
         Err("a message could not be kept".to_owned())
@@ -294,26 +294,26 @@ impl TelegramAdapter {
     /// none is acknowledged before all of them are durable.
     async fn take_pushed(&self, inlet: &InboundPipeline, update: TelegramUpdate) -> Result<(), String> {
         let Some(message) = &update.message else {
-            return self.take(inlet, vec![update]).await;
+            return self.ingest_updates(inlet, vec![update]).await;
         };
         let Some(album) = &message.media_group_id else {
-            return self.take(inlet, vec![update]).await;
+            return self.ingest_updates(inlet, vec![update]).await;
         };
-        let me = self.known()?;
+        let me = self.bot_user()?;
         let key = format!("{}:{album}", message.chat.id);
         let Some(incoming) = update
             .message
-            .and_then(|message| self.incoming(me, update.update_id, message))
+            .and_then(|message| self.to_platform_message(me, update.update_id, message))
         else {
             return Ok(());
         };
-        let kept = match self.albums.gather(&key, incoming, None).await {
+        let kept = match self.albums.add_part(&key, incoming, None).await {
             AlbumOutcome::All(parts, told) => {
-                let kept = match merge(parts) {
-                    Some(incoming) => inlet.message(incoming).await.settled(),
+                let kept = match merge_parts(parts) {
+                    Some(incoming) => inlet.ingest_message(incoming).await.is_settled(),
                     None => true,
                 };
-                told.settle(kept);
+                told.report_outcome(kept);
                 kept
             }
             AlbumOutcome::Settled(kept) => kept,
@@ -326,7 +326,7 @@ impl TelegramAdapter {
     }
 
     /// `None`: it is no person's message.
-    fn incoming(
+    fn to_platform_message(
         &self,
         me: &TelegramBotUser,
         update_id: i64,
@@ -337,7 +337,7 @@ impl TelegramAdapter {
         if from.is_bot && !stand_in {
             return None;
         }
-        let mention = self.mentions(me, &message);
+        let mention = self.is_mentioned(me, &message);
         let direct = message.chat.kind == "private";
         let chat = message.chat.id;
         let thread = message.message_thread_id.filter(|_| message.is_topic_message);
@@ -346,7 +346,7 @@ impl TelegramAdapter {
             None => format!("{chat}:{}", message.message_id),
         };
         let (sender, sender_name) = ((!stand_in).then(|| from.id.to_string()), Some(from.name()));
-        let decoded = message.decode(self.me.get().map(|me| me.id));
+        let decoded = message.decode_message(self.me.get().map(|me| me.id));
         if decoded.is_empty() {
             return None;
         }
@@ -367,11 +367,11 @@ impl TelegramAdapter {
 
     /// The conversation of a chat. A group that became a supergroup stays the conversation that it was.
     fn conversation(&self, chat: i64, thread: Option<i64>) -> String {
-        let chat = self.moves.first(&chat.to_string());
+        let chat = self.moves.first_id(&chat.to_string());
         thread.map_or_else(|| chat.clone(), |thread| format!("{chat}:{thread}"))
     }
 
-    fn mentions(&self, me: &TelegramBotUser, message: &TelegramMessage) -> bool {
+    fn is_mentioned(&self, me: &TelegramBotUser, message: &TelegramMessage) -> bool {
         let replied = message
             .reply_to_message
             .as_ref()
@@ -386,7 +386,7 @@ impl TelegramAdapter {
             .unwrap_or_default();
         let mut entities = message.entities.iter().chain(&message.caption_entities);
         entities.any(|entity| {
-            let named = slice(text, entity.offset, entity.length).to_lowercase();
+            let named = utf16_slice(text, entity.offset, entity.length).to_lowercase();
             match entity.kind.as_str() {
                 "mention" => named.strip_prefix('@') == Some(&me.username),
                 "text_mention" => entity.user.as_ref().is_some_and(|user| user.id == me.id),
@@ -397,7 +397,7 @@ impl TelegramAdapter {
         })
     }
 
-    async fn pressed(&self, inlet: &InboundPipeline, callback: TelegramCallbackQuery) {
+    async fn handle_press(&self, inlet: &InboundPipeline, callback: TelegramCallbackQuery) {
         let told = match (&callback.message, callback.data.as_deref().and_then(carried)) {
             (Some(message), Some((question, choice))) => {
                 let chat = message.chat.id;
@@ -409,7 +409,7 @@ impl TelegramAdapter {
                     sender: callback.from.id.to_string(),
                     conversation: self.conversation(chat, thread),
                 };
-                inlet.press(&press).await
+                inlet.handle_press(&press).await
             }
             _ => "This button means nothing any more.".to_owned(),
         };
@@ -422,23 +422,23 @@ impl TelegramAdapter {
 
     /// Puts these reactions on a message in the place of those that the bot put before. A bot may put one; 👀 is one of the emoji that
     /// the platform takes, unless the group's admins allow others only.
-    async fn mark(&self, id: &str, reactions: Value) -> Result<(), String> {
-        let (chat, message) = ids(id).ok_or("the message has no id")?;
+    async fn set_reaction(&self, id: &str, reactions: Value) -> Result<(), String> {
+        let (chat, message) = split_message_id(id).ok_or("the message has no id")?;
         let params = json!({"chat_id": chat, "message_id": message, "reaction": reactions});
         let answer = self.call("setMessageReaction", &params).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(());
         }
-        Err(description(&answer))
+        Err(error_text(&answer))
     }
 
     /// The bytes of a file. Its address holds the token: it is in no error.
-    async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
+    async fn fetch_file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
         let answer = self.call("getFile", &json!({ "file_id": id })).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         let Some(path) = answer.text("/result/file_path") else {
-            return Err(format!("the platform does not give it: {}", description(&answer)));
+            return Err(format!("the platform does not give it: {}", error_text(&answer)));
         };
         if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err("the platform gave no path of the file".to_owned());
@@ -454,50 +454,50 @@ impl TelegramAdapter {
     }
 
     /// Sends a file as a document. As a photo, the platform would scale it down.
-    async fn document(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
+    async fn send_document(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         if file.data.len() > MAX_FILE {
             return Delivery::Failed {
                 reason: "the platform takes files up to 50 MB".to_owned(),
             };
         }
         let mut params = json!({});
-        self.place(&out.conversation, &mut params);
+        self.set_target(&out.conversation, &mut params);
         let path = format!("bot{}/sendDocument", self.token.expose().trim());
         loop {
             let mut form = match MultipartForm::new() {
                 Ok(form) => form,
-                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).into_delivery(),
             };
             for name in ["chat_id", "message_thread_id"] {
                 if let Some(value) = params.get(name) {
                     form = form.text(name, value.to_string().trim_matches('"'));
                 }
             }
-            let answer = match self.api.upload(&path, form.file("document", file), &[]).await {
+            let answer = match self.api.upload_form(&path, form.file("document", file), &[]).await {
                 Ok(answer) => answer,
-                Err(fault) => return fault.delivery(),
+                Err(fault) => return fault.into_delivery(),
             };
-            if !self.cure(&answer, &mut params, "") {
-                return outcome(&answer);
+            if !self.cure_request(&answer, &mut params, "") {
+                return delivery_from_response(&answer);
             }
         }
     }
 
-    async fn deliver(&self, method: &str, mut params: Value, markdown: &str) -> Delivery {
+    async fn deliver_message(&self, method: &str, mut params: Value, markdown: &str) -> Delivery {
         loop {
             let answer = match self.call(method, &params).await {
                 Ok(answer) => answer,
-                Err(fault) => return fault.delivery(),
+                Err(fault) => return fault.into_delivery(),
             };
-            if !self.cure(&answer, &mut params, markdown) {
-                return outcome(&answer);
+            if !self.cure_request(&answer, &mut params, markdown) {
+                return delivery_from_response(&answer);
             }
         }
     }
 
     /// Changes a request that was refused for a reason which the platform names, so that it may be taken. `false`: there is no cure, or
     /// it was tried. Each cure takes something away that was there, so that this ends.
-    fn cure(&self, answer: &PlatformResponse, params: &mut Value, markdown: &str) -> bool {
+    fn cure_request(&self, answer: &PlatformResponse, params: &mut Value, markdown: &str) -> bool {
         let Some(params) = params.as_object_mut() else {
             return false;
         };
@@ -510,7 +510,7 @@ impl TelegramAdapter {
                     .and_then(Value::as_str)
                     .unwrap_or_default()
                     .to_owned();
-                self.moves.learn(&from, &to);
+                self.moves.add_move(&from, &to);
                 // Numbers of messages and topics of the old group mean nothing in the new one, and what was to be changed is not there.
                 let changes = params.remove("message_id").is_some();
                 params.remove("reply_parameters");
@@ -529,21 +529,21 @@ impl TelegramAdapter {
     }
 
     /// Where a message goes: the chat as its id is now, and the topic.
-    fn place(&self, conversation: &str, params: &mut Value) {
+    fn set_target(&self, conversation: &str, params: &mut Value) {
         let (chat, thread) = conversation.split_once(':').unwrap_or((conversation, ""));
         if let Some(params) = params.as_object_mut() {
-            params.insert("chat_id".to_owned(), json!(self.moves.now(chat)));
+            params.insert("chat_id".to_owned(), json!(self.moves.current_id(chat)));
             if let Ok(thread) = thread.parse::<i64>() {
                 params.insert("message_thread_id".to_owned(), json!(thread));
             }
         }
     }
 
-    fn params(&self, out: &OutboundMessage) -> Value {
+    fn message_params(&self, out: &OutboundMessage) -> Value {
         let mut params =
             json!({"text": out.text, "parse_mode": "HTML", "link_preview_options": {"is_disabled": true}});
-        self.place(&out.conversation, &mut params);
-        let replied = out.reply_to.as_deref().and_then(ids);
+        self.set_target(&out.conversation, &mut params);
+        let replied = out.reply_to.as_deref().and_then(split_message_id);
         if let (Some((chat, id)), Some(params)) = (replied, params.as_object_mut())
             && params.get("chat_id").and_then(Value::as_str) == Some(chat)
         {
@@ -555,7 +555,7 @@ impl TelegramAdapter {
 }
 
 /// The chat and the number of a message, of the id that it has here.
-fn ids(id: &str) -> Option<(&str, i64)> {
+fn split_message_id(id: &str) -> Option<(&str, i64)> {
     let (chat, number) = id.rsplit_once(':')?;
     Some((chat, number.parse().ok()?)) // silent-ok: a run of a schedule has no message
 }
@@ -568,7 +568,7 @@ fn album_of(update: &Value) -> Option<String> {
 }
 
 /// Updates in their order, those of an album together.
-fn together(updates: Vec<Value>) -> Vec<Vec<TelegramUpdate>> {
+fn group_updates(updates: Vec<Value>) -> Vec<Vec<TelegramUpdate>> {
     let mut groups: Vec<(Option<String>, Vec<TelegramUpdate>)> = Vec::new();
     for update in updates {
         let album = album_of(&update);
@@ -590,8 +590,8 @@ fn together(updates: Vec<Value>) -> Vec<Vec<TelegramUpdate>> {
     groups.into_iter().map(|(_, updates)| updates).collect()
 }
 
-fn outcome(answer: &PlatformResponse) -> Delivery {
-    let said = description(answer);
+fn delivery_from_response(answer: &PlatformResponse) -> Delivery {
+    let said = error_text(answer);
     match refusal(answer.status.as_u16(), &answer.body) {
         TelegramRefusal::NotModified => return Delivery::Delivered { platform_id: None },
         TelegramRefusal::Final(why) => {
@@ -612,17 +612,17 @@ fn outcome(answer: &PlatformResponse) -> Delivery {
         };
     }
     let id = answer.body.pointer("/result/message_id").and_then(Value::as_i64);
-    answer.delivery(id.map(|id| id.to_string()), false, &said)
+    answer.delivery_by_status(id.map(|id| id.to_string()), false, &said)
 }
 
 /// UTF-16 units of a text.
-fn slice(text: &str, offset: usize, length: usize) -> String {
+fn utf16_slice(text: &str, offset: usize, length: usize) -> String {
     let units: Vec<u16> = text.encode_utf16().skip(offset).take(length).collect();
     String::from_utf16_lossy(&units)
 }
 
-fn description(answer: &PlatformResponse) -> String {
-    shown(answer.text("/description").unwrap_or_default())
+fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(answer.text("/description").unwrap_or_default())
 }
 
 fn retry_after(answer: &PlatformResponse) -> Option<u64> {
@@ -634,7 +634,7 @@ fn retry_after(answer: &PlatformResponse) -> Option<u64> {
 }
 
 impl ChannelAdapter for TelegramAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::TelegramHtml,
             code: CodeBlock::Element,
@@ -642,105 +642,105 @@ impl ChannelAdapter for TelegramAdapter {
             edits: true,
             typing: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
+        Box::pin(async move { ChannelDisconnect::from_result(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.deliver("sendMessage", self.params(out), &out.markdown))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.deliver_message("sendMessage", self.message_params(out), &out.markdown))
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.document(out, file))
+        Box::pin(self.send_document(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let mut params = self.params(out);
+            let mut params = self.message_params(out);
             if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
                 // The method has neither.
                 params.remove("message_thread_id");
                 params.remove("reply_parameters");
                 params.insert("message_id".to_owned(), json!(id));
             }
-            self.deliver("editMessageText", params, &out.markdown).await
+            self.deliver_message("editMessageText", params, &out.markdown).await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let mut params = self.params(&asking.out);
+            let mut params = self.message_params(&asking.out);
             let button =
-                |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.carried(id)});
+                |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.button_data(id)});
             let row: Vec<Value> = asking.choices.iter().map(button).collect();
             if let (false, Some(params)) = (row.is_empty(), params.as_object_mut()) {
                 params.insert("reply_markup".to_owned(), json!({"inline_keyboard": [row]}));
             }
-            self.deliver("sendMessage", params, &asking.out.markdown).await
+            self.deliver_message("sendMessage", params, &asking.out.markdown).await
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
-        Box::pin(self.file(at, max_bytes))
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+        Box::pin(self.fetch_file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut params = json!({"action": "typing"});
-            self.place(conversation, &mut params);
+            self.set_target(conversation, &mut params);
             if let Err(fault) = self.call("sendChatAction", &params).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
         })
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
             let eyes = json!([{"type": "emoji", "emoji": crate::platform_kit::EYES}]);
-            self.mark(id, eyes).await.map(|()| None)
+            self.set_reaction(id, eyes).await.map(|()| None)
         })
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         _conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.mark(id, json!([])))
+        Box::pin(self.set_reaction(id, json!([])))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let Some((secret, _)) = &self.hook else {
-                return HookReply::refused(404, "this channel takes no requests");
+                return HookReply::refusal(404, "this channel takes no requests");
             };
             if hook.method != Method::POST {
-                return HookReply::refused(405, "POST is wanted");
+                return HookReply::refusal(405, "POST is wanted");
             }
             let given = hook.header("x-telegram-bot-api-secret-token").unwrap_or_default();
-            if !same(given, secret.expose()) {
-                return HookReply::refused(401, "the secret token is not right");
+            if !constant_time_eq(given, secret.expose()) {
+                return HookReply::refusal(401, "the secret token is not right");
             }
             let Ok(update) = serde_json::from_slice::<TelegramUpdate>(&hook.body) else {
-                return HookReply::refused(400, "the body is not an update");
+                return HookReply::refusal(400, "the body is not an update");
             };
             match self.take_pushed(inlet, update).await {
                 // An empty body: a member `method` in it would be executed.
                 Ok(()) => HookReply::empty(200),
-                Err(_) => HookReply::refused(503, "it could not be kept now"),
+                Err(_) => HookReply::refusal(503, "it could not be kept now"),
             }
         })
     }

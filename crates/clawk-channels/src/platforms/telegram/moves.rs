@@ -180,8 +180,8 @@ impl TelegramGroupMoves {
     }
 
     /// Reads what earlier runs of the agent learnt.
-    pub(super) fn restore(&self, inlet: &InboundPipeline) {
-        let kept = inlet.cursor().map(|text| {
+    pub(super) fn restore_moves(&self, inlet: &InboundPipeline) {
+        let kept = inlet.read_cursor().map(|text| {
             let text = text.unwrap_or_else(|| "{}".to_owned());
             serde_json::from_str::<StoredTelegramMoves>(&text)
         });
@@ -200,7 +200,7 @@ impl TelegramGroupMoves {
     }
 
     /// Keeps what is new, durably.
-    pub(super) fn keep(&self, inlet: &InboundPipeline) {
+    pub(super) fn save_moves(&self, inlet: &InboundPipeline) {
         let kept = {
             let mut known = self.lock();
             if !std::mem::take(&mut known.fresh) {
@@ -218,7 +218,7 @@ impl TelegramGroupMoves {
     }
 
     /// A group has another id from now on.
-    pub(super) fn learn(&self, from: &str, to: &str) {
+    pub(super) fn add_move(&self, from: &str, to: &str) {
         if from.is_empty() || from == to {
             return;
         }
@@ -237,24 +237,24 @@ impl TelegramGroupMoves {
     }
 
     /// Learns from the platform's notes in the old group and in the new one.
-    pub(super) fn look(&self, message: &TelegramMessage) {
+    pub(super) fn learn_from_message(&self, message: &TelegramMessage) {
         let chat = message.chat.id.to_string();
         if let Some(to) = message.migrate_to_chat_id {
-            self.learn(&chat, &to.to_string());
+            self.add_move(&chat, &to.to_string());
         }
         if let Some(from) = message.migrate_from_chat_id {
-            self.learn(&from.to_string(), &chat);
+            self.add_move(&from.to_string(), &chat);
         }
     }
 
     /// The id that a chat has now.
-    pub(super) fn now(&self, chat: &str) -> String {
+    pub(super) fn current_id(&self, chat: &str) -> String {
         let known = self.lock();
         known.moved.get(chat).cloned().unwrap_or_else(|| chat.to_owned())
     }
 
     /// The id that a chat had first.
-    pub(super) fn first(&self, chat: &str) -> String {
+    pub(super) fn first_id(&self, chat: &str) -> String {
         let known = self.lock();
         let first = known.moved.iter().find(|(_, now)| *now == chat);
         first.map_or_else(|| chat.to_owned(), |(first, _)| first.clone())

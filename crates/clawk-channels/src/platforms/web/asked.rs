@@ -9,7 +9,7 @@ pub(super) struct PageQuery {
 }
 
 impl PageQuery {
-    pub(super) fn of(query: &str) -> Self {
+    pub(super) fn from_query(query: &str) -> Self {
         let mut values = BTreeMap::new();
         let mut what = String::new();
         for (n, pair) in query.split('&').enumerate().take(8) {
@@ -17,7 +17,7 @@ impl PageQuery {
             if n == 0 {
                 name.clone_into(&mut what);
             }
-            values.insert(name.to_owned(), decoded(value));
+            values.insert(name.to_owned(), percent_decode(value));
         }
         Self { what, values }
     }
@@ -28,7 +28,7 @@ impl PageQuery {
 }
 
 /// A percent-encoded value; what is not valid UTF-8 matches nothing.
-fn decoded(value: &str) -> String {
+fn percent_decode(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes().iter().copied();
     while let Some(byte) = rest.next() {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_query_is_read_by_its_first_word() {
-        let asked = PageQuery::of("events&conversation=ann%2Fmain&after=3");
+        let asked = PageQuery::from_query("events&conversation=ann%2Fmain&after=3");
         assert_eq!(
             (
                 asked.what.as_str(),
@@ -85,7 +85,7 @@ mod tests {
             ),
             ("events", "ann/main", "3")
         );
-        assert_eq!(PageQuery::of("").what, "");
-        assert_eq!(PageQuery::of("file=%2").value("file"), "?");
+        assert_eq!(PageQuery::from_query("").what, "");
+        assert_eq!(PageQuery::from_query("file=%2").value("file"), "?");
     }
 }

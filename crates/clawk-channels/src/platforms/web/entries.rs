@@ -14,7 +14,7 @@ impl WebAdapter {
             let id = on_disk(&file.name, &file.data);
             std::fs::create_dir_all(&self.files)?;
             let path = self.files.join(&id);
-            std::fs::write(&path, self.seal.close(&path, file.data.to_vec())?)?;
+            std::fs::write(&path, self.seal.seal_bytes(&path, file.data.to_vec())?)?;
             kept.push(PageFile {
                 id,
                 name: file.name.clone(),
@@ -24,22 +24,22 @@ impl WebAdapter {
     }
 
     /// Puts an entry of the agent into a conversation.
-    pub(super) fn shows(&self, out: &OutboundMessage, with: impl FnOnce(PageEntry) -> PageEntry) -> Delivery {
+    pub(super) fn add_entry(&self, out: &OutboundMessage, with: impl FnOnce(PageEntry) -> PageEntry) -> Delivery {
         if !out.conversation.contains('/') {
             return Delivery::Failed {
                 reason: "a conversation of a page is `PERSON/NAME`".to_owned(),
             };
         }
-        self.typing().remove(&out.conversation);
+        self.lock_typing().remove(&out.conversation);
         let shown = self.kept_files(&out.files).and_then(|files| {
             let entry = PageEntry {
                 files,
                 live: is_live(out),
-                of: self.answers(out),
+                of: self.answered_id(out),
                 markdown: out.markdown.clone(),
                 ..PageEntry::new(&out.id, PageEntryAuthor::Agent, out.text.clone())
             };
-            self.log.put(&out.conversation, with(entry))
+            self.log.put_entry(&out.conversation, with(entry))
         });
         match shown {
             Ok(()) => Delivery::Delivered {
@@ -53,7 +53,7 @@ impl WebAdapter {
     }
 
     /// Puts another text in the place of an entry.
-    pub(super) fn changes(
+    pub(super) fn replace_entry(
         &self,
         of: &str,
         out: &OutboundMessage,
@@ -70,7 +70,7 @@ impl WebAdapter {
             id: of.to_owned(),
             ..out.clone()
         };
-        self.shows(&changed, |entry| {
+        self.add_entry(&changed, |entry| {
             let entry = with(&before, entry);
             PageEntry {
                 live: is_live(out),
@@ -80,7 +80,7 @@ impl WebAdapter {
     }
 
     /// The program's id of the message that is answered. Later pieces of an answer say it as the first one did.
-    fn answers(&self, out: &OutboundMessage) -> Option<String> {
+    fn answered_id(&self, out: &OutboundMessage) -> Option<String> {
         let own = |id: &str| {
             id.strip_prefix(&out.conversation)?
                 .strip_prefix(':')

@@ -24,7 +24,7 @@ pub(crate) const WEB: PlatformEntry = PlatformEntry {
 
 /// The type `voice`.
 pub(crate) const VOICE_ENTRY: PlatformEntry = PlatformEntry {
-    provider_faults: sound::faults,
+    provider_faults: sound::provider_faults,
     ..PlatformEntry::new(
         PlatformProfile {
             typing: true,
@@ -37,6 +37,6 @@ pub(crate) const VOICE_ENTRY: PlatformEntry = PlatformEntry {
             &[],
             &["transcribe", "speak", "voice"],
         ),
-        |channel, config, parts| Ok(Some(Arc::new(WebAdapter::voice(channel, config, parts)?))),
+        |channel, config, parts| Ok(Some(Arc::new(WebAdapter::with_voice(channel, config, parts)?))),
     )
 };

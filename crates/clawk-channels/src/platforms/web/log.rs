@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::sealed_file::{ResealScope, is_plain_file, paths_below, replace_file, unopened};
 
 /// Entries of one conversation; the oldest go first.
@@ -115,7 +115,7 @@ impl PageEntry {
     }
 
     /// What the page needs of it.
-    pub(super) fn shown(self) -> Self {
+    pub(super) fn without_source(self) -> Self {
         Self {
             markdown: String::new(),
             decided: None,
@@ -169,7 +169,7 @@ impl Log {
         log
     }
 
-    fn sealed(&self, path: &Path, text: String) -> io::Result<String> {
+    fn seal_text(&self, path: &Path, text: String) -> io::Result<String> {
         match &self.vault {
             Some(vault) => vault.seal_text(&place_of(path), &text).map_err(io::Error::other),
             None => Ok(text),
@@ -177,7 +177,7 @@ impl Log {
     }
 
     /// Remembers what a program calls a message.
-    pub(super) fn knows(&self, message: MessageId, id: &str) {
+    pub(super) fn remember_called(&self, message: MessageId, id: &str) {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         if called.len() >= MAX_CALLED {
             called.clear();
@@ -186,18 +186,18 @@ impl Log {
     }
 
     /// What a program calls a message.
-    pub(super) fn called(&self, message: &str) -> Option<String> {
+    pub(super) fn called_id(&self, message: &str) -> Option<String> {
         let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         called.get(message).cloned()
     }
 
     /// Changes after every change of any conversation.
-    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+    pub(super) fn watch_changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
     /// Wakes the pages: somebody writes.
-    pub(super) fn wake(&self) {
+    pub(super) fn wake_pages(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
 
@@ -206,17 +206,17 @@ impl Log {
     }
 
     /// The folder of a person's conversations.
-    fn of(&self, conversation: &str) -> PathBuf {
+    fn user_folder(&self, conversation: &str) -> PathBuf {
         let user = conversation.split('/').next().unwrap_or_default();
-        self.folder.join(digest(user))
+        self.folder.join(text_digest(user))
     }
 
-    fn path(&self, conversation: &str) -> PathBuf {
-        self.of(conversation)
-            .join(format!("{}.json", digest(conversation)))
+    fn conversation_path(&self, conversation: &str) -> PathBuf {
+        self.user_folder(conversation)
+            .join(format!("{}.json", text_digest(conversation)))
     }
 
-    fn with<T>(
+    fn with_conversation<T>(
         &self,
         conversation: &str,
         with: impl FnOnce(&mut StoredPageConversation) -> io::Result<T>,
@@ -226,7 +226,7 @@ impl Log {
             if open.len() >= MAX_OPEN {
                 open.clear();
             }
-            let kept = read(&self.path(conversation), self.vault.as_ref())?.unwrap_or_else(|| {
+            let kept = read(&self.conversation_path(conversation), self.vault.as_ref())?.unwrap_or_else(|| {
                 StoredPageConversation {
                     conversation: conversation.to_owned(),
                     ..StoredPageConversation::default()
@@ -240,7 +240,7 @@ impl Log {
         }
     }
 
-    fn save(&self, kept: &mut StoredPageConversation) -> io::Result<()> {
+    fn save_conversation(&self, kept: &mut StoredPageConversation) -> io::Result<()> {
         let surplus = kept.entries.len().saturating_sub(MAX_ENTRIES);
         kept.entries.drain(..surplus);
         let mut text = serde_json::to_string(kept).map_err(io::Error::other)?;
@@ -248,7 +248,7 @@ impl Log {
             kept.entries.drain(..kept.entries.len() / 2);
             text = serde_json::to_string(kept).map_err(io::Error::other)?;
         }
-        let (folder, path) = (self.of(&kept.conversation), self.path(&kept.conversation));
+        let (folder, path) = (self.user_folder(&kept.conversation), self.conversation_path(&kept.conversation));
         if !folder.exists() {
             std::fs::create_dir_all(&self.folder)?;
             if std::fs::read_dir(&self.folder)?.count() >= MAX_PEOPLE {
@@ -263,12 +263,12 @@ impl Log {
         if !path.exists() && std::fs::read_dir(&folder)?.count() >= MAX_CONVERSATIONS {
             return Err(io::Error::other("this person has too many conversations"));
         }
-        write_whole(&path, &self.sealed(&path, text)?)
+        write_whole(&path, &self.seal_text(&path, text)?)
     }
 
     /// Adds an entry, or puts it in the place of the one with its id.
-    pub(super) fn put(&self, conversation: &str, entry: PageEntry) -> io::Result<()> {
-        let done = self.with(conversation, |kept| {
+    pub(super) fn put_entry(&self, conversation: &str, entry: PageEntry) -> io::Result<()> {
+        let done = self.with_conversation(conversation, |kept| {
             kept.rev += 1;
             let known = kept.entries.iter().position(|known| known.id == entry.id);
             let before = known.and_then(|at| kept.entries.get(at));
@@ -286,49 +286,49 @@ impl Log {
                 Some(known) => *known = entry,
                 None => kept.entries.push(entry),
             }
-            self.save(kept)
+            self.save_conversation(kept)
         });
         if done.is_err() {
             // What is in memory and not on disk is forgotten.
             self.lock().remove(conversation);
         }
-        self.wake();
+        self.wake_pages();
         done
     }
 
     /// Remembers up to which number a program has a conversation.
-    pub(super) fn ack(&self, conversation: &str, seq: u64) -> io::Result<()> {
-        self.with(conversation, |kept| {
+    pub(super) fn acknowledge_seq(&self, conversation: &str, seq: u64) -> io::Result<()> {
+        self.with_conversation(conversation, |kept| {
             if seq <= kept.acked || seq > kept.seq {
                 return Ok(());
             }
             kept.acked = seq;
-            self.save(kept)
+            self.save_conversation(kept)
         })
     }
 
     /// Up to which number a program said that it has a conversation.
-    pub(super) fn acked(&self, conversation: &str) -> io::Result<u64> {
-        self.with(conversation, |kept| Ok(kept.acked))
+    pub(super) fn acknowledged_seq(&self, conversation: &str) -> io::Result<u64> {
+        self.with_conversation(conversation, |kept| Ok(kept.acked))
     }
 
     /// Takes an entry away that was not meant to stay.
     pub(super) fn take_back(&self, conversation: &str, id: &str) -> io::Result<()> {
-        self.with(conversation, |kept| {
+        self.with_conversation(conversation, |kept| {
             kept.entries.retain(|entry| entry.id != id);
-            self.save(kept)
+            self.save_conversation(kept)
         })
     }
 
     pub(super) fn get(&self, conversation: &str, id: &str) -> io::Result<Option<PageEntry>> {
-        self.with(conversation, |kept| {
+        self.with_conversation(conversation, |kept| {
             Ok(kept.entries.iter().find(|entry| entry.id == id).cloned())
         })
     }
 
     /// Entries that changed after a revision, oldest change first.
-    pub(super) fn after(&self, conversation: &str, rev: u64) -> io::Result<Vec<PageEntry>> {
-        self.with(conversation, |kept| {
+    pub(super) fn entries_after(&self, conversation: &str, rev: u64) -> io::Result<Vec<PageEntry>> {
+        self.with_conversation(conversation, |kept| {
             let mut entries: Vec<PageEntry> = kept
                 .entries
                 .iter()
@@ -341,8 +341,8 @@ impl Log {
     }
 
     /// A person's conversations, the newest first.
-    pub(super) fn list(&self, user: &str) -> io::Result<Vec<String>> {
-        let found = match std::fs::read_dir(self.of(user)) {
+    pub(super) fn list_conversations(&self, user: &str) -> io::Result<Vec<String>> {
+        let found = match std::fs::read_dir(self.user_folder(user)) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -369,8 +369,8 @@ impl Log {
     }
 }
 
-fn digest(text: &str) -> String {
-    let digest = hex(&Sha256::digest(text.as_bytes()));
+fn text_digest(text: &str) -> String {
+    let digest = to_hex(&Sha256::digest(text.as_bytes()));
     digest.get(..32).unwrap_or(&digest).to_owned()
 }
 
@@ -442,19 +442,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = Log::new(folder.path().join("web"), None);
         for n in 0..MAX_ENTRIES + 5 {
-            log.put("ann/main", entry(&n.to_string(), "x")).unwrap();
+            log.put_entry("ann/main", entry(&n.to_string(), "x")).unwrap();
         }
-        log.put("ann/main", entry("7", "changed")).unwrap();
-        log.put("bob/main", entry("1", "y")).unwrap();
+        log.put_entry("ann/main", entry("7", "changed")).unwrap();
+        log.put_entry("bob/main", entry("1", "y")).unwrap();
         let log = Log::new(folder.path().join("web"), None);
-        let all = log.after("ann/main", 0).unwrap();
+        let all = log.entries_after("ann/main", 0).unwrap();
         assert_eq!(all.len(), MAX_ENTRIES);
         assert_eq!(all.last().unwrap().text, "changed");
         let newest = all.last().unwrap().rev;
-        assert_eq!(log.after("ann/main", newest).unwrap(), []);
-        assert_eq!(log.list("ann").unwrap(), ["ann/main"]);
-        assert_eq!(log.list("eve").unwrap(), Vec::<String>::new());
-        assert_eq!(log.list("../../x").unwrap(), Vec::<String>::new());
+        assert_eq!(log.entries_after("ann/main", newest).unwrap(), []);
+        assert_eq!(log.list_conversations("ann").unwrap(), ["ann/main"]);
+        assert_eq!(log.list_conversations("eve").unwrap(), Vec::<String>::new());
+        assert_eq!(log.list_conversations("../../x").unwrap(), Vec::<String>::new());
     }
 
     /// With the state encrypted nobody's words lie in plain, also not those of before; without the key they are not read.
@@ -469,24 +469,24 @@ mod tests {
             texts.any(|text| String::from_utf8_lossy(&text).contains("canary"))
         };
         let log = Log::new(at.clone(), None);
-        log.put("ann/main", entry("1", "canary one")).unwrap();
+        log.put_entry("ann/main", entry("1", "canary one")).unwrap();
         assert!(plain_anywhere());
         let vault = |byte: &str| Some(SealKeyring::new(SealKey::from_hex(&byte.repeat(32)).unwrap()));
         let own = vault("ab");
         let log = Log::new(at.clone(), own.clone());
         assert!(!plain_anywhere(), "what was there is sealed at the start");
-        log.put("ann/main", entry("2", "canary two")).unwrap();
+        log.put_entry("ann/main", entry("2", "canary two")).unwrap();
         assert!(!plain_anywhere());
         let log = Log::new(at.clone(), own);
         let texts: Vec<String> = log
-            .after("ann/main", 0)
+            .entries_after("ann/main", 0)
             .unwrap()
             .into_iter()
             .map(|entry| entry.text)
             .collect();
         assert_eq!(texts, ["canary one", "canary two"]);
-        assert_eq!(log.list("ann").unwrap(), ["ann/main"]);
-        assert!(Log::new(at.clone(), None).after("ann/main", 0).is_err());
+        assert_eq!(log.list_conversations("ann").unwrap(), ["ann/main"]);
+        assert!(Log::new(at.clone(), None).entries_after("ann/main", 0).is_err());
         // Another key, as `clawk memory rekey` gives it.
         let key = |byte: &str| SealKey::from_hex(&byte.repeat(32)).unwrap();
         let both = SealKeyring::new(key("ef")).with_older(key("ab"));
@@ -504,16 +504,16 @@ mod tests {
         for name in ["0imitated.json", "1bytes.json", "2file"] {
             assert!(named.contains(&name), "{report:?}");
         }
-        assert!(Log::new(at.clone(), vault("ab")).after("ann/main", 0).is_err());
+        assert!(Log::new(at.clone(), vault("ab")).entries_after("ann/main", 0).is_err());
         assert_eq!(
             Log::new(at.clone(), vault("ef"))
-                .after("ann/main", 0)
+                .entries_after("ann/main", 0)
                 .unwrap()
                 .len(),
             2
         );
         assert!(
-            Log::new(at.clone(), vault("cd")).after("ann/main", 0).is_err(),
+            Log::new(at.clone(), vault("cd")).entries_after("ann/main", 0).is_err(),
             "another key opens nothing"
         );
     }
@@ -523,9 +523,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("web");
         let log = Log::new(at.clone(), None);
-        let put = |entry| log.put("ann/main", entry).unwrap();
+        let put = |entry| log.put_entry("ann/main", entry).unwrap();
         let seqs = |log: &Log| -> Vec<(String, Option<u64>)> {
-            let all = log.after("ann/main", 0).unwrap();
+            let all = log.entries_after("ann/main", 0).unwrap();
             all.into_iter().map(|entry| (entry.text, entry.seq)).collect()
         };
         put(PageEntry::new("p", PageEntryAuthor::You, "hi".to_owned()));
@@ -539,11 +539,11 @@ mod tests {
         let all = [("hi", None), ("I looked", Some(2)), ("other, edited", Some(1))];
         let all: Vec<_> = all.map(|(text, seq)| (text.to_owned(), seq)).into();
         assert_eq!(seqs(&log), all);
-        log.ack("ann/main", 9).unwrap();
-        assert_eq!(log.acked("ann/main").unwrap(), 0, "a number that was never given");
-        log.ack("ann/main", 2).unwrap();
+        log.acknowledge_seq("ann/main", 9).unwrap();
+        assert_eq!(log.acknowledged_seq("ann/main").unwrap(), 0, "a number that was never given");
+        log.acknowledge_seq("ann/main", 2).unwrap();
         let log = Log::new(at, None);
-        assert_eq!(log.acked("ann/main").unwrap(), 2);
+        assert_eq!(log.acknowledged_seq("ann/main").unwrap(), 2);
         assert_eq!(seqs(&log), all);
     }
 }

@@ -131,27 +131,27 @@ impl WebAdapter {
         config: &ChannelConfig,
         parts: &ChannelDependencies,
     ) -> Result<Self, String> {
-        Self::with(channel, config, parts, |_| Ok(None))
+        Self::with_sound(channel, config, parts, |_| Ok(None))
     }
 
     /// The same, and recordings go in and out.
-    pub(crate) fn voice(
+    pub(crate) fn with_voice(
         channel: &Channel,
         config: &ChannelConfig,
         parts: &ChannelDependencies,
     ) -> Result<Self, String> {
-        let faults = sound::faults(channel, config, &parts.kernel.manifest().providers);
+        let faults = sound::provider_faults(channel, config, &parts.kernel.manifest().providers);
         if let Some(fault) = faults.into_iter().next() {
             return Err(fault);
         }
         let folder = parts.folder.join(format!("{}.sound", channel.name));
         let seal = FileSeal::new(parts.vault.clone());
-        Self::with(channel, config, parts, |log| {
+        Self::with_sound(channel, config, parts, |log| {
             VoicePipeline::new(config, (folder, seal), log).map(Some)
         })
     }
 
-    fn with(
+    fn with_sound(
         channel: &Channel,
         config: &ChannelConfig,
         parts: &ChannelDependencies,
@@ -203,17 +203,17 @@ impl WebAdapter {
         })
     }
 
-    fn typing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    fn lock_typing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.typing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cookie(&self) -> String {
+    fn cookie_name(&self) -> String {
         format!("clawk-{}", self.name)
     }
 
     /// Who a request is from: by the cookie.
-    fn user(&self, hook: &HookRequest) -> Option<String> {
-        let name = self.cookie();
+    fn signed_in_user(&self, hook: &HookRequest) -> Option<String> {
+        let name = self.cookie_name();
         let cookies = hook.headers.get_all(COOKIE).iter();
         let mut values = cookies
             .filter_map(|header| header.to_str().ok()) // silent-ok: such a cookie is not ours
@@ -224,14 +224,14 @@ impl WebAdapter {
         let (value, None) = (values.next()?, values.next()) else {
             return None;
         };
-        self.seats.whose(value)
+        self.seats.user_of_cookie(value)
     }
 
     fn set_cookie(&self, value: &str, seconds: u64) -> Option<(HeaderName, HeaderValue)> {
         let secure = if self.secure { "; Secure" } else { "" };
         let text = format!(
             "{}={value}; Path=/channels/{}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}",
-            self.cookie(),
+            self.cookie_name(),
             self.name
         );
         let value = HeaderValue::from_str(&text).ok()?; // silent-ok: a name that fits no header gets no cookie
@@ -239,19 +239,19 @@ impl WebAdapter {
     }
 
     /// Who a program is: by its token and, where that is shared, by its session.
-    fn program(&self, inlet: &InboundPipeline, hook: &HookRequest) -> Option<String> {
-        let token = frames::token(hook)?;
+    fn program_user(&self, inlet: &InboundPipeline, hook: &HookRequest) -> Option<String> {
+        let token = frames::request_token(hook)?;
         let user = self.seats.whose_token(&token, inlet.clock().now()).ok()?; // silent-ok: 401 says it
         match hook.header(SESSION) {
-            Some(session) => SocketSpeaker::of(&user, session).map(|speaker| speaker.sender),
+            Some(session) => SocketSpeaker::from_session(&user, session).map(|speaker| speaker.sender),
             None => (user != SHARED).then_some(user),
         }
     }
 
-    async fn answer(&self, inlet: &Arc<InboundPipeline>, hook: HookRequest) -> HookResponse {
-        let asked = PageQuery::of(&hook.query);
+    async fn answer_request(&self, inlet: &Arc<InboundPipeline>, hook: HookRequest) -> HookResponse {
+        let asked = PageQuery::from_query(&hook.query);
         if hook.method == Method::GET && frames::asks(&hook) {
-            return self.sockets.open(inlet, &hook);
+            return self.sockets.open_socket(inlet, &hook);
         }
         if hook.method == Method::GET {
             match (asked.what.as_str(), asked.value("asset")) {
@@ -264,17 +264,17 @@ impl WebAdapter {
                 _ => {}
             }
         } else if hook.method != Method::POST {
-            return HookReply::refused(405, "GET or POST is wanted").into();
+            return HookReply::refusal(405, "GET or POST is wanted").into();
         } else if hook.header("content-type") != Some("application/json") {
-            return HookReply::refused(415, "a body of type `application/json` is wanted").into();
+            return HookReply::refusal(415, "a body of type `application/json` is wanted").into();
         }
         if asked.what == "login" && hook.method == Method::POST {
-            return self.login(inlet, &hook);
+            return self.handle_login(inlet, &hook);
         }
         let file = hook.method == Method::GET && asked.what == "file";
-        let program = || if file { self.program(inlet, &hook) } else { None };
-        let Some(user) = self.user(&hook).or_else(program) else {
-            return HookReply::refused(401, "sign in first").into();
+        let program = || if file { self.program_user(inlet, &hook) } else { None };
+        let Some(user) = self.signed_in_user(&hook).or_else(program) else {
+            return HookReply::refusal(401, "sign in first").into();
         };
         let post = hook.method == Method::POST;
         match (post, asked.what.as_str()) {
@@ -282,29 +282,29 @@ impl WebAdapter {
                 let records = self.sockets.sound.is_some();
                 HookReply::json(200, &json!({"user": user, "records": records})).into()
             }
-            (false, "list") => match self.log.list(&user) {
+            (false, "list") => match self.log.list_conversations(&user) {
                 Ok(all) => HookReply::json(200, &json!({ "conversations": all })).into(),
-                Err(error) => broken(&error).into(),
+                Err(error) => storage_failure(&error).into(),
             },
-            (false, "events") => self.events(inlet, &user, &asked),
-            (false, "file") => self.file(&user, &asked),
+            (false, "events") => self.event_stream(inlet, &user, &asked),
+            (false, "file") => self.file_download(&user, &asked),
             (true, "logout") => {
-                self.seats.leave(&hook_cookie(&hook, &self.cookie()));
+                self.seats.sign_out(&hook_cookie(&hook, &self.cookie_name()));
                 let mut served: HookResponse = HookReply::json(200, &json!({})).into();
                 served.headers.extend(self.set_cookie("", 0));
                 served
             }
-            (true, "say") => self.say(inlet, &user, &hook.body).await.into(),
-            (true, "record") => self.record(inlet, &user, &hook.body).await.into(),
-            (true, "speech") => self.speech(inlet, &user, &hook.body).await,
-            (true, "press") => self.press(inlet, &user, &hook.body).await.into(),
-            _ => HookReply::refused(404, "no such request").into(),
+            (true, "say") => self.handle_message(inlet, &user, &hook.body).await.into(),
+            (true, "record") => self.accept_recording(inlet, &user, &hook.body).await.into(),
+            (true, "speech") => self.speech_piece(inlet, &user, &hook.body).await,
+            (true, "press") => self.handle_press(inlet, &user, &hook.body).await.into(),
+            _ => HookReply::refusal(404, "no such request").into(),
         }
     }
 
-    fn login(&self, inlet: &InboundPipeline, hook: &HookRequest) -> HookResponse {
+    fn handle_login(&self, inlet: &InboundPipeline, hook: &HookRequest) -> HookResponse {
         let Ok(login) = serde_json::from_slice::<PageLogin>(&hook.body) else {
-            return HookReply::refused(400, "the body is wrong").into();
+            return HookReply::refusal(400, "the body is wrong").into();
         };
         match self.seats.sign_in(&login.token, inlet.clock().now()) {
             SignedIn::Yes {
@@ -316,25 +316,25 @@ impl WebAdapter {
                 served.headers.extend(self.set_cookie(&cookie, seconds));
                 served
             }
-            SignedIn::Wrong => HookReply::refused(403, "the token is not right").into(),
+            SignedIn::Wrong => HookReply::refusal(403, "the token is not right").into(),
             SignedIn::Closed => {
-                HookReply::refused(429, "too many wrong tokens; none is looked at for a minute").into()
+                HookReply::refusal(429, "too many wrong tokens; none is looked at for a minute").into()
             }
-            SignedIn::Failed => HookReply::refused(503, "nobody can sign in now").into(),
+            SignedIn::Failed => HookReply::refusal(503, "nobody can sign in now").into(),
         }
     }
 
-    async fn say(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
+    async fn handle_message(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
         let Ok(say) = serde_json::from_slice::<PageMessage>(body) else {
-            return HookReply::refused(400, "the body is wrong");
+            return HookReply::refusal(400, "the body is wrong");
         };
         if !id_fits(&say.id) || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
-            return HookReply::refused(400, "the body is wrong");
+            return HookReply::refusal(400, "the body is wrong");
         }
         let mut attachments = Vec::new();
         for upload in say.attachments {
             let Ok(data) = STANDARD.decode(upload.data) else {
-                return HookReply::refused(400, "a file is not base64");
+                return HookReply::refusal(400, "a file is not base64");
             };
             attachments.push(Attachment {
                 name: upload.name,
@@ -354,7 +354,7 @@ impl WebAdapter {
         // It stands before its answer, which may be there at once; of somebody who is not let in nothing is kept.
         let early = inlet.lets_in(user);
         if early
-            && let Err(error) = self.log.put(
+            && let Err(error) = self.log.put_entry(
                 &say.conversation,
                 PageEntry::new(&say.id, PageEntryAuthor::You, shown.clone()),
             )
@@ -362,7 +362,7 @@ impl WebAdapter {
             tracing::warn!(%error, "a page can't show what was said");
         }
         let taken = inlet
-            .message(PlatformMessage {
+            .ingest_message(PlatformMessage {
                 ids: vec![format!("{user}:{}", say.id)],
                 conversation: say.conversation.clone(),
                 direct: true,
@@ -383,16 +383,16 @@ impl WebAdapter {
             IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
                 HookReply::json(202, &json!({ "accepted": true }))
             }
-            IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
-            IngestOutcome::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
+            IngestOutcome::Refused(reason) => HookReply::refusal(403, &reason),
+            IngestOutcome::Later(_) => HookReply::refusal(503, "it could not be kept now; send it again"),
         }
     }
 
-    async fn press(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
+    async fn handle_press(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
         match serde_json::from_slice::<PagePress>(body) {
             Ok(pressed) if is_of(&pressed.conversation, user) => {
                 let told = inlet
-                    .press(&ButtonPress {
+                    .handle_press(&ButtonPress {
                         reason: None,
                         question: pressed.question,
                         choice: pressed.choice,
@@ -402,18 +402,18 @@ impl WebAdapter {
                     .await;
                 HookReply::json(200, &json!({ "told": told }))
             }
-            Ok(_) | Err(_) => HookReply::refused(400, "the body is wrong"),
+            Ok(_) | Err(_) => HookReply::refusal(400, "the body is wrong"),
         }
     }
 
     /// The conversation as it changes.
-    fn events(&self, inlet: &InboundPipeline, user: &str, asked: &PageQuery) -> HookResponse {
+    fn event_stream(&self, inlet: &InboundPipeline, user: &str, asked: &PageQuery) -> HookResponse {
         let conversation = asked.value("conversation").to_owned();
         let (true, Ok(after)) = (is_of(&conversation, user), asked.value("after").parse::<u64>()) else {
-            return HookReply::refused(400, "the query is wrong").into();
+            return HookReply::refusal(400, "the query is wrong").into();
         };
         let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
-            return HookReply::refused(429, "too many pages are open").into();
+            return HookReply::refusal(429, "too many pages are open").into();
         };
         let (send, stream) = mpsc::channel(BEHIND);
         let (log, typing, seats) = (
@@ -422,13 +422,13 @@ impl WebAdapter {
             self.seats.clone(),
         );
         let user = user.to_owned();
-        inlet.spawn(async move {
+        inlet.spawn_task(async move {
             let _place = place;
             let mut rev = after;
-            let mut changed = log.watch();
+            let mut changed = log.watch_changes();
             loop {
                 changed.mark_unchanged();
-                let entries = match log.after(&conversation, rev) {
+                let entries = match log.entries_after(&conversation, rev) {
                     Ok(entries) => entries,
                     Err(error) => {
                         tracing::warn!(%error, "a conversation can't be shown");
@@ -438,7 +438,7 @@ impl WebAdapter {
                 let mut events = Vec::new();
                 for entry in entries {
                     rev = rev.max(entry.rev);
-                    match serde_json::to_string(&entry.shown()) {
+                    match serde_json::to_string(&entry.without_source()) {
                         Ok(text) => events.push(format!("event: entry\ndata: {text}\n\n")),
                         Err(error) => tracing::warn!(%error, "an entry can't be shown"),
                     }
@@ -464,7 +464,7 @@ impl WebAdapter {
                 }
                 // silent-ok: quiet for so long: a sign of life is sent
                 let _changed = tokio::time::timeout(ALIVE, changed.changed()).await;
-                if !seats.sits(&user) {
+                if !seats.is_signed_in(&user) {
                     return;
                 }
             }
@@ -482,13 +482,13 @@ impl WebAdapter {
     }
 
     /// A file that the agent sent, only ever as a download.
-    fn file(&self, user: &str, asked: &PageQuery) -> HookResponse {
+    fn file_download(&self, user: &str, asked: &PageQuery) -> HookResponse {
         let (id, conversation) = (asked.value("file"), asked.value("conversation"));
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !is_of(conversation, user) || id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
-            return HookReply::refused(404, "no such file").into();
+            return HookReply::refusal(404, "no such file").into();
         }
-        let entries = self.log.after(conversation, 0);
+        let entries = self.log.entries_after(conversation, 0);
         let known = entries.is_ok_and(|entries| {
             entries
                 .iter()
@@ -496,12 +496,12 @@ impl WebAdapter {
         });
         let data = if known {
             let path = self.files.join(id);
-            std::fs::read(&path).and_then(|data| self.seal.open(&path, data))
+            std::fs::read(&path).and_then(|data| self.seal.unseal_bytes(&path, data))
         } else {
             Err(std::io::ErrorKind::NotFound.into())
         };
         let Ok(data) = data else {
-            return HookReply::refused(404, "no such file").into();
+            return HookReply::refusal(404, "no such file").into();
         };
         let (send, stream) = mpsc::channel(1);
         // silent-ok: there is room for one
@@ -532,9 +532,9 @@ fn hook_cookie(hook: &HookRequest, name: &str) -> String {
     ours.next().map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
-fn broken(error: &std::io::Error) -> HookReply {
+fn storage_failure(error: &std::io::Error) -> HookReply {
     tracing::warn!(%error, "a page's conversations can't be read");
-    HookReply::refused(503, "the conversations can't be read now")
+    HookReply::refusal(503, "the conversations can't be read now")
 }
 
 /// A file of the page.
@@ -555,7 +555,7 @@ fn page(kind: &'static str, body: &str) -> HookResponse {
 }
 
 impl ChannelAdapter for WebAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Html,
             code: CodeBlock::Element,
@@ -565,20 +565,20 @@ impl ChannelAdapter for WebAdapter {
             edits: true,
             typing: true,
             files: FileSupport::Inside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        inlet.ready();
+        inlet.report_ready();
         Box::pin(async move {
             let resumed = async {
                 if let Some(sound) = &self.sockets.sound {
-                    sound.resume(inlet).await;
+                    sound.resume_recordings(inlet).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -586,21 +586,21 @@ impl ChannelAdapter for WebAdapter {
                 () = over.cancelled() => {}
                 () = resumed => {}
             }
-            ChannelDisconnect::broken("the agent ends")
+            ChannelDisconnect::temporary("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(async move { self.shows(out, |entry| entry) })
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(async move { self.add_entry(out, |entry| entry) })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(async move { self.changes(of, out, |_, entry| entry) })
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(async move { self.replace_entry(of, out, |_, entry| entry) })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            self.shows(&asking.out, |entry| PageEntry {
+            self.add_entry(&asking.out, |entry| PageEntry {
                 question: Some(asking.question.clone()),
                 choices: asking.choices.clone(),
                 ..entry
@@ -608,14 +608,14 @@ impl ChannelAdapter for WebAdapter {
         })
     }
 
-    fn decided<'a>(
+    fn show_decision<'a>(
         &'a self,
         of: &'a str,
         out: &'a OutboundMessage,
         decision: &'a Decision,
     ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            self.changes(of, out, |before, entry| {
+            self.replace_entry(of, out, |before, entry| {
                 let decided = before.question.clone().map(|question| QuestionDecision {
                     question,
                     yes: decision.yes,
@@ -630,22 +630,22 @@ impl ChannelAdapter for WebAdapter {
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             {
-                let mut typing = self.typing();
+                let mut typing = self.lock_typing();
                 typing.retain(|_, until| *until > Instant::now());
                 typing.insert(conversation.to_owned(), Instant::now() + TYPING);
             }
-            self.log.wake();
+            self.log.wake_pages();
         })
     }
 
-    fn serve<'a>(
+    fn serve_hook<'a>(
         &'a self,
         inlet: &'a Arc<InboundPipeline>,
         hook: HookRequest,
     ) -> BoxFuture<'a, HookResponse> {
-        Box::pin(self.answer(inlet, hook))
+        Box::pin(self.answer_request(inlet, hook))
     }
 }

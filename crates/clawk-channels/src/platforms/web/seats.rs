@@ -9,7 +9,7 @@ use clawk_secrets::Secret;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use crate::genuine::{hex, same};
+use crate::genuine::{to_hex, constant_time_eq};
 use crate::pairing::GuessLimiter;
 
 /// How long somebody stays signed in.
@@ -73,11 +73,11 @@ impl SignInRegistry {
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<String, SignInSession>> {
+    fn lock_sessions(&self) -> MutexGuard<'_, HashMap<String, SignInSession>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn guesses<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
+    fn with_guess_limiter<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
         with(&mut self.guesses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -86,19 +86,19 @@ impl SignInRegistry {
     /// # Errors
     /// [`SignedIn::Wrong`] and [`SignedIn::Closed`].
     pub(super) fn whose_token(&self, token: &str, now: Timestamp) -> Result<String, SignedIn> {
-        if !self.guesses(|guesses| guesses.open(now)) {
+        if !self.with_guess_limiter(|guesses| guesses.is_guess_allowed(now)) {
             return Err(SignedIn::Closed);
         }
         // Digests are of one length, so that the comparison takes one time.
-        let given = digest(token.trim());
+        let given = secret_digest(token.trim());
         let mut found = None;
         for (name, known) in self.people.iter() {
-            if same(&given, &digest(known.expose().trim())) {
+            if constant_time_eq(&given, &secret_digest(known.expose().trim())) {
                 found = Some(name.clone());
             }
         }
         found.ok_or_else(|| {
-            self.guesses(|guesses| guesses.wrong(now));
+            self.with_guess_limiter(|guesses| guesses.note_wrong_guess(now));
             SignedIn::Wrong
         })
     }
@@ -112,8 +112,8 @@ impl SignInRegistry {
         if getrandom::fill(&mut random).is_err() {
             return SignedIn::Failed;
         }
-        let cookie = hex(&random);
-        let mut taken = self.taken();
+        let cookie = to_hex(&random);
+        let mut taken = self.lock_sessions();
         taken.retain(|_, seat| seat.since.elapsed() < STAYS);
         if taken.len() >= MAX_SEATS {
             let oldest = taken
@@ -125,7 +125,7 @@ impl SignInRegistry {
             }
         }
         taken.insert(
-            digest(&cookie),
+            secret_digest(&cookie),
             SignInSession {
                 user: user.clone(),
                 since: Instant::now(),
@@ -139,27 +139,27 @@ impl SignInRegistry {
     }
 
     /// Whose cookie this is.
-    pub(super) fn whose(&self, cookie: &str) -> Option<String> {
-        let taken = self.taken();
-        let seat = taken.get(&digest(cookie))?;
+    pub(super) fn user_of_cookie(&self, cookie: &str) -> Option<String> {
+        let taken = self.lock_sessions();
+        let seat = taken.get(&secret_digest(cookie))?;
         (seat.since.elapsed() < STAYS).then(|| seat.user.clone())
     }
 
     /// Whether somebody is signed in.
-    pub(super) fn sits(&self, user: &str) -> bool {
-        self.taken()
+    pub(super) fn is_signed_in(&self, user: &str) -> bool {
+        self.lock_sessions()
             .values()
             .any(|seat| seat.user == user && seat.since.elapsed() < STAYS)
     }
 
-    pub(super) fn leave(&self, cookie: &str) {
-        self.taken().remove(&digest(cookie));
+    pub(super) fn sign_out(&self, cookie: &str) {
+        self.lock_sessions().remove(&secret_digest(cookie));
     }
 }
 
 /// The digest of a secret text, as hex.
-pub(super) fn digest(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+pub(super) fn secret_digest(text: &str) -> String {
+    to_hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]
@@ -181,11 +181,11 @@ mod tests {
             panic!("not let in");
         };
         assert_eq!(user, "bob");
-        assert_eq!(seats.whose(&cookie).as_deref(), Some("bob"));
-        assert_eq!(seats.whose("other"), None);
-        assert!(!seats.sits("ann"));
-        seats.leave(&cookie);
-        assert_eq!(seats.whose(&cookie), None);
+        assert_eq!(seats.user_of_cookie(&cookie).as_deref(), Some("bob"));
+        assert_eq!(seats.user_of_cookie("other"), None);
+        assert!(!seats.is_signed_in("ann"));
+        seats.sign_out(&cookie);
+        assert_eq!(seats.user_of_cookie(&cookie), None);
         for _ in 0..5 {
             assert_eq!(seats.sign_in("guess", now), SignedIn::Wrong);
         }

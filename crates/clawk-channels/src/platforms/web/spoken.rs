@@ -39,13 +39,13 @@ struct SpeechRequest {
 
 impl WebAdapter {
     /// Accepts a recording of a page: durable, understood after.
-    pub(super) async fn record(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookReply {
+    pub(super) async fn accept_recording(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookReply {
         let Some(sound) = &self.sockets.sound else {
-            return HookReply::refused(404, "this channel takes no recordings");
+            return HookReply::refusal(404, "this channel takes no recordings");
         };
         let recorded = match serde_json::from_slice::<PageRecording>(body) {
             Ok(recorded) if id_fits(&recorded.id) && is_of(&recorded.conversation, user) => recorded,
-            Ok(_) | Err(_) => return HookReply::refused(400, "the body is wrong"),
+            Ok(_) | Err(_) => return HookReply::refusal(400, "the body is wrong"),
         };
         let accepted = HookReply::json(202, &json!({ "accepted": true }));
         let incoming = PlatformMessage {
@@ -56,57 +56,57 @@ impl WebAdapter {
             sender: Some(user.to_owned()),
             ..PlatformMessage::default()
         };
-        if sound.waits(&incoming.conversation, &recorded.id) || inlet.came_before(&incoming).await {
+        if sound.is_waiting(&incoming.conversation, &recorded.id) || inlet.came_before(&incoming).await {
             return accepted;
         }
         // Nothing is taken from somebody who is not let in; the refusal is the one of any message.
         if !inlet.lets_in(user) {
-            return match inlet.message(incoming).await {
-                IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
+            return match inlet.ingest_message(incoming).await {
+                IngestOutcome::Refused(reason) => HookReply::refusal(403, &reason),
                 IngestOutcome::Accepted { .. } | IngestOutcome::Ignored | IngestOutcome::Later(_) => {
-                    HookReply::refused(503, "it could not be kept now; send it again")
+                    HookReply::refusal(503, "it could not be kept now; send it again")
                 }
             };
         }
         let Ok(data) = STANDARD.decode(recorded.data) else {
-            return HookReply::refused(400, "the recording is not base64");
+            return HookReply::refusal(400, "the recording is not base64");
         };
-        let kept = sound.begin(&recorded.media_type).and_then(|mut taking| {
+        let kept = sound.begin_recording(&recorded.media_type).and_then(|mut taking| {
             taking.push(&data)?;
-            sound.keep(taking, &incoming, &recorded.id, inlet.clock().now())
+            sound.store_recording(taking, &incoming, &recorded.id, inlet.clock().now())
         });
         let recording = match kept {
             Ok(recording) => recording,
-            Err(reason) => return HookReply::refused(422, &reason),
+            Err(reason) => return HookReply::refusal(422, &reason),
         };
         let (sound, of) = (Arc::clone(sound), Arc::clone(inlet));
-        inlet.spawn(async move {
-            let place = sound.place(&incoming.conversation).await;
-            sound.understand(&of, recording, place).await;
+        inlet.spawn_task(async move {
+            let place = sound.wait_turn(&incoming.conversation).await;
+            sound.transcribe_recording(&of, recording, place).await;
         });
         accepted
     }
 
     /// One piece of an answer as sound; 404 after the last one. A piece is spoken once in a run: it is paid for.
-    pub(super) async fn speech(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookResponse {
-        let Some(sound) = self.sockets.sound.as_ref().filter(|sound| sound.speaks()) else {
-            return HookReply::refused(404, "this channel does not speak").into();
+    pub(super) async fn speech_piece(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookResponse {
+        let Some(sound) = self.sockets.sound.as_ref().filter(|sound| sound.can_speak()) else {
+            return HookReply::refusal(404, "this channel does not speak").into();
         };
         let wanted = match serde_json::from_slice::<SpeechRequest>(body) {
             Ok(wanted) if is_of(&wanted.conversation, user) && inlet.lets_in(user) => wanted,
-            Ok(_) | Err(_) => return HookReply::refused(400, "the body is wrong").into(),
+            Ok(_) | Err(_) => return HookReply::refusal(400, "the body is wrong").into(),
         };
         let entry = match self.log.get(&wanted.conversation, &wanted.entry) {
             Ok(entry) => entry,
-            Err(error) => return super::broken(&error).into(),
+            Err(error) => return super::storage_failure(&error).into(),
         };
         let entry =
             entry.filter(|entry| entry.who == PageEntryAuthor::Agent && !entry.live && !entry.refused);
         let pieces = entry
-            .map(|entry| VoicePipeline::pieces(&entry.markdown))
+            .map(|entry| VoicePipeline::spoken_pieces(&entry.markdown))
             .unwrap_or_default();
         let Some(piece) = pieces.get(wanted.piece) else {
-            return HookReply::refused(404, "nothing more is said").into();
+            return HookReply::refusal(404, "nothing more is said").into();
         };
         let first = {
             let mut spoken = self.spoken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,9 +119,9 @@ impl WebAdapter {
             ))
         };
         if !first {
-            return HookReply::refused(409, "it was spoken already").into();
+            return HookReply::refusal(409, "it was spoken already").into();
         }
-        match sound.say(inlet, piece).await {
+        match sound.speak_piece(inlet, piece).await {
             Ok((media_type, data)) => {
                 let (send, stream) = mpsc::channel(1);
                 // silent-ok: there is room for one
@@ -139,7 +139,7 @@ impl WebAdapter {
             }
             Err(reason) => {
                 tracing::warn!(reason, "an answer could not be spoken");
-                HookReply::refused(503, "this answer could not be spoken").into()
+                HookReply::refusal(503, "this answer could not be spoken").into()
             }
         }
     }

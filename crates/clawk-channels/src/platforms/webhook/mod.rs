@@ -26,7 +26,7 @@ use crate::adapter::{
 use crate::api::PlatformApi;
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{fresh, hex, hmac_sha256, same, signed};
+use crate::genuine::{is_time_fresh, to_hex, hmac_sha256, constant_time_eq, is_hmac_valid};
 use crate::platform_kit::message_line::{FilesBy, MessageLine, PressSender, attached};
 use crate::platform_kit::{listening, secret};
 use crate::remote::RemoteFiles;
@@ -89,12 +89,12 @@ impl WebhookAdapter {
         Ok(Self {
             secret: secret(channel, parts)?,
             api: api.transpose()?,
-            files: RemoteFiles::public(config.base_url.as_deref(), env)?,
+            files: RemoteFiles::public_hosts(config.base_url.as_deref(), env)?,
             waiting: Mutex::default(),
         })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<(String, String), oneshot::Sender<String>>> {
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<(String, String), oneshot::Sender<String>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,35 +103,35 @@ impl WebhookAdapter {
         let secret = self.secret.expose();
         if let Some(signature) = hook.header("x-clawk-signature") {
             let hex = signature.strip_prefix("sha256=");
-            return hex.is_some_and(|hex| signed(hex, secret, &[&hook.body]));
+            return hex.is_some_and(|hex| is_hmac_valid(hex, secret, &[&hook.body]));
         }
         let bearer = hook
             .header("authorization")
             .and_then(|value| value.strip_prefix("Bearer "));
-        bearer.is_some_and(|token| same(token, secret))
+        bearer.is_some_and(|token| constant_time_eq(token, secret))
     }
 
-    async fn take(&self, inlet: &InboundPipeline, hook: HookRequest) -> HookReply {
+    async fn ingest_hook(&self, inlet: &InboundPipeline, hook: HookRequest) -> HookReply {
         if hook.method != Method::POST {
-            return HookReply::refused(405, "POST is wanted");
+            return HookReply::refusal(405, "POST is wanted");
         }
         if !self.is_genuine(&hook) {
-            return HookReply::refused(401, "the signature or the token is not right");
+            return HookReply::refusal(401, "the signature or the token is not right");
         }
         if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
-            return HookReply::refused(415, "an encoded body is not read");
+            return HookReply::refusal(415, "an encoded body is not read");
         }
         let kind = hook.header("content-type").unwrap_or_default();
         if kind.split(';').next().unwrap_or_default().trim() != "application/json" {
-            return HookReply::refused(415, "a body of type `application/json` is wanted");
+            return HookReply::refusal(415, "a body of type `application/json` is wanted");
         }
         let wait = match wait_of(&hook.query) {
             Ok(wait) => wait,
-            Err(reason) => return HookReply::refused(400, reason),
+            Err(reason) => return HookReply::refusal(400, reason),
         };
         let value: Value = match serde_json::from_slice(&hook.body) {
             Ok(value) => value,
-            Err(_) => return HookReply::refused(400, "the body is not JSON"),
+            Err(_) => return HookReply::refusal(400, "the body is not JSON"),
         };
         if value.get("type").is_some_and(|kind| kind == "press") {
             return match serde_json::from_value::<PressBody>(value) {
@@ -145,19 +145,19 @@ impl WebhookAdapter {
                     };
                     HookReply::json(
                         202,
-                        &json!({ "accepted": true, "told": inlet.press(&press).await }),
+                        &json!({ "accepted": true, "told": inlet.handle_press(&press).await }),
                     )
                 }
-                Err(error) => HookReply::refused(400, &format!("the body is wrong: {error}")),
+                Err(error) => HookReply::refusal(400, &format!("the body is wrong: {error}")),
             };
         }
         match serde_json::from_value::<MessageLine>(value) {
-            Ok(message) => self.message(inlet, message, wait).await,
-            Err(error) => HookReply::refused(400, &format!("the body is wrong: {error}")),
+            Ok(message) => self.ingest_message(inlet, message, wait).await,
+            Err(error) => HookReply::refusal(400, &format!("the body is wrong: {error}")),
         }
     }
 
-    async fn message(
+    async fn ingest_message(
         &self,
         inlet: &InboundPipeline,
         message: MessageLine,
@@ -165,29 +165,29 @@ impl WebhookAdapter {
     ) -> HookReply {
         if let Some(at) = &message.timestamp {
             match Timestamp::parse(at) {
-                Ok(at) if fresh(at, inlet.clock().now()) => {}
+                Ok(at) if is_time_fresh(at, inlet.clock().now()) => {}
                 Ok(_) => {
-                    return HookReply::refused(401, "the message's `timestamp` is more than 5 minutes away");
+                    return HookReply::refusal(401, "the message's `timestamp` is more than 5 minutes away");
                 }
-                Err(_) => return HookReply::refused(400, "`timestamp` is not RFC 3339"),
+                Err(_) => return HookReply::refusal(400, "`timestamp` is not RFC 3339"),
             }
         }
         let key = (message.conversation.clone(), message.id.clone());
-        let mut incoming = match message.incoming(FilesBy::Url) {
+        let mut incoming = match message.into_platform_message(FilesBy::Url) {
             Ok(incoming) => incoming,
-            Err(reason) => return HookReply::refused(400, reason),
+            Err(reason) => return HookReply::refusal(400, reason),
         };
         // Whoever posts here means the agent.
         incoming.mention = true;
         let answer = wait.map(|_| self.wait_for(&key));
-        let taken = inlet.message(incoming).await;
+        let taken = inlet.ingest_message(incoming).await;
         let reply = match taken {
             IngestOutcome::Accepted {
                 message, duplicate, ..
             } => {
                 if let (Some(wait), Some(Some(answer))) = (wait, answer) {
                     if duplicate {
-                        again(inlet, message).await;
+                        retry_delivery(inlet, message).await;
                     }
                     if let Ok(Ok(text)) = tokio::time::timeout(wait, answer).await {
                         return HookReply::json(
@@ -199,16 +199,16 @@ impl WebhookAdapter {
                 HookReply::json(202, &json!({ "accepted": true, "duplicate": duplicate }))
             }
             IngestOutcome::Ignored => HookReply::json(202, &json!({ "accepted": true, "duplicate": false })),
-            IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
-            IngestOutcome::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
+            IngestOutcome::Refused(reason) => HookReply::refusal(403, &reason),
+            IngestOutcome::Later(_) => HookReply::refusal(503, "it could not be kept now; send it again"),
         };
-        self.waiting().remove(&key);
+        self.lock_waiting().remove(&key);
         reply
     }
 
     /// A place for the answer, before it can come.
     fn wait_for(&self, key: &(String, String)) -> Option<oneshot::Receiver<String>> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.lock_waiting();
         waiting.retain(|_, waits| !waits.is_closed());
         let of_one = waiting
             .keys()
@@ -223,7 +223,7 @@ impl WebhookAdapter {
     }
 
     /// POSTs a line to `base_url`.
-    async fn post(&self, line: &Value) -> Delivery {
+    async fn post_line(&self, line: &Value) -> Delivery {
         let Some(api) = &self.api else {
             return Delivery::Failed {
                 reason: "nobody waits for it, and no `base_url` is configured".to_owned(),
@@ -232,7 +232,7 @@ impl WebhookAdapter {
         let body = line.to_string().into_bytes();
         let signature = format!(
             "sha256={}",
-            hex(&hmac_sha256(self.secret.expose().as_bytes(), &[&body]))
+            to_hex(&hmac_sha256(self.secret.expose().as_bytes(), &[&body]))
         );
         let Ok(signature) = HeaderValue::from_str(&signature) else {
             return Delivery::Failed {
@@ -240,7 +240,7 @@ impl WebhookAdapter {
             };
         };
         let sent = api
-            .raw(
+            .send_bytes(
                 Method::POST,
                 "",
                 Some("application/json"),
@@ -249,14 +249,14 @@ impl WebhookAdapter {
             )
             .await;
         match sent {
-            Ok(answer) => answer.delivery(None, true, "from `base_url`"),
-            Err(fault) => fault.delivery(),
+            Ok(answer) => answer.delivery_by_status(None, true, "from `base_url`"),
+            Err(fault) => fault.into_delivery(),
         }
     }
 }
 
 /// An answer that nobody waited for is owed again.
-async fn again(inlet: &InboundPipeline, message: MessageId) {
+async fn retry_delivery(inlet: &InboundPipeline, message: MessageId) {
     if let Err(error) = inlet.kernel().retry_delivery(message, "webhook").await {
         tracing::warn!(%error, "an answer could not be taken out of the outbox again");
     }
@@ -276,7 +276,7 @@ fn wait_of(query: &str) -> Result<Option<Duration>, &'static str> {
 }
 
 impl ChannelAdapter for WebhookAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             code: CodeBlock::Fence,
@@ -284,26 +284,26 @@ impl ChannelAdapter for WebhookAdapter {
             buttons: true,
             edits: self.api.is_some(),
             files: FileSupport::Inside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
-        inlet.ready();
+        inlet.report_ready();
         Box::pin(async move {
             over.cancelled().await;
-            ChannelDisconnect::broken("the agent ends")
+            ChannelDisconnect::temporary("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let key = out.reply_to.clone().map(|id| (out.conversation.clone(), id));
-            let waits = key.and_then(|key| self.waiting().remove(&key));
+            let waits = key.and_then(|key| self.lock_waiting().remove(&key));
             if let Some(waits) = waits
                 && waits.send(out.markdown.clone()).is_ok()
             {
@@ -311,18 +311,18 @@ impl ChannelAdapter for WebhookAdapter {
             }
             let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
                 "text": out.markdown, "attachments": attached(out)});
-            self.post(&line).await
+            self.post_line(&line).await
         })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn edit_message<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            self.post(&json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown}))
+            self.post_line(&json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown}))
                 .await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             let choices: Vec<Value> = asking
@@ -332,7 +332,7 @@ impl ChannelAdapter for WebhookAdapter {
                 .collect();
             let line = json!({"type": "ask", "out": out.id, "question": asking.question, "conversation": out.conversation,
                 "text": out.markdown, "choices": choices});
-            match self.post(&line).await {
+            match self.post_line(&line).await {
                 Delivery::Delivered { .. } => Delivery::Delivered {
                     platform_id: Some(out.id.clone()),
                 },
@@ -341,12 +341,12 @@ impl ChannelAdapter for WebhookAdapter {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
-        Box::pin(self.take(inlet, hook))
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+        Box::pin(self.ingest_hook(inlet, hook))
     }
 }
 

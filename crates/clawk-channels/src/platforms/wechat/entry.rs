@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{TOKEN_PATH, VENDOR, WechatAdapter, asking};
+use super::{TOKEN_PATH, VENDOR, WechatAdapter, token_request};
 use crate::platform_kit::{
     API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
     setting,
@@ -13,8 +13,8 @@ pub(crate) const WECHAT: PlatformEntry = PlatformEntry {
     credential: Some(CredentialCheck {
         vendor: VENDOR,
         question: |api, config, token| {
-            let body = asking(&setting(config, "app_id")?, token);
-            Ok(CredentialProbe::post(
+            let body = token_request(&setting(config, "app_id")?, token);
+            Ok(CredentialProbe::for_post(
                 api,
                 TOKEN_PATH,
                 body,

@@ -28,12 +28,12 @@ use crate::adapter::{
     HookRequest, InboundPipeline, LengthUnit, OutFile, OutboundMessage, PlatformCapabilities,
     PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::envelope::opened;
+use crate::envelope::decrypt_envelope;
 use crate::form::MultipartForm;
-use crate::genuine::{fresh, hex, of_seconds, same};
+use crate::genuine::{is_time_fresh, to_hex, of_seconds, constant_time_eq};
 use crate::held::{DeferredDeliveries, SendAttempt};
 use crate::platform_kit::{escaped, listening, secret, secret_named, setting, worded};
 use crate::remote::RemoteFiles;
@@ -93,7 +93,7 @@ struct WechatSignedQuery {
 }
 
 /// The body of a request for a token. Without `force_refresh`, tokens that were given before stay valid.
-pub(crate) fn asking(app: &str, secret: &str) -> Value {
+pub(crate) fn token_request(app: &str, secret: &str) -> Value {
     json!({"grant_type": "client_credential", "appid": app, "secret": secret, "force_refresh": false})
 }
 
@@ -131,21 +131,21 @@ impl WechatAdapter {
         })
     }
 
-    async fn access(&self) -> Result<String, NoToken> {
+    async fn access_token(&self) -> Result<String, NoToken> {
         let ask = || async {
-            let body = asking(&self.app, self.secret.expose().trim());
-            let answer = self.api.post(TOKEN_PATH, &body).await?;
+            let body = token_request(&self.app, self.secret.expose().trim());
+            let answer = self.api.post_json(TOKEN_PATH, &body).await?;
             let life = answer.body.get("expires_in").and_then(Value::as_u64);
             match (answer.text("/access_token"), life) {
                 (Some(token), Some(life)) => Ok((token.to_owned(), life)),
-                _ if REFUSED.contains(&code(&answer)) || STALE.contains(&code(&answer)) => {
+                _ if REFUSED.contains(&error_code(&answer)) || STALE.contains(&error_code(&answer)) => {
                     Err(NoToken::Refused(format!(
                         "the platform refuses the app id or secret ({})",
-                        said(&answer)
+                        error_text(&answer)
                     )))
                 }
                 _ => Err(NoToken::Later {
-                    reason: said(&answer),
+                    reason: error_text(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
             }
@@ -156,76 +156,76 @@ impl WechatAdapter {
     /// POST with a token that counts; a lapsed one is asked for anew once.
     async fn call(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
         loop {
-            let token = match self.access().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
                     return Err(PlatformFailure::NotSent(reason));
                 }
             };
             let path = format!("{path}?access_token={}", escaped(&token));
-            let answer = self.api.post(&path, body).await?;
-            if !STALE.contains(&code(&answer)) || !self.tokens.refused(&token).await {
+            let answer = self.api.post_json(&path, body).await?;
+            if !STALE.contains(&error_code(&answer)) || !self.tokens.refuse_token(&token).await {
                 return Ok(answer);
             }
         }
     }
 
-    fn outcome(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
-        let reason = said(answer);
+    fn delivery_from_response(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
+        let reason = error_text(answer);
         let later = |ms: Option<u64>| Delivery::Retry {
             after_ms: answer.retry_after_ms().or(ms),
             reason: reason.clone(),
         };
-        match code(answer) {
-            0 => answer.delivery(None, false, &reason),
+        match error_code(answer) {
+            0 => answer.delivery_by_status(None, false, &reason),
             stale if STALE.contains(&stale) => self
                 .tokens
                 .lost
-                .delivery("the platform refuses every token that it gives"),
+                .refused_delivery("the platform refuses every token that it gives"),
             -1 => later(None),
             45_009 => later(Some(DAILY_MS)),
             45_011 => later(Some(MINUTE_MS)),
-            45_015 => attempt.forbidden("the 48 hours after their last one are over"),
-            45_047 => attempt.forbidden("all the answers to their last one were used up"),
-            code => match refusals::wechat(code).delivery(None, &format!("{code}: {reason}")) {
+            45_015 => attempt.defer_forbidden("the 48 hours after their last one are over"),
+            45_047 => attempt.defer_forbidden("all the answers to their last one were used up"),
+            code => match refusals::wechat_refusal(code).delivery_after(None, &format!("{code}: {reason}")) {
                 Some(delivery) => delivery,
                 None if answer.status.is_success() => Delivery::Failed {
                     reason: reason.clone(),
                 },
-                None => answer.delivery(None, false, &reason),
+                None => answer.delivery_by_status(None, false, &reason),
             },
         }
     }
 
-    async fn post(&self, conversation: &str, kind: &str, content: Value) -> Delivery {
+    async fn post_message(&self, conversation: &str, kind: &str, content: Value) -> Delivery {
         let mut body = json!({"touser": conversation, "msgtype": kind});
         if let Some(body) = body.as_object_mut() {
             body.insert(kind.to_owned(), content);
         }
-        let attempt = self.held.attempt(conversation);
+        let attempt = self.held.begin_attempt(conversation);
         match self.call("cgi-bin/message/custom/send", &body).await {
-            Ok(answer) => self.outcome(attempt, &answer),
-            Err(fault) => fault.delivery(),
+            Ok(answer) => self.delivery_from_response(attempt, &answer),
+            Err(fault) => fault.into_delivery(),
         }
     }
 
     /// SHA-1 over the sorted parts.
-    fn signature(&self, parts: &[&str]) -> String {
+    fn sha1_signature(&self, parts: &[&str]) -> String {
         let mut sorted: Vec<&str> = parts.to_vec();
         sorted.push(self.token.expose().trim());
         sorted.sort_unstable_by_key(|part| part.as_bytes());
-        hex(&Sha1::digest(sorted.concat().as_bytes()))
+        to_hex(&Sha1::digest(sorted.concat().as_bytes()))
     }
 
     /// The message's XML, once it is known to be the platform's. `None` is told as one refusal.
-    fn genuine(&self, inlet: &InboundPipeline, query: &WechatSignedQuery, body: &[u8]) -> Option<String> {
-        if !of_seconds(&query.timestamp).is_some_and(|at| fresh(at, inlet.clock().now())) {
+    fn verify_message(&self, inlet: &InboundPipeline, query: &WechatSignedQuery, body: &[u8]) -> Option<String> {
+        if !of_seconds(&query.timestamp).is_some_and(|at| is_time_fresh(at, inlet.clock().now())) {
             return None;
         }
         let text = std::str::from_utf8(body).ok()?; // silent-ok: told as one refusal
         let Some(key) = &self.key else {
-            let wanted = self.signature(&[&query.timestamp, &query.nonce]);
-            return same(&query.signature, &wanted).then(|| text.to_owned());
+            let wanted = self.sha1_signature(&[&query.timestamp, &query.nonce]);
+            return constant_time_eq(&query.signature, &wanted).then(|| text.to_owned());
         };
         // What is signed is the encrypted text alone: it is cut out before anything is parsed.
         let sealed = text.split_once("<Encrypt>")?.1.split_once("</Encrypt>")?.0.trim();
@@ -233,18 +233,18 @@ impl WechatAdapter {
             .strip_prefix("<![CDATA[")
             .and_then(|data| data.strip_suffix("]]>"))
             .unwrap_or(sealed);
-        let wanted = self.signature(&[&query.timestamp, &query.nonce, sealed]);
-        if !same(&query.msg_signature, &wanted) {
+        let wanted = self.sha1_signature(&[&query.timestamp, &query.nonce, sealed]);
+        if !constant_time_eq(&query.msg_signature, &wanted) {
             return None;
         }
-        self.open(key, sealed)
+        self.decrypt_message(key, sealed)
     }
 
     /// Sixteen bytes of noise, the length, the text, the app's id.
-    fn open(&self, key: &WechatAesKey, sealed: &str) -> Option<String> {
+    fn decrypt_message(&self, key: &WechatAesKey, sealed: &str) -> Option<String> {
         let sealed = STANDARD.decode(sealed).ok()?; // silent-ok: told as one refusal
         let iv = key.0.first_chunk::<16>()?;
-        let plain = opened(&key.0, iv, &sealed, BLOCK)?;
+        let plain = decrypt_envelope(&key.0, iv, &sealed, BLOCK)?;
         let (_, rest) = plain.split_first_chunk::<16>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
         let length = usize::try_from(u32::from_be_bytes(*length)).ok()?; // silent-ok: told as one refusal
@@ -257,7 +257,7 @@ impl WechatAdapter {
 
     /// `false`: it is not kept and must come again.
     #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
-    async fn take(&self, inlet: &InboundPipeline, xml: &str) -> Result<bool, &'static str> {
+    async fn ingest_message(&self, inlet: &InboundPipeline, xml: &str) -> Result<bool, &'static str> {
         let Some(mut message) = xml::read(xml) else {
             return Err("the body is not a message");
         };
@@ -275,7 +275,7 @@ impl WechatAdapter {
                 conversation: sender.clone(),
             };
             inlet.press_and_say(&press).await;
-            self.held.release(inlet, &sender).await;
+            self.held.release_deferred(inlet, &sender).await;
             return Ok(true);
         }
         let (text, attachments) = match kind.as_str() {
@@ -298,10 +298,10 @@ impl WechatAdapter {
                 // silent-ok: then the place has its name alone
                 let number = |text: String| text.parse::<f64>().ok();
                 let at = number(field("Location_X")).zip(number(field("Location_Y")));
-                (worded::place(Some(&field("Label")), None, at), Vec::new())
+                (worded::place_line(Some(&field("Label")), None, at), Vec::new())
             }
             "link" => {
-                let told = [worded::thing("a link", &field("Title")), field("Url")];
+                let told = [worded::item_line("a link", &field("Title")), field("Url")];
                 (told.join("\n"), Vec::new())
             }
             // Events: nobody speaks.
@@ -324,9 +324,9 @@ impl WechatAdapter {
             answers: None,
             remembered_days: None,
         };
-        let settled = inlet.message(incoming).await.settled();
+        let settled = inlet.ingest_message(incoming).await.is_settled();
         if settled {
-            self.held.release(inlet, &sender).await;
+            self.held.release_deferred(inlet, &sender).await;
         }
         Ok(settled)
     }
@@ -350,54 +350,54 @@ fn read(query: &str) -> WechatSignedQuery {
     }
 }
 
-fn code(answer: &PlatformResponse) -> i64 {
+fn error_code(answer: &PlatformResponse) -> i64 {
     let code = answer.body.get("errcode").and_then(Value::as_i64);
     code.unwrap_or(0)
 }
 
-fn said(answer: &PlatformResponse) -> String {
-    shown(&format!(
+fn error_text(answer: &PlatformResponse) -> String {
+    bounded_line(&format!(
         "{} {}",
-        code(answer),
+        error_code(answer),
         answer.text("/errmsg").unwrap_or_default()
     ))
 }
 
 impl ChannelAdapter for WechatAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             buttons: true,
             typing: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
-            self.tokens.lost.begin();
-            if let Err(no) = self.access().await {
-                return no.ended();
+            self.tokens.lost.clear_refusal();
+            if let Err(no) = self.access_token().await {
+                return no.into_disconnect();
             }
             if self.key.is_none() {
                 tracing::warn!(channel = %inlet.channel().name,
                     "without `secrets.encoding_aes_key` no signature covers a message: whoever knows the address can forge one");
             }
             self.held.read(inlet).await;
-            inlet.ready();
+            inlet.report_ready();
             tokio::select! {
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
-                ended = self.tokens.lost.wait() => ended,
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
+                ended = self.tokens.lost.wait_refusal() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.post(&out.conversation, "text", json!({"content": out.text})))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.post_message(&out.conversation, "text", json!({"content": out.text})))
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
@@ -408,27 +408,27 @@ impl ChannelAdapter for WechatAdapter {
                         .to_owned(),
                 };
             }
-            let token = match self.access().await {
+            let token = match self.access_token().await {
                 Ok(token) => token,
-                Err(no) => return PlatformFailure::NotSent(no.ended().reason).delivery(),
+                Err(no) => return PlatformFailure::NotSent(no.into_disconnect().reason).into_delivery(),
             };
             let form = match MultipartForm::new() {
                 Ok(form) => form.file("media", file),
-                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).into_delivery(),
             };
             let path = format!("cgi-bin/media/upload?access_token={}&type=image", escaped(&token));
-            let attempt = self.held.attempt(&out.conversation);
-            let answer = match self.api.upload(&path, form, &[]).await {
+            let attempt = self.held.begin_attempt(&out.conversation);
+            let answer = match self.api.upload_form(&path, form, &[]).await {
                 Ok(answer) => answer,
                 Err(fault) => return fault.not_uploaded(),
             };
             match answer.text("/media_id") {
                 Some(id) => {
-                    self.post(&out.conversation, "image", json!({ "media_id": id }))
+                    self.post_message(&out.conversation, "image", json!({ "media_id": id }))
                         .await
                 }
-                None if code(&answer) == 0 => answer.not_uploaded("it has no id"),
-                None => match self.outcome(attempt, &answer) {
+                None if error_code(&answer) == 0 => answer.not_uploaded("it has no id"),
+                None => match self.delivery_from_response(attempt, &answer) {
                     Delivery::Unknown { reason } => Delivery::Retry {
                         after_ms: None,
                         reason,
@@ -439,24 +439,24 @@ impl ChannelAdapter for WechatAdapter {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             if asking.choices.is_empty() {
-                return self.send(out).await;
+                return self.send_message(out).await;
             }
-            let item = |(id, label): &(String, String)| json!({"id": asking.carried(id), "content": label});
+            let item = |(id, label): &(String, String)| json!({"id": asking.button_data(id), "content": label});
             let list: Vec<Value> = asking.choices.iter().map(item).collect();
             let menu = json!({"head_content": out.text, "list": list, "tail_content": ""});
-            match self.post(&out.conversation, "msgmenu", menu).await {
+            match self.post_message(&out.conversation, "msgmenu", menu).await {
                 // Not every account has menus; the text says how to answer in words.
-                Delivery::Failed { .. } => self.send(out).await,
+                Delivery::Failed { .. } => self.send_message(out).await,
                 other => other,
             }
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+    fn show_typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!({"touser": conversation, "command": "Typing"});
             if let Err(fault) = self.call("cgi-bin/message/custom/typing", &body).await {
@@ -465,15 +465,15 @@ impl ChannelAdapter for WechatAdapter {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
-            let token = self.access().await.map_err(|no| no.ended().reason)?;
+            let token = self.access_token().await.map_err(|no| no.into_disconnect().reason)?;
             let path = format!(
                 "cgi-bin/media/get?access_token={}&media_id={}",
                 escaped(&token),
                 escaped(at)
             );
-            let url = self.api.at(&path).map_err(PlatformFailure::reason)?;
+            let url = self.api.endpoint_url(&path).map_err(PlatformFailure::reason)?;
             let bytes = self.files.get(url.as_str(), HeaderMap::new(), max_bytes).await?;
             // Errors are told with 200, too.
             if bytes.starts_with(b"{") {
@@ -483,18 +483,18 @@ impl ChannelAdapter for WechatAdapter {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let query = read(&hook.query);
             if hook.method == Method::GET {
-                let wanted = self.signature(&[&query.timestamp, &query.nonce]);
+                let wanted = self.sha1_signature(&[&query.timestamp, &query.nonce]);
                 let plain = query.echostr.len() <= 256
                     && query
                         .echostr
                         .bytes()
                         .all(|byte| byte.is_ascii_alphanumeric() || b"-_+/=".contains(&byte));
-                if !same(&query.signature, &wanted) || !plain || query.echostr.is_empty() {
-                    return HookReply::refused(403, "the signature is not right");
+                if !constant_time_eq(&query.signature, &wanted) || !plain || query.echostr.is_empty() {
+                    return HookReply::refusal(403, "the signature is not right");
                 }
                 return HookReply {
                     status: 200,
@@ -503,19 +503,19 @@ impl ChannelAdapter for WechatAdapter {
                 };
             }
             if hook.method != Method::POST {
-                return HookReply::refused(405, "GET or POST is wanted");
+                return HookReply::refusal(405, "GET or POST is wanted");
             }
-            let Some(xml) = self.genuine(inlet, &query, &hook.body) else {
-                return HookReply::refused(401, "the request is not the platform's");
+            let Some(xml) = self.verify_message(inlet, &query, &hook.body) else {
+                return HookReply::refusal(401, "the request is not the platform's");
             };
-            match self.take(inlet, &xml).await {
+            match self.ingest_message(inlet, &xml).await {
                 Ok(true) => HookReply {
                     status: 200,
                     content_type: Some("text/plain"),
                     body: "success".to_owned(),
                 },
-                Ok(false) => HookReply::refused(503, "it could not be kept now"),
-                Err(reason) => HookReply::refused(400, reason),
+                Ok(false) => HookReply::refusal(503, "it could not be kept now"),
+                Err(reason) => HookReply::refusal(400, reason),
             }
         })
     }

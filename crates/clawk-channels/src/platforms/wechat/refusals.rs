@@ -2,7 +2,7 @@
 
 use crate::platform_kit::refusals::MessageRefusal::Final;
 use crate::platform_kit::refusals::{
-    BLOCKED, MessageRefusal, NO_PERSON, NO_RIGHT, REJECTED, TOO_LARGE, TOO_LONG, named,
+    BLOCKED, MessageRefusal, NO_PERSON, NO_RIGHT, REJECTED, TOO_LARGE, TOO_LONG, refusal_by_key,
 };
 
 /// `errcode` of WeChat. Times and limits are the adapter's own.
@@ -19,13 +19,13 @@ const WECHAT: &[(i64, MessageRefusal)] = &[
 ];
 
 /// What WeChat's `errcode` means.
-pub(super) fn wechat(code: i64) -> MessageRefusal {
-    named(WECHAT, &code)
+pub(super) fn wechat_refusal(code: i64) -> MessageRefusal {
+    refusal_by_key(WECHAT, &code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::wechat;
+    use super::wechat_refusal;
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -39,7 +39,7 @@ mod tests {
             (45_001, Dead("file is too large")),
             (0, ByStatus),
         ] {
-            assert!(is_cured(wechat(code), &cure), "{code}: {:?}", wechat(code));
+            assert!(is_cured(wechat_refusal(code), &cure), "{code}: {:?}", wechat_refusal(code));
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const WHATSAPP: PlatformEntry = PlatformEntry {
             let number = escaped(&setting(config, "phone_number_id")?);
             let path = format!("{number}?fields=id");
             Ok(CredentialProbe::get(
-                api.authorized("Bearer", token)?,
+                api.with_authorization("Bearer", token)?,
                 path,
                 "/id",
             ))

@@ -29,14 +29,14 @@ use crate::adapter::{
     FileSupport, HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
     PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
-use crate::genuine::{same, signed};
+use crate::genuine::{constant_time_eq, is_hmac_valid};
 use crate::held::{DeferredDeliveries, SendAttempt};
 use crate::platform_kit::refusals::MessageRefusal;
-use crate::platform_kit::worded::without;
+use crate::platform_kit::worded::without_member;
 use crate::platform_kit::{escaped, listening, secret, secret_named, setting};
 use crate::remote::RemoteFiles;
 use crate::token::CredentialRefusal;
@@ -224,7 +224,7 @@ impl WhatsappAdapter {
             bearer,
             files: RemoteFiles::new(base, parts.secrets.env(), &HOSTS)?,
             api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
-                .authorized("Bearer", token.expose().trim())?,
+                .with_authorization("Bearer", token.expose().trim())?,
             number: setting(config, "phone_number_id")?,
             signing: secret_named(config, parts, "app_secret")?,
             verify: secret_named(config, parts, "verify_token")?,
@@ -234,19 +234,19 @@ impl WhatsappAdapter {
         })
     }
 
-    fn named(&self) -> MutexGuard<'_, WhatsappSentIds> {
+    fn lock_sent_ids(&self) -> MutexGuard<'_, WhatsappSentIds> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn greet(&self) -> Result<(), ChannelDisconnect> {
+    async fn fetch_bot_identity(&self) -> Result<(), ChannelDisconnect> {
         let path = format!("{}?fields=id", escaped(&self.number));
-        let answer = self.api.send(Method::GET, &path, None).await;
-        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
+        let answer = self.api.send_json(Method::GET, &path, None).await;
+        let answer = answer.map_err(|fault| ChannelDisconnect::temporary(fault.reason()))?;
         if answer.status.is_success() {
             return Ok(());
         }
-        let told = said(&answer);
-        Err(match code(&answer) {
+        let told = error_text(&answer);
+        Err(match error_code(&answer) {
             Some(0 | 190) => {
                 ChannelDisconnect::fatal(format!("the platform refuses the access token ({told})"))
             }
@@ -255,32 +255,32 @@ impl WhatsappAdapter {
             }
             _ => ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..ChannelDisconnect::broken(told)
+                ..ChannelDisconnect::temporary(told)
             },
         })
     }
 
     /// `false`: it is not kept and must come again.
-    async fn take(&self, inlet: &InboundPipeline, told: WhatsappChangeValue) -> bool {
+    async fn ingest_change(&self, inlet: &InboundPipeline, told: WhatsappChangeValue) -> bool {
         // The same app may serve other numbers.
         if told.metadata.phone_number_id != self.number {
             return true;
         }
         for status in told.statuses {
-            self.status(inlet, status);
+            self.note_status(inlet, status);
         }
         for message in told.messages {
             let from = message.from.clone().or_else(|| message.from_user_id.clone());
             let contact = told.contacts.iter().find(|contact| contact.wa_id == from);
             let name = contact.and_then(|contact| contact.profile.name.clone());
-            if !self.message(inlet, message, from, name).await {
+            if !self.ingest_message(inlet, message, from, name).await {
                 return false;
             }
         }
         true
     }
 
-    async fn message(
+    async fn ingest_message(
         &self,
         inlet: &InboundPipeline,
         message: WhatsappMessage,
@@ -301,7 +301,7 @@ impl WhatsappAdapter {
                 };
                 inlet.press_and_say(&press).await;
             }
-            self.held.release(inlet, &conversation).await;
+            self.held.release_deferred(inlet, &conversation).await;
             return true;
         }
         let media = [
@@ -348,24 +348,24 @@ impl WhatsappAdapter {
             answers,
             remembered_days: None,
         };
-        let settled = inlet.message(incoming).await.settled();
+        let settled = inlet.ingest_message(incoming).await.is_settled();
         if settled {
-            self.held.release(inlet, &conversation).await;
+            self.held.release_deferred(inlet, &conversation).await;
         }
         settled
     }
 
     /// Remembers which of our messages the platform has.
-    fn status(&self, inlet: &InboundPipeline, status: WhatsappMessageStatus) {
+    fn note_status(&self, inlet: &InboundPipeline, status: WhatsappMessageStatus) {
         if status.status == "failed" {
             let told = status.errors.first().and_then(|error| error.pointer("/title"));
-            let reason = shown(told.and_then(Value::as_str).unwrap_or_default());
+            let reason = bounded_line(told.and_then(Value::as_str).unwrap_or_default());
             tracing::warn!(channel = %inlet.channel().name, reason, "the platform could not deliver a message it had taken");
         }
         let Some(ours) = status.biz_opaque_callback_data else {
             return;
         };
-        let mut named = self.named();
+        let mut named = self.lock_sent_ids();
         if named.ids.insert(ours.clone(), status.id).is_none() {
             named.order.push_back(ours);
         }
@@ -376,7 +376,7 @@ impl WhatsappAdapter {
         }
     }
 
-    async fn post(&self, out: &OutboundMessage, kind: &str, content: Value) -> Delivery {
+    async fn post_message(&self, out: &OutboundMessage, kind: &str, content: Value) -> Delivery {
         let mut body = json!({"messaging_product": "whatsapp", "recipient_type": "individual", "to": out.conversation,
             "type": kind, "biz_opaque_callback_data": out.id});
         if let Some(body) = body.as_object_mut() {
@@ -386,60 +386,60 @@ impl WhatsappAdapter {
             }
         }
         let path = format!("{}/messages", escaped(&self.number));
-        let attempt = self.held.attempt(&out.conversation);
-        let mut answer = match self.api.post(&path, &body).await {
+        let attempt = self.held.begin_attempt(&out.conversation);
+        let mut answer = match self.api.post_json(&path, &body).await {
             Ok(answer) => answer,
-            Err(fault) => return fault.delivery(),
+            Err(fault) => return fault.into_delivery(),
         };
         // Nothing was sent: the message that is answered can't be named, and the words go without it.
-        let refusal = code(&answer).map(|code| refusals::whatsapp(code, &said(&answer)));
+        let refusal = error_code(&answer).map(|code| refusals::whatsapp_refusal(code, &error_text(&answer)));
         if refusal == Some(MessageRefusal::RepliedGone)
-            && let Some(rest) = without(&body, "context")
+            && let Some(rest) = without_member(&body, "context")
         {
-            answer = match self.api.post(&path, &rest).await {
+            answer = match self.api.post_json(&path, &rest).await {
                 Ok(answer) => answer,
-                Err(fault) => return fault.delivery(),
+                Err(fault) => return fault.into_delivery(),
             };
         }
-        self.outcome(attempt, &answer)
+        self.delivery_from_response(attempt, &answer)
     }
 
     /// Reacts to a message; an empty emoji takes the reaction away.
-    async fn mark(&self, to: &str, id: &str, emoji: &str) -> Result<(), String> {
+    async fn set_reaction(&self, to: &str, id: &str, emoji: &str) -> Result<(), String> {
         let body = json!({"messaging_product": "whatsapp", "recipient_type": "individual", "to": to, "type": "reaction",
             "reaction": {"message_id": id, "emoji": emoji}});
         let path = format!("{}/messages", escaped(&self.number));
         let answer = self
             .api
-            .post(&path, &body)
+            .post_json(&path, &body)
             .await
             .map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(());
         }
-        Err(said(&answer))
+        Err(error_text(&answer))
     }
 
     /// What an answer means: the code counts, not the status.
-    fn outcome(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
-        let (reason, after_ms) = (said(answer), answer.retry_after_ms());
-        match code(answer) {
-            Some(0 | 190) => self.lost.delivery("the platform refuses the access token"),
-            Some(131_047) => attempt.forbidden("the 24 hours after their last one are over"),
+    fn delivery_from_response(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
+        let (reason, after_ms) = (error_text(answer), answer.retry_after_ms());
+        match error_code(answer) {
+            Some(0 | 190) => self.lost.refused_delivery("the platform refuses the access token"),
+            Some(131_047) => attempt.defer_forbidden("the 24 hours after their last one are over"),
             code => {
                 let told = format!("{}: {reason}", code.unwrap_or_default());
-                let refusal = code.map(|code| refusals::whatsapp(code, &reason));
-                let delivery = refusal.and_then(|refusal| refusal.delivery(after_ms, &told));
+                let refusal = code.map(|code| refusals::whatsapp_refusal(code, &reason));
+                let delivery = refusal.and_then(|refusal| refusal.delivery_after(after_ms, &told));
                 let id = || answer.text("/messages/0/id").map(str::to_owned);
-                delivery.unwrap_or_else(|| answer.delivery(id(), false, &reason))
+                delivery.unwrap_or_else(|| answer.delivery_by_status(id(), false, &reason))
             }
         }
     }
 
     /// The vendor asks whether this address is ours.
-    fn verified(&self, query: &str) -> HookReply {
+    fn verify_address(&self, query: &str) -> HookReply {
         let Ok(url) = Url::parse(&format!("http://query.invalid/?{query}")) else {
-            return HookReply::refused(403, "the query can't be read");
+            return HookReply::refusal(403, "the query can't be read");
         };
         let given = |name: &str| {
             let mut all = url.query_pairs().filter(|(key, _)| key == name);
@@ -451,9 +451,9 @@ impl WhatsappAdapter {
             && challenge
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        let right = same(&given("hub.verify_token"), self.verify.expose().trim());
+        let right = constant_time_eq(&given("hub.verify_token"), self.verify.expose().trim());
         if !right || given("hub.mode") != "subscribe" || !plain || challenge.is_empty() {
-            return HookReply::refused(403, "the verify token is not right");
+            return HookReply::refusal(403, "the verify token is not right");
         }
         HookReply {
             status: 200,
@@ -463,13 +463,13 @@ impl WhatsappAdapter {
     }
 }
 
-fn code(answer: &PlatformResponse) -> Option<i64> {
+fn error_code(answer: &PlatformResponse) -> Option<i64> {
     answer.body.pointer("/error/code")?.as_i64()
 }
 
-fn said(answer: &PlatformResponse) -> String {
+fn error_text(answer: &PlatformResponse) -> String {
     let details = answer.text("/error/error_data/details");
-    shown(
+    bounded_line(
         details
             .or_else(|| answer.text("/error/message"))
             .unwrap_or_default(),
@@ -477,38 +477,38 @@ fn said(answer: &PlatformResponse) -> String {
 }
 
 impl ChannelAdapter for WhatsappAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Whatsapp,
             code: CodeBlock::ThreeBackticks,
             buttons: true,
             receipts: true,
             files: FileSupport::Beside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
-            self.lost.begin();
-            if let Err(ended) = self.greet().await {
+            self.lost.clear_refusal();
+            if let Err(ended) = self.fetch_bot_identity().await {
                 return ended;
             }
             self.held.read(inlet).await;
-            inlet.ready();
+            inlet.report_ready();
             tokio::select! {
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
-                ended = self.lost.wait() => ended,
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
+                ended = self.lost.wait_refusal() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.post(out, "text", json!({"body": out.text, "preview_url": false})))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.post_message(out, "text", json!({"body": out.text, "preview_url": false})))
     }
 
     fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
@@ -524,16 +524,16 @@ impl ChannelAdapter for WhatsappAdapter {
                     .text("messaging_product", "whatsapp")
                     .text("type", &file.media_type)
                     .file("file", file),
-                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).into_delivery(),
             };
             let path = format!("{}/media", escaped(&self.number));
-            let attempt = self.held.attempt(&out.conversation);
-            let answer = match self.api.upload(&path, form, &[]).await {
+            let attempt = self.held.begin_attempt(&out.conversation);
+            let answer = match self.api.upload_form(&path, form, &[]).await {
                 Ok(answer) => answer,
                 Err(fault) => return fault.not_uploaded(),
             };
             let Some(id) = answer.text("/id").filter(|_| answer.status.is_success()) else {
-                return match self.outcome(attempt, &answer) {
+                return match self.delivery_from_response(attempt, &answer) {
                     // The upload is not the message.
                     Delivery::Unknown { reason } => Delivery::Retry {
                         after_ms: None,
@@ -544,36 +544,36 @@ impl ChannelAdapter for WhatsappAdapter {
                 };
             };
             if picture {
-                return self.post(out, "image", json!({ "id": id })).await;
+                return self.post_message(out, "image", json!({ "id": id })).await;
             }
-            self.post(out, "document", json!({"id": id, "filename": file.name}))
+            self.post_message(out, "document", json!({"id": id, "filename": file.name}))
                 .await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
+    fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             let fits = out.text.chars().count() <= MAX_ASKED;
             // Three buttons at most, with titles of their own; what does not fit is answered in words.
             if asking.choices.is_empty() || asking.choices.len() > 3 || !fits {
-                return self.send(out).await;
+                return self.send_message(out).await;
             }
             let button = |(id, label): &(String, String)| {
                 let title: String = label.chars().take(MAX_TITLE).collect();
-                json!({"type": "reply", "reply": {"id": asking.carried(id), "title": title}})
+                json!({"type": "reply", "reply": {"id": asking.button_data(id), "title": title}})
             };
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
             let content =
                 json!({"type": "button", "body": {"text": out.text}, "action": {"buttons": buttons}});
-            self.post(out, "interactive", content).await
+            self.post_message(out, "interactive", content).await
         })
     }
 
     /// The platform names our id in what it tells of a message: that may come soon after.
     fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(async move {
-            let known = || self.named().ids.get(&out.id).cloned();
+            let known = || self.lock_sent_ids().ids.get(&out.id).cloned();
             let wait = async {
                 loop {
                     if let Some(id) = known() {
@@ -593,39 +593,39 @@ impl ChannelAdapter for WhatsappAdapter {
         Box::pin(async move {
             let path = format!("{}/messages", escaped(&self.number));
             let body = json!({"messaging_product": "whatsapp", "status": "read", "message_id": id});
-            if let Err(fault) = self.api.post(&path, &body).await {
+            if let Err(fault) = self.api.post_json(&path, &body).await {
                 tracing::debug!(reason = fault.reason(), "a message could not be shown as read");
             }
         })
     }
 
-    fn react<'a>(
+    fn add_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
-            self.mark(conversation, id, crate::platform_kit::EYES)
+            self.set_reaction(conversation, id, crate::platform_kit::EYES)
                 .await
                 .map(|()| None)
         })
     }
 
-    fn unreact<'a>(
+    fn remove_reaction<'a>(
         &'a self,
         conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.mark(conversation, id, ""))
+        Box::pin(self.set_reaction(conversation, id, ""))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
+    fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
-            let answer = self.api.send(Method::GET, &escaped(at), None).await;
+            let answer = self.api.send_json(Method::GET, &escaped(at), None).await;
             let answer = answer.map_err(PlatformFailure::reason)?;
             if !answer.status.is_success() {
-                return Err(said(&answer));
+                return Err(error_text(&answer));
             }
             let headers = HeaderMap::from_iter([(AUTHORIZATION, self.bearer.clone())]);
             let url = answer.text("/url").unwrap_or_default();
@@ -633,26 +633,26 @@ impl ChannelAdapter for WhatsappAdapter {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
+    fn receive_hook<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if hook.method == Method::GET {
-                return self.verified(&hook.query);
+                return self.verify_address(&hook.query);
             }
             if hook.method != Method::POST {
-                return HookReply::refused(405, "GET or POST is wanted");
+                return HookReply::refusal(405, "GET or POST is wanted");
             }
             let given = hook.header("x-hub-signature-256").unwrap_or_default();
             let hex = given.strip_prefix("sha256=").unwrap_or_default();
-            if !signed(hex, self.signing.expose().trim(), &[&hook.body]) {
-                return HookReply::refused(401, "the signature is not right");
+            if !is_hmac_valid(hex, self.signing.expose().trim(), &[&hook.body]) {
+                return HookReply::refusal(401, "the signature is not right");
             }
             let Ok(body) = serde_json::from_slice::<Body>(&hook.body) else {
-                return HookReply::refused(400, "the body is not a list of changes");
+                return HookReply::refusal(400, "the body is not a list of changes");
             };
             let changes = body.entry.into_iter().flat_map(|entry| entry.changes);
             for change in changes.filter(|change| change.field == "messages") {
-                if !self.take(inlet, change.value).await {
-                    return HookReply::refused(503, "it could not be kept now");
+                if !self.ingest_change(inlet, change.value).await {
+                    return HookReply::refusal(503, "it could not be kept now");
                 }
             }
             HookReply::empty(200)

@@ -2,7 +2,7 @@
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, RepliedGone};
 use crate::platform_kit::refusals::{
-    BLOCKED, MessageRefusal, NO_RIGHT, NOT_SOON_MS, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, named,
+    BLOCKED, MessageRefusal, NO_RIGHT, NOT_SOON_MS, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_key,
 };
 
 /// WhatsApp's `error.code`. Limits of 24 hours and tokens are the adapter's own.
@@ -47,7 +47,7 @@ const WHATSAPP: &[(i64, MessageRefusal)] = &[
 ];
 
 /// What WhatsApp's `code` means. `details` says which parameter it does not take.
-pub(super) fn whatsapp(code: i64, details: &str) -> MessageRefusal {
+pub(super) fn whatsapp_refusal(code: i64, details: &str) -> MessageRefusal {
     let invalid = matches!(code, 100 | 131_008 | 131_009);
     let details = details.to_lowercase();
     if invalid && (details.contains("message_id") || details.contains("context")) {
@@ -59,12 +59,12 @@ pub(super) fn whatsapp(code: i64, details: &str) -> MessageRefusal {
     if invalid && details.contains("size") {
         return Final(TOO_LARGE);
     }
-    named(WHATSAPP, &code)
+    refusal_by_key(WHATSAPP, &code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NOT_SOON_MS, SOON_MS, whatsapp};
+    use super::{NOT_SOON_MS, SOON_MS, whatsapp_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Reply, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -100,7 +100,7 @@ mod tests {
             (131_000, "", ByStatus),
             (1, "", ByStatus),
         ] {
-            let found = whatsapp(code, details);
+            let found = whatsapp_refusal(code, details);
             assert!(is_cured(found, &cure), "{code} {details}: {found:?}");
         }
     }

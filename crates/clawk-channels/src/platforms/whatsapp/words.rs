@@ -34,7 +34,7 @@ pub(super) fn read(
     if at("location").is_some() {
         let number = |pointer: &str| at(pointer).and_then(Value::as_f64);
         let coordinates = number("location/latitude").zip(number("location/longitude"));
-        lines.push(worded::place(
+        lines.push(worded::place_line(
             word("location/name"),
             word("location/address"),
             coordinates,
@@ -51,11 +51,11 @@ pub(super) fn read(
             "" => word("/name/first_name"),
             name => name,
         };
-        lines.push(worded::contact(name, word("/phones/0/phone")));
+        lines.push(worded::contact_line(name, word("/phones/0/phone")));
     }
     if let Some(items) = at("order/product_items").and_then(Value::as_array) {
         let note = word("order/text").unwrap_or_default();
-        lines.push(worded::thing(
+        lines.push(worded::item_line(
             &format!("an order of {} products", items.len()),
             note,
         ));
@@ -65,16 +65,16 @@ pub(super) fn read(
     }
     match kind {
         "unsupported" => lines.push("[a message of a kind that the platform does not pass on]".to_owned()),
-        "sticker" if text.is_empty() => lines.push(worded::sticker(None)),
+        "sticker" if text.is_empty() => lines.push(worded::sticker_line(None)),
         _ => {}
     }
-    let words = worded::below(text, lines);
+    let words = worded::append_lines(text, lines);
     let flag = |name: &str| at(name) == Some(&Value::Bool(true));
     if flag("context/forwarded") || flag("context/frequently_forwarded") {
-        let author = worded::author("", None, None, sender);
+        let author = worded::quote_author("", None, None, sender);
         return WhatsappMessageWords {
             text: worded::FORWARDS.to_owned(),
-            quotes: vec![worded::forwarded(author, words)],
+            quotes: vec![worded::forwarded_text(author, words)],
             answers: None,
         };
     }

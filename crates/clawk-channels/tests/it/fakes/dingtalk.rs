@@ -289,7 +289,7 @@ impl Platform {
             &[("timestamp", &at), ("sign", &signed)],
             message.to_string().as_bytes(),
         );
-        taken(&self.org.kept.channels().receive("chat", request).await);
+        taken(&self.org.kept.channels().receive_hook("chat", request).await);
     }
 
     pub(crate) fn message(n: u32, conversation: &str, sender: &str, text: &str) -> Value {

@@ -415,7 +415,7 @@ impl Platform {
                 .tenant
                 .kept
                 .channels()
-                .receive("chat", hook(&headers, body.as_bytes()))
+                .receive_hook("chat", hook(&headers, body.as_bytes()))
                 .await,
         );
     }

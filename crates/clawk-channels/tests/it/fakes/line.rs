@@ -157,12 +157,12 @@ impl Platform {
         let signature = STANDARD.encode(mac.finalize().into_bytes());
         let channels = self.account.kept.channels();
         let forged = channels
-            .receive("chat", hook(&[("x-line-signature", "AAAA")], body.as_bytes()))
+            .receive_hook("chat", hook(&[("x-line-signature", "AAAA")], body.as_bytes()))
             .await;
         assert_eq!(forged.status, 401);
         taken(
             &channels
-                .receive("chat", hook(&[("x-line-signature", &signature)], body.as_bytes()))
+                .receive_hook("chat", hook(&[("x-line-signature", &signature)], body.as_bytes()))
                 .await,
         );
     }

@@ -262,7 +262,7 @@ impl Platform {
             .account
             .kept
             .channels()
-            .receive("chat", hook(&headers, body.as_bytes()))
+            .receive_hook("chat", hook(&headers, body.as_bytes()))
             .await;
         taken(&reply);
         assert!(reply.body.contains("\"op\":12"), "{reply:?}");

@@ -328,7 +328,7 @@ impl Platform {
                 .team
                 .kept
                 .channels()
-                .receive("chat", hook(&headers, body.as_bytes()))
+                .receive_hook("chat", hook(&headers, body.as_bytes()))
                 .await,
         );
     }

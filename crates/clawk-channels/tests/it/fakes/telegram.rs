@@ -352,7 +352,7 @@ impl Platform {
         }
         let body = serde_json::to_vec(&update).unwrap();
         let request = hook(&[("x-telegram-bot-api-secret-token", SECRET)], &body);
-        let reply = self.bot.kept.channels().receive("chat", request).await;
+        let reply = self.bot.kept.channels().receive_hook("chat", request).await;
         taken(&reply);
         assert_eq!(reply.body, "", "a body would be executed");
     }

@@ -218,7 +218,12 @@ impl Platform {
         let xml = format!(
             "<xml><ToUserName><![CDATA[gh_1]]></ToUserName><CreateTime>1700000000</CreateTime>{members}</xml>"
         );
-        let reply = self.account.kept.channels().receive("chat", request(&xml)).await;
+        let reply = self
+            .account
+            .kept
+            .channels()
+            .receive_hook("chat", request(&xml))
+            .await;
         taken(&reply);
         assert_eq!(reply.body, "success");
     }

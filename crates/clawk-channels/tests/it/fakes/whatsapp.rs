@@ -248,7 +248,7 @@ impl Platform {
         let body = body.to_string();
         let signed = signature(APP, body.as_bytes());
         let request = hook(&[("x-hub-signature-256", &signed)], body.as_bytes());
-        taken(&self.account.kept.channels().receive("chat", request).await);
+        taken(&self.account.kept.channels().receive_hook("chat", request).await);
     }
 
     /// One message with these members.
@@ -335,7 +335,7 @@ impl Fake for Platform {
                         json!({"entry": [{"changes": [{"field": "messages", "value": value}]}]}).to_string();
                     let signed = signature(APP, body.as_bytes());
                     let request = hook(&[("x-hub-signature-256", &signed)], body.as_bytes());
-                    channels.receive("chat", request).await;
+                    channels.receive_hook("chat", request).await;
                 }
             });
         })

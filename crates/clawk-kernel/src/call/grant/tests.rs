@@ -4,7 +4,7 @@ use clawk_manifest::model::Sandbox;
 use clawk_plan::{Plan, PlanDefaults};
 use serde_json::json;
 
-use super::{basis, digest_of_plan};
+use super::{basis_digest, digest_of_plan};
 use crate::witness::GrantPrecondition;
 
 /// If this fails, something changed how a plan is written, a renamed type, field or variant for example. Every standing grant of every
@@ -36,11 +36,11 @@ fn the_digest_of_a_plan_is_that_of_earlier_versions() {
             "3720e0169b254d79faf3df0dc2a0472a04249a589adde3abe0b3bf6bf22d9184",
         ),
         (
-            Plan::undeclared(&defaults),
+            Plan::for_undeclared(&defaults),
             "62a2e73d464fc0d27585fe40897074b2567b5b8c72a34ba51ee196b5ea8bcd73",
         ),
         (
-            Plan::undeclared(&PlanDefaults {
+            Plan::for_undeclared(&PlanDefaults {
                 allow_none: true,
                 ..defaults
             }),
@@ -58,7 +58,7 @@ fn the_basis_of_a_standing_grant_is_that_of_earlier_versions() {
         GrantPrecondition::new("the server files", "stdio"),
     ];
     assert_eq!(
-        basis("agent 1.0.0", &stands_on).to_hex(),
+        basis_digest("agent 1.0.0", &stands_on).to_hex(),
         "e7b39ca869745f3fea54e893717c8434b17bba031beaf83cbf573c5f2802034a"
     );
 }

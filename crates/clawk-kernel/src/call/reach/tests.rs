@@ -1,7 +1,7 @@
 use clawk_plan::{Plan, PlanDefaults};
 use serde_json::{Value, json};
 
-use super::{check, place};
+use super::{check_urls, parse_host_port};
 
 fn plan(network: &Value) -> Plan {
     let sandbox = json!({"name": "s", "level": "none", "capabilities": {"network": network}});
@@ -14,7 +14,7 @@ fn refused(network: &Value, arguments: &Value) -> bool {
         "url": {"type": "string", "format": "uri"},
         "many": {"type": "array", "items": {"type": "string", "format": "uri"}},
         "text": {"type": "string"}}});
-    check(&schema, arguments.as_object().expect("an object"), &plan(network)).is_err()
+    check_urls(&schema, arguments.as_object().expect("an object"), &plan(network)).is_err()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_place_has_a_host_and_a_port() {
         ("no url", None),
     ] {
         assert_eq!(
-            place(url),
+            parse_host_port(url),
             expected.map(|(host, port)| (host.to_owned(), port)),
             "{url}"
         );

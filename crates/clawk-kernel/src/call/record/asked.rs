@@ -5,19 +5,19 @@ use clawk_events::payload::{ApprovalAnswered, ApprovalGranted, ApprovalRequested
 
 impl CallRecord<'_> {
     /// Makes the request durable before anybody sees it.
-    pub(in crate::call) async fn asking(
+    pub(in crate::call) async fn record_question(
         &mut self,
         question: &ApprovalQuestion,
         grant: &ExactGrant,
         verdict: &Verdict,
         approval: Approval,
     ) -> Result<(), CallError> {
-        self.asks(question, grant, verdict, approval);
+        self.add_question(question, grant, verdict, approval);
         self.flush().await
     }
 
     /// Adds the request to the call's next commit.
-    pub(in crate::call) fn asks(
+    pub(in crate::call) fn add_question(
         &mut self,
         question: &ApprovalQuestion,
         grant: &ExactGrant,
@@ -25,7 +25,8 @@ impl CallRecord<'_> {
         approval: Approval,
     ) {
         self.verdict = Some(verdict.clone());
-        let kept = StoredQuestion::of(question, grant, approval, self.caller.door, self.thread.span);
+        let kept =
+            StoredQuestion::from_question(question, grant, approval, self.caller.door, self.thread.span);
         let bytes = canonical(&kept);
         let payload = ApprovalRequested {
             action_id: self.request.tool.to_string(),
@@ -39,8 +40,8 @@ impl CallRecord<'_> {
             rule_id: verdict.rule_id.as_deref().map(str::to_owned),
         };
         let hash = payload.question_hash;
-        let draft = self.calls.scribe.entry(&self.thread, &payload);
-        self.waiting.push(draft.content(hash, bytes));
+        let draft = self.calls.scribe.draft_event(&self.thread, &payload);
+        self.waiting.push(draft.with_content(hash, bytes));
     }
 
     /// Returns the events so far, for a commit together with other calls.
@@ -56,19 +57,19 @@ impl CallRecord<'_> {
     }
 
     /// Adds the end of a request without a person's answer.
-    pub(in crate::call) fn lapsed(&mut self, answer: &str) {
-        self.answer(answer, "nobody", "", "", None, None);
+    pub(in crate::call) fn record_lapse(&mut self, answer: &str) {
+        self.add_answer(answer, "nobody", "", "", None, None);
     }
 
     /// Adds an answer that arrived over the API before the call.
-    pub(in crate::call) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
-        self.answer(answer, by, "http", "admin", reason, None);
+    pub(in crate::call) fn record_early_answer(&mut self, answer: &str, by: &str, reason: Option<&str>) {
+        self.add_answer(answer, by, "http", "admin", reason, None);
     }
 
-    pub(in crate::call) fn answered(&mut self, question: &ApprovalQuestion, reply: &ApprovalReply) {
+    pub(in crate::call) fn record_reply(&mut self, question: &ApprovalQuestion, reply: &ApprovalReply) {
         let (person, role) = (&reply.person, reply.person.role.to_string());
         let answer = answer_word(reply.answer);
-        self.answer(
+        self.add_answer(
             answer,
             &person.name,
             &person.channel,
@@ -78,7 +79,7 @@ impl CallRecord<'_> {
         );
     }
 
-    pub(in crate::call) fn granted(&mut self, held: &StandingGrant, reply: &ApprovalReply) {
+    pub(in crate::call) fn record_grant(&mut self, held: &StandingGrant, reply: &ApprovalReply) {
         let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
         let words = EventWords::new(WordField::Shown, &held.shown);
         let payload = ApprovalGranted {
@@ -96,26 +97,26 @@ impl CallRecord<'_> {
             shown: ChainText::IN_CONTENT,
             words_hash: Some(words.digest()),
         };
-        let draft = self.calls.scribe.entry(&self.thread, &payload);
-        self.waiting.push(draft.words(words));
+        let draft = self.calls.scribe.draft_event(&self.thread, &payload);
+        self.waiting.push(draft.with_words(words));
     }
 
     /// Records that the grant is void. Returns the error.
-    pub(in crate::call) fn voided(&mut self, changed: &str) -> CallError {
+    pub(in crate::call) fn record_voided(&mut self, changed: &str) -> CallError {
         let payload = ApprovalVoided {
             action_id: self.request.tool.to_string(),
             changed: changed.to_owned(),
             request_id: self.request.request_id.as_str().to_owned(),
         };
         let scribe = &self.calls.scribe;
-        self.waiting.push(scribe.entry(&self.thread, &payload));
+        self.waiting.push(scribe.draft_event(&self.thread, &payload));
         CallError::ApprovalVoid {
             tool: self.request.tool.clone(),
             changed: changed.to_owned(),
         }
     }
 
-    fn answer(
+    fn add_answer(
         &mut self,
         answer: &str,
         by: &str,
@@ -137,7 +138,7 @@ impl CallRecord<'_> {
             seen: seen.map(str::to_owned).into(),
             words_hash,
         };
-        let draft = self.calls.scribe.entry(&self.thread, &payload);
-        self.waiting.push(draft.words(words));
+        let draft = self.calls.scribe.draft_event(&self.thread, &payload);
+        self.waiting.push(draft.with_words(words));
     }
 }

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::convert;
-use crate::catalog::validator;
+use super::convert_arguments;
+use crate::catalog::compile_validator;
 
 fn schema() -> Value {
     json!({
@@ -27,9 +27,9 @@ fn schema() -> Value {
 }
 
 fn check(given: Value, wanted: Option<(Value, &[&str])>) {
-    let validator = validator(&schema()).unwrap();
+    let validator = compile_validator(&schema()).unwrap();
     let arguments = given.as_object().unwrap();
-    let found = convert(&validator, arguments);
+    let found = convert_arguments(&validator, arguments);
     match (found, wanted) {
         (None, None) => {}
         (Some(found), Some((value, pointers))) => {

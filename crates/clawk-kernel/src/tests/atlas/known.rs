@@ -12,10 +12,10 @@ async fn goals_hints_facts_and_parameters_hold_none() {
     let rig = governed();
     rig.secrets.add(&Secret::new("LAMP_KEY", SECRET));
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let about = json!({"note": format!("uses {SECRET}"), SECRET: [SECRET]});
     let view = cra
-        .open(NewSession {
+        .open_session(NewSession {
             agent_id: format!("desk {SECRET}"),
             goal: format!("help with {SECRET}"),
             parent: None,
@@ -36,17 +36,17 @@ async fn goals_hints_facts_and_parameters_hold_none() {
         asked.context = json!({"card": {"number": SECRET}}).as_object().unwrap().clone();
         asked
     };
-    let resolution = cra.resolve(&asks(1, None)).await.unwrap();
+    let resolution = cra.resolve_request(&asks(1, None)).await.unwrap();
     assert!(!format!("{resolution:?}").contains(SECRET), "{resolution:?}");
     // A refused one is recorded, too.
     let mut refused = asks(2, None);
     refused.atlas_ids = vec!["com.example.nowhere".to_owned()];
-    cra.resolve(&refused).await.unwrap_err();
+    cra.resolve_request(&refused).await.unwrap_err();
     for action in ["note.write", "fee.waive"] {
         let parameters = json!({"text": format!("Bearer {SECRET}")});
         let mut asked = asks(3, run(resolution.resolution_id, action, parameters));
         asked.request_id = uuid::Uuid::new_v4();
-        let answer = cra.execute(asked).await.unwrap();
+        let answer = cra.execute_action(asked).await.unwrap();
         assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
     }
     let questions = format!("{:?}", cra.approvals());

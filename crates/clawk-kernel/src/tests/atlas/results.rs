@@ -35,9 +35,13 @@ fn desk(action: Value) -> Rig {
 
 async fn look(rig: &Rig, parameters: Value) -> (ExecutionStatus, String) {
     let kernel = rig.start().await;
-    let cra = kernel.cra();
+    let cra = kernel.cra_handle();
     let id = session(&cra).await.id;
-    let resolution = cra.resolve(&request(id, 1, None)).await.unwrap().resolution_id;
+    let resolution = cra
+        .resolve_request(&request(id, 1, None))
+        .await
+        .unwrap()
+        .resolution_id;
     let answer = execute(&cra, id, 2, run(resolution, "desk.look", parameters))
         .await
         .unwrap();
@@ -79,10 +83,10 @@ async fn a_restart_remembers_what_a_sessions_opener_said() {
         owner: "tester".to_owned(),
         id: None,
     };
-    let opened = kernel.cra().open(new).await.unwrap();
+    let opened = kernel.cra_handle().open_session(new).await.unwrap();
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let view = kernel.cra().session(opened.id).unwrap();
+    let view = kernel.cra_handle().session(opened.id).unwrap();
     assert_eq!((view.goal, view.metadata), ("help".to_owned(), said));
     assert_eq!(view.atlas_id.as_deref(), Some("com.example.desk"));
 }

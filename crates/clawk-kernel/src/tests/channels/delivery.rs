@@ -21,13 +21,13 @@ async fn delivered_by(
     for (n, conversation) in conversations.iter().enumerate() {
         let text = format!("{conversation} {n}");
         kernel
-            .submit(inbound(conversation, &format!("p{n}"), &text))
+            .submit_message(inbound(conversation, &format!("p{n}"), &text))
             .await
             .unwrap();
         answered(rig, n + 1).await;
     }
     let port = Arc::new(port);
-    std::mem::forget(kernel.deliver("chat", Arc::clone(&port) as _));
+    std::mem::forget(kernel.deliver_channel("chat", Arc::clone(&port) as _));
     (kernel, port)
 }
 
@@ -82,7 +82,7 @@ async fn what_cannot_be_delivered_is_a_dead_letter_and_can_be_tried_again() {
     });
     let (kernel, port) = delivered_by(&rig, port, &["down", "gone", "down"]).await;
     tokio::time::sleep(Duration::from_millis(600_000)).await;
-    let rows = kernel.outbox(10).await.unwrap();
+    let rows = kernel.read_outbox(10).await.unwrap();
     assert_eq!(rows.len(), 3);
     assert!(rows.iter().all(|row| row.dead), "{rows:?}");
     let attempts: Vec<u32> = rows.iter().map(|row| row.attempts).collect();
@@ -144,17 +144,20 @@ async fn a_stop_of_the_network_holds_answers_back_and_a_failed_turn_is_told_with
     let port = ScriptedChannel::default();
     let kernel = rig.start().await;
     let ann = KnownPerson::admin("test", "ann");
-    kernel.submit(inbound("room", "1", "hello")).await.unwrap();
+    kernel
+        .submit_message(inbound("room", "1", "hello"))
+        .await
+        .unwrap();
     answered(&rig, 1).await;
     kernel
-        .stop(None, stop::Level::NoNetwork, &ann, None)
+        .engage_stop(None, stop::Level::NoNetwork, &ann, None)
         .await
         .unwrap();
     let port = Arc::new(port);
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(port.sent(), []);
-    kernel.lift(None, &ann).await.unwrap();
+    kernel.lift_stop(None, &ann).await.unwrap();
     empty(&rig).await;
     assert_eq!(texts(&port.sent()), ["re: hello"]);
     kernel.shutdown("test", 1000).await;
@@ -167,10 +170,13 @@ async fn a_stop_of_the_network_holds_answers_back_and_a_failed_turn_is_told_with
     });
     rig.models.insert("model".to_owned(), Arc::new(down));
     let kernel = rig.start().await;
-    let taken = kernel.submit(inbound("room", "2", "hello?")).await.unwrap();
+    let taken = kernel
+        .submit_message(inbound("room", "2", "hello?"))
+        .await
+        .unwrap();
     answered(&rig, 2).await;
     let port = Arc::new(ScriptedChannel::default());
-    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let _deliveries = kernel.deliver_channel("chat", Arc::clone(&port) as _);
     empty(&rig).await;
     let sent = port.sent();
     assert!(sent[0].text.contains("could not be answered"), "{sent:?}");

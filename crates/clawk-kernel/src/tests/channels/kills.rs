@@ -44,7 +44,7 @@ async fn hand_in(kernel: Kernel, upto: u64, acked: Arc<Mutex<Vec<u64>>>, alive: 
         }
         let room = format!("room {}", n % CONVERSATIONS);
         let taken = kernel
-            .submit(inbound(&room, &format!("p{n}"), &format!("m{n}")))
+            .submit_message(inbound(&room, &format!("p{n}"), &format!("m{n}")))
             .await;
         if taken.is_ok() && alive.load(Ordering::SeqCst) {
             acked.lock().unwrap().push(n);
@@ -66,7 +66,7 @@ async fn over_a_hundred_kills_every_message_is_answered_and_delivered_once_or_ma
         let alive = Arc::new(AtomicBool::new(true));
         let kernel = rig.start().await;
         let port = platform(&seen, &alive);
-        let deliveries = kernel.deliver("chat", Arc::new(port) as _);
+        let deliveries = kernel.deliver_channel("chat", Arc::new(port) as _);
         let upto = MESSAGES * (round + 1) / (KILLS + 1);
         let handing_in = tokio::spawn(hand_in(
             kernel.clone(),

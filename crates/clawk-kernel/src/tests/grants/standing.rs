@@ -16,7 +16,7 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
     let (_dir, rig, at) = place();
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
     let question = soon(questions.recv()).await.unwrap();
     assert_eq!(question.folder, Some(at.join("sub")));
@@ -24,11 +24,14 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
         breadth: GrantScope::Folder,
         ..reply(ApprovalAnswer::Always)
     };
-    assert_eq!(kernel.reply(&id(1), always).await, ReplyOutcome::Taken);
+    assert_eq!(
+        kernel.reply_to_question(&id(1), always).await,
+        ReplyOutcome::Taken
+    );
     call.await.unwrap().unwrap();
     drop(kernel);
     let kernel = rig.start().await;
-    let held = kernel.granted();
+    let held = kernel.standing_grants();
     assert_eq!(
         (held.len(), held[0].lasting, held[0].by.as_str()),
         (1, GrantLifetime::Always, "ann")
@@ -39,10 +42,12 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
         .await
         .unwrap();
     let asks = async |kernel: &Kernel, arguments: Value, n: u32| {
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("write", arguments, n)));
         soon(questions.recv()).await.unwrap();
-        kernel.reply(&id(n), reply(ApprovalAnswer::Deny)).await;
+        kernel
+            .reply_to_question(&id(n), reply(ApprovalAnswer::Deny))
+            .await;
         soon(call).await.unwrap().unwrap_err();
     };
     asks(&kernel, json!({"path": "f"}), 3).await;
@@ -52,26 +57,26 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
         role: Role::User,
         ..KnownPerson::admin("slack", "eve")
     };
-    assert!(!kernel.revoke(&held[0].id, &user).await.unwrap());
+    assert!(!kernel.revoke_grant(&held[0].id, &user).await.unwrap());
     assert!(
         kernel
-            .revoke(&held[0].id, &KnownPerson::admin("control", "ann"))
+            .revoke_grant(&held[0].id, &KnownPerson::admin("control", "ann"))
             .await
             .unwrap()
     );
     asks(&kernel, json!({"path": "sub/g"}), 6).await;
     drop(kernel);
-    assert_eq!(rig.start().await.granted(), []);
+    assert_eq!(rig.start().await.standing_grants(), []);
 }
 
 /// Calls `write` with the same arguments as ever: whether a person was asked, and the reason that they read.
 async fn asked(kernel: &Kernel, n: u32) -> Option<String> {
     let session = rpc(kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let mut call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), n)));
     let reason = tokio::select! {
         question = questions.recv() => {
-            kernel.reply(&id(n), reply(ApprovalAnswer::Deny)).await;
+            kernel.reply_to_question(&id(n), reply(ApprovalAnswer::Deny)).await;
             Some(question.unwrap().reason)
         }
         outcome = &mut call => {
@@ -101,10 +106,10 @@ async fn a_standing_grant_covers_nothing_of_another_program_server_or_manifest()
         rig.runner.stand_on_all(program(1, "aa"));
         let kernel = rig.start().await;
         let session = rpc(&kernel).await;
-        let mut questions = kernel.questions();
+        let mut questions = kernel.subscribe_questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), 1)));
         soon(questions.recv()).await.unwrap();
-        kernel.reply(&id(1), reply(lasting)).await;
+        kernel.reply_to_question(&id(1), reply(lasting)).await;
         soon(call).await.unwrap().unwrap();
         let again = |n| kernel.call(session, params("write", json!({"n": 1}), n));
         again(2).await.expect("it stands");
@@ -124,7 +129,10 @@ async fn a_standing_grant_covers_nothing_of_another_program_server_or_manifest()
             n += 1;
             rig.runner.stand_on_all(other.clone());
             let reason = asked(&kernel, n).await.expect("another program is asked about");
-            assert!(reason.contains(&kernel.granted()[0].id), "{other:?}: {reason}");
+            assert!(
+                reason.contains(&kernel.standing_grants()[0].id),
+                "{other:?}: {reason}"
+            );
         }
         drop(kernel);
         rig.runner.stand_on_all(program(1, "aa"));
@@ -146,18 +154,20 @@ async fn an_always_for_a_call_that_is_void_stands_for_nothing() {
     let (_dir, rig, at) = place();
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let mut questions = kernel.questions();
+    let mut questions = kernel.subscribe_questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
     soon(questions.recv()).await.unwrap();
     fs::write(at.join("sub/f"), "another").unwrap();
     assert_eq!(
-        kernel.reply(&id(1), reply(ApprovalAnswer::Always)).await,
+        kernel
+            .reply_to_question(&id(1), reply(ApprovalAnswer::Always))
+            .await,
         ReplyOutcome::Taken
     );
     let outcome = call.await.unwrap().map(drop);
     void(&rig, &outcome, "changed");
-    assert_eq!(kernel.granted(), []);
+    assert_eq!(kernel.standing_grants(), []);
     drop(kernel);
-    assert_eq!(rig.start().await.granted(), []);
+    assert_eq!(rig.start().await.standing_grants(), []);
     assert!(!rig.journal.kinds().contains(&kind::APPROVAL_GRANTED.to_owned()));
 }

@@ -153,14 +153,14 @@ async fn two_hundred_children_never_spend_one_token_more_than_their_parent_has()
     let kernel = Kernel::start(parts).await.unwrap();
     let session = rpc(&kernel).await;
     for n in 0..CHILDREN {
-        kernel.delegate(session, task(n)).await.unwrap();
+        kernel.delegate_task(session, task(n)).await.unwrap();
     }
     all_reported(&rig).await;
     let (billed, most) = (
         server.billed.load(Ordering::SeqCst),
         server.most.load(Ordering::SeqCst),
     );
-    let budget = kernel.budget();
+    let budget = kernel.budget_report();
     let parent = budget
         .purses
         .iter()
@@ -192,7 +192,7 @@ async fn two_hundred_children_never_spend_one_token_more_than_their_parent_has()
     drop(kernel);
     let kernel = rig.start().await;
     assert_eq!(
-        kernel.budget().purses[0].spent.tokens,
+        kernel.budget_report().purses[0].spent.tokens,
         budget.purses[0].spent.tokens,
         "kept"
     );
@@ -235,7 +235,7 @@ async fn a_restart_takes_up_the_child_that_has_not_ended_and_no_other() {
     let kernel = start().await;
     let session = rpc(&kernel).await;
     for n in 0..5 {
-        kernel.delegate(session, task(n)).await.unwrap();
+        kernel.delegate_task(session, task(n)).await.unwrap();
     }
     let reported = || {
         let kinds = rig.journal.kinds();

@@ -96,7 +96,7 @@ async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_com
         let kernel = kernel.clone();
         async move {
             kernel
-                .talk(EntryPoint::launcher("test"), asked(), &|_, _| ())
+                .send_message(EntryPoint::from_launcher("test"), asked(), &|_, _| ())
                 .await
         }
     });
@@ -119,7 +119,7 @@ async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_com
     rig.models.insert("model".to_owned(), Arc::new(judge));
     let kernel = rig.start().await;
     let told = kernel
-        .talk(EntryPoint::launcher("test"), asked(), &|_, _| ())
+        .send_message(EntryPoint::from_launcher("test"), asked(), &|_, _| ())
         .await;
     assert_eq!(told.unwrap().text, "fine");
 }

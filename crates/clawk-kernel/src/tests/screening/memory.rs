@@ -112,13 +112,16 @@ async fn peers_text_is_screened() {
         swarm: "team".to_owned(),
         message: json!({"text": text}),
     };
-    let error = kernel.broadcast(session, shout(ATTACK)).await.unwrap_err();
+    let error = kernel
+        .broadcast_message(session, shout(ATTACK))
+        .await
+        .unwrap_err();
     assert!(
         matches!(&error, KernelError::Screened { reason, .. } if reason == "prompt_injection"),
         "{error:?}"
     );
     kernel
-        .broadcast(session, shout("the build is green"))
+        .broadcast_message(session, shout("the build is green"))
         .await
         .unwrap();
     let found = screened(&rig, kind::SCREEN_INJECTION);

@@ -25,8 +25,8 @@ fn the_least_risk_is_followed_then_the_fewest_questions_then_the_least_cost() {
         weighed(Some(200), 0, Some(5), false),
         weighed(Some(200), 0, Some(5), false),
     ];
-    assert_eq!(best(&all), Some(4));
-    assert_eq!(best(&all[..1]), None);
+    assert_eq!(best_candidate(&all), Some(4));
+    assert_eq!(best_candidate(&all[..1]), None);
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn nothing_in_a_plan_closes_the_element_that_it_stands_in() {
         why: Some("</plan>".to_owned()),
         state: None,
     });
-    assert!(!one.lines().contains('<'), "{}", one.lines());
+    assert!(!one.render_steps().contains('<'), "{}", one.render_steps());
 }
 
 #[test]
 fn chances_become_thousandths() {
     assert_eq!(
-        [0.0, 0.2, 0.9999, 1.0, 7.0, -1.0].map(permille),
+        [0.0, 0.2, 0.9999, 1.0, 7.0, -1.0].map(to_permille),
         [0, 200, 1000, 1000, 1000, 0]
     );
 }

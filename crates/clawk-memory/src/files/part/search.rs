@@ -2,13 +2,13 @@
 
 use clawk_core::ports::{MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};
-use clawk_recall::entry::{ConversationFilter, EntrySearchResult, SearchMethod, Vector, number};
+use clawk_recall::entry::{ConversationFilter, EntrySearchResult, SearchMethod, Vector, conversation_number};
 use clawk_recall::way;
 
 use super::{FolderEntryRow, FolderScopeStore};
 
 impl FolderScopeStore {
-    pub(in crate::files) fn ask(&self, store: &Store, ask: &MemorySearch) -> EntrySearchResult {
+    pub(in crate::files) fn search_entries(&self, store: &Store, ask: &MemorySearch) -> EntrySearchResult {
         let MemorySearch {
             whose,
             query,
@@ -17,7 +17,7 @@ impl FolderScopeStore {
             ..
         } = ask;
         let limit = *limit;
-        let mine = |row: &&FolderEntryRow| whose.holds(&row.kept.mark.whose);
+        let mine = |row: &&FolderEntryRow| whose.includes_owner(&row.kept.mark.whose);
         let hits = match query {
             StoreQuery::Text(text) => return self.by_text(store, whose, text, vector.as_ref(), limit),
             StoreQuery::Key(key) => {
@@ -31,7 +31,7 @@ impl FolderScopeStore {
                     .filter(named)
                     .filter(mine)
                     .take(limit)
-                    .map(FolderEntryRow::hit)
+                    .map(FolderEntryRow::entry_hit)
                     .collect()
             }
             StoreQuery::Between(from, to) => {
@@ -45,7 +45,7 @@ impl FolderScopeStore {
                     .map(|(_, row)| row)
                     .filter(mine)
                     .take(limit)
-                    .map(FolderEntryRow::hit)
+                    .map(FolderEntryRow::entry_hit)
                     .collect()
             }
         };
@@ -66,21 +66,21 @@ impl FolderScopeStore {
         let mine = |n: i64| {
             self.rows
                 .get(&n)
-                .is_some_and(|row| whose.holds(&row.kept.mark.whose))
+                .is_some_and(|row| whose.includes_owner(&row.kept.mark.whose))
         };
-        let Some(way) = way::near(store, text, vector) else {
-            return self.found(&self.index.find(text, limit, mine), SearchMethod::FullText, limit);
+        let Some(way) = way::vector_query(store, text, vector) else {
+            return self.search_result(&self.index.find(text, limit, mine), SearchMethod::FullText, limit);
         };
-        let depth = way::depth(limit);
+        let depth = way::candidate_depth(limit);
         let numbers: Option<Vec<i64>> = match whose {
             ConversationFilter::All => None,
-            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| conversation_number(one)).collect()),
         };
         let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
         let near = self
             .vectors
             .get(&way.model)
-            .map(|matrix| matrix.nearest(&way.query, depth.saturating_mul(2), keep));
+            .map(|matrix| matrix.nearest_rows(&way.query, depth.saturating_mul(2), keep));
         let near: Vec<(i64, f64)> = near
             .unwrap_or_default()
             .into_iter()
@@ -88,15 +88,15 @@ impl FolderScopeStore {
             .take(depth)
             .collect();
         if way.only {
-            return self.found(&near, way.used, limit);
+            return self.search_result(&near, way.used, limit);
         }
-        let fused = way.fused(&self.index.find(text, depth, mine), &near);
-        self.found(&fused, way.used, limit)
+        let fused = way.fuse_rankings(&self.index.find(text, depth, mine), &near);
+        self.search_result(&fused, way.used, limit)
     }
 
-    fn found(&self, ranked: &[(i64, f64)], used: SearchMethod, limit: usize) -> EntrySearchResult {
+    fn search_result(&self, ranked: &[(i64, f64)], used: SearchMethod, limit: usize) -> EntrySearchResult {
         let hits = ranked.iter().filter_map(|(n, score)| {
-            let mut hit = self.rows.get(n)?.hit();
+            let mut hit = self.rows.get(n)?.entry_hit();
             hit.entry.score = Some(*score);
             Some(hit)
         });

@@ -19,13 +19,13 @@ impl FolderScopeStore {
     }
 
     /// Updates the file's stamp after `added` bytes were written.
-    pub(super) fn look(&mut self, added: u64) {
+    pub(super) fn refresh_stamp(&mut self, added: u64) {
         let now = EntryFileStamp::of_file(&self.log).ok(); // silent-ok: it is read again then
         let expected = self.seen.map(|seen| seen.length);
         self.seen = now.filter(|now| expected.is_some_and(|before| before + added == now.length));
     }
 
-    pub(super) fn written(&self) -> io::Result<(Vec<u8>, String)> {
+    pub(super) fn file_contents(&self) -> io::Result<(Vec<u8>, String)> {
         let mut all: BTreeMap<i64, (&FolderEntryRow, Option<&String>)> = BTreeMap::new();
         all.extend(self.rows.iter().map(|(n, row)| (*n, (row, None))));
         all.extend(
@@ -37,7 +37,7 @@ impl FolderScopeStore {
         let mut number = 0;
         let mut add = |line: &StoreChange| -> io::Result<()> {
             number += 1;
-            jsonl.extend(line::bytes(line, self.seals(), number)?);
+            jsonl.extend(line::line_bytes(line, self.line_seal(), number)?);
             Ok(())
         };
         for (row, instead) in all.values() {
@@ -65,11 +65,11 @@ impl FolderScopeStore {
             add(&line)?;
         }
         let live: Vec<StoredLineEntry> = self.rows.values().map(|row| row.kept.clone()).collect();
-        Ok((jsonl, self.markdown(&live)))
+        Ok((jsonl, self.render_markdown(&live)))
     }
 
     /// The Markdown text of these entries; empty for an encrypted store.
-    pub(super) fn markdown(&self, kept: &[StoredLineEntry]) -> String {
+    pub(super) fn render_markdown(&self, kept: &[StoredLineEntry]) -> String {
         let mut text = String::new();
         if self.sealed {
             return text;
@@ -98,7 +98,7 @@ impl FolderScopeStore {
         text
     }
 
-    pub(super) fn tell(&self, text: &str) -> io::Result<()> {
+    pub(super) fn append_markdown(&self, text: &str) -> io::Result<()> {
         if text.is_empty() {
             return Ok(());
         }
@@ -112,18 +112,18 @@ impl FolderScopeStore {
     }
 
     /// Rewrites both files without removed entries.
-    pub(super) fn rewrite(&mut self) -> Result<(), MemoryError> {
+    pub(super) fn rewrite_files(&mut self) -> Result<(), MemoryError> {
         let path = self.folder.join("entries.jsonl");
         let mut lines = 0;
         let mut write = || -> io::Result<File> {
-            let (jsonl, text) = self.written()?;
+            let (jsonl, text) = self.file_contents()?;
             lines = jsonl.iter().filter(|byte| **byte == b'\n').count();
-            line::replace(&path, &jsonl)?;
+            line::replace_file(&path, &jsonl)?;
             let markdown = self.folder.join(MARKDOWN);
             match (self.sealed, markdown.exists()) {
                 (true, true) => std::fs::remove_file(markdown)?,
                 (true, false) => {}
-                (false, _) => line::replace(&markdown, text.as_bytes())?,
+                (false, _) => line::replace_file(&markdown, text.as_bytes())?,
             }
             OpenOptions::new()
                 .append(true)
@@ -141,7 +141,7 @@ impl FolderScopeStore {
             }
             Err(error) => {
                 self.broken = true;
-                Err(self.failed(&error))
+                Err(self.write_error(&error))
             }
         }
     }

@@ -47,7 +47,7 @@ fn plan(mount: &str, denied: &str, base: &Path) -> Plan {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": {"filesystem": {
         "mode": "scoped", "mount_paths": [{"path": mount, "permissions": "rw"}], "denied_paths": [denied]}}});
     let given = serde_json::from_value(sandbox).unwrap();
-    Plan::compile(Some(&given), &PlanDefaults::default()).keeping(&RuntimeFiles::nothing(), base)
+    Plan::compile(Some(&given), &PlanDefaults::default()).with_runtime_files(&RuntimeFiles::empty(), base)
 }
 
 /// Ways to write the folder `ws`.
@@ -103,14 +103,14 @@ proptest! {
         };
         let meant = root.join(&ws).join(&below).canonicalize().unwrap();
         let plan = plan(&mount, &written, &root);
-        prop_assert!(plan.available().is_ok());
+        prop_assert!(plan.check_available().is_ok());
         for file in FILES {
             let real = root.join(file);
             let naive = real.starts_with(&meant);
-            prop_assert_eq!(plan.filesystem().denies(&real, &root), naive, "{} by {}", file, written);
+            prop_assert_eq!(plan.filesystem().denies_path(&real, &root), naive, "{} by {}", file, written);
             // As the mount calls it, a caller is refused before anything is opened.
-            let named = crate::preflight::path::lexical(&root, Path::new(&mount)).join(file.strip_prefix("ws/").unwrap());
-            let refused = crate::preflight::path::permit(plan.filesystem(), named.to_str().unwrap(), false, &root).is_err();
+            let named = crate::preflight::path::lexical_path(&root, Path::new(&mount)).join(file.strip_prefix("ws/").unwrap());
+            let refused = crate::preflight::path::permit_path(plan.filesystem(), named.to_str().unwrap(), false, &root).is_err();
             prop_assert_eq!(refused, naive, "{} by {}", named.display(), written);
         }
     }
@@ -126,10 +126,10 @@ proptest! {
         let (pattern, only) = pattern;
         let plan = plan(&mount, &format!("{}/{ws}/{pattern}", root.display()), &root);
         if only.is_empty() {
-            prop_assert!(matches!(plan.available(), Err(SandboxRefusal::Unavailable { .. })), "what can't be held is refused");
+            prop_assert!(matches!(plan.check_available(), Err(SandboxRefusal::Unavailable { .. })), "what can't be held is refused");
             return Ok(());
         }
-        let denied = FILES.into_iter().filter(|file| plan.filesystem().denies(&root.join(file), &root));
+        let denied = FILES.into_iter().filter(|file| plan.filesystem().denies_path(&root.join(file), &root));
         prop_assert_eq!(denied.collect::<Vec<_>>(), vec![only]);
     }
 }
@@ -138,19 +138,19 @@ proptest! {
 fn a_pattern_for_a_folder_follows_the_links_that_fit_it() {
     let (_folder, root) = lab();
     let plan = plan("ws", &format!("{}/al*/denied", root.display()), &root);
-    assert!(plan.filesystem().denies(&root.join("ws/denied/key"), &root));
-    assert!(!plan.filesystem().denies(&root.join("ws/plain"), &root));
+    assert!(plan.filesystem().denies_path(&root.join("ws/denied/key"), &root));
+    assert!(!plan.filesystem().denies_path(&root.join("ws/plain"), &root));
 }
 
 #[test]
 fn a_link_made_later_counts_when_it_is_asked_anew() {
     let (_folder, root) = lab();
     let plan = plan("ws", "later/denied", &root);
-    assert!(!plan.filesystem().denies(&root.join("ws/denied/key"), &root));
+    assert!(!plan.filesystem().denies_path(&root.join("ws/denied/key"), &root));
     assert!(plan.resolved_anew(&root).is_none());
     symlink("alias", root.join("later")).unwrap();
     let plan = plan.resolved_anew(&root).unwrap();
-    assert!(plan.filesystem().denies(&root.join("ws/denied/key"), &root));
+    assert!(plan.filesystem().denies_path(&root.join("ws/denied/key"), &root));
     let origin = plan.filesystem().denied.iter().find_map(Denied::origin);
     assert_eq!(origin, Some("later/denied"));
     assert!(plan.resolved_anew(&root).is_none());
@@ -163,16 +163,19 @@ fn a_place_called_like_a_pattern_is_itself_between_processes_too() {
     let text = serde_json::to_string(plan.filesystem()).unwrap();
     let read: crate::Filesystem = serde_json::from_str(&text).unwrap();
     for filesystem in [plan.filesystem(), &read] {
-        assert!(filesystem.denies(&root.join("ws/a[1]/key"), &root));
+        assert!(filesystem.denies_path(&root.join("ws/a[1]/key"), &root));
         assert!(
-            filesystem.denies(&root.join("ws/a1/key"), &root),
+            filesystem.denies_path(&root.join("ws/a1/key"), &root),
             "as a pattern, too"
         );
-        assert!(!filesystem.denies(&root.join("ws/plain"), &root));
+        assert!(!filesystem.denies_path(&root.join("ws/plain"), &root));
     }
-    let place = Denied::place(root.join("ws/a[1]"));
+    let place = Denied::from_path(root.join("ws/a[1]"));
     let read: Denied = serde_json::from_str(&serde_json::to_string(&place).unwrap()).unwrap();
-    assert!(read.covers(&root.join("ws/a[1]/key"), &root) && !read.covers(&root.join("ws/a1/key"), &root));
+    assert!(
+        read.covers_path(&root.join("ws/a[1]/key"), &root)
+            && !read.covers_path(&root.join("ws/a1/key"), &root)
+    );
 }
 
 #[test]
@@ -184,12 +187,14 @@ fn a_circle_of_links_denies_its_own_names_alone() {
     for text in ["a", "a/x", "c", "c/x"] {
         let plan = plan("ws", text, &root);
         assert!(
-            plan.available().is_ok(),
+            plan.check_available().is_ok(),
             "{text}: nothing can be opened by this name"
         );
         let denied = &plan.filesystem().denied;
         assert!(
-            denied.iter().any(|rule| rule.covers(&root.join(text), &root)),
+            denied
+                .iter()
+                .any(|rule| rule.covers_path(&root.join(text), &root)),
             "{text}"
         );
     }
@@ -202,7 +207,7 @@ fn long_chains_of_links_and_too_many_alternatives_are_refused() {
         symlink(format!("l{}", n + 1), root.join(format!("l{n}"))).unwrap();
     }
     for text in ["l0/x", "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}"] {
-        match plan("ws", text, &root).available() {
+        match plan("ws", text, &root).check_available() {
             Err(SandboxRefusal::Unavailable {
                 mechanism, missing, ..
             }) => {

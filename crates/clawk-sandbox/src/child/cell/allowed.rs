@@ -82,6 +82,6 @@ const OLDER: &[i64] = &[
 const OLDER: &[i64] = &[];
 
 /// Every allowed system call.
-pub(super) fn calls() -> impl Iterator<Item = i64> {
+pub(super) fn allowed_calls() -> impl Iterator<Item = i64> {
     COMMON.iter().chain(OLDER).copied()
 }

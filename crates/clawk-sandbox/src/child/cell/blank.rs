@@ -16,7 +16,10 @@ use super::identity::ToolIdentity;
 use super::init::{self, BUILD, RUN};
 use super::order::SandboxEnclosure;
 use super::world::{self, HostObservation};
-use super::{CellPrerequisites, NAMESPACES, attend, hand, mounts, prepare, reap, word};
+use super::{
+    CellPrerequisites, NAMESPACES, hand, mounts, prepare_first_process, reap_first_process, send_word,
+    watch_sandbox,
+};
 use crate::child::{OrderStreams, sys};
 use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorReport};
 use clawk_plan::plan::FsMode;
@@ -57,7 +60,7 @@ pub(super) struct OrderMessage<O> {
 impl PrewarmedSandbox {
     /// Makes a prewarmed sandbox, with control groups of this name. The first process must not keep `outer`, so it is returned
     /// here.
-    pub(in crate::child) fn make<T>(
+    pub(in crate::child) fn create_named<T>(
         ready: &CellPrerequisites,
         name: GroupName,
         outer: T,
@@ -66,7 +69,7 @@ impl PrewarmedSandbox {
         let identity = ToolIdentity::choose()?;
         let network = ready.network_for(identity)?;
         let (control, theirs) = UnixStream::pair()?;
-        let mut groups = RunCgroups::make(&ready.hierarchies, name);
+        let mut groups = RunCgroups::create_groups(&ready.hierarchies, name);
         let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
         let net = if network.is_some() { 0 } else { libc::CLONE_NEWNET };
         let first = match sys::fork_into(NAMESPACES | user | net) {
@@ -81,7 +84,7 @@ impl PrewarmedSandbox {
             }
         };
         drop((theirs, network));
-        let prepared = prepare(identity, first, &mut groups);
+        let prepared = prepare_first_process(identity, first, &mut groups);
         let mut blank = Self {
             control,
             first: Some(first),
@@ -96,12 +99,12 @@ impl PrewarmedSandbox {
     }
 
     fn until_made(&mut self) -> io::Result<()> {
-        word(&self.control, &[BUILD])?;
+        send_word(&self.control, &[BUILD])?;
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
             return Err(io::Error::other("a blank box was not made in time"));
         }
-        self.host = hand::receive(&self.control).flatten();
+        self.host = hand::receive_listener(&self.control).flatten();
         let mut line = Vec::new();
         let mut reader = io::BufReader::new(&self.control).take(MAX_REPORT_BYTES);
         io::BufRead::read_until(&mut reader, b'\n', &mut line)?;
@@ -113,7 +116,7 @@ impl PrewarmedSandbox {
     }
 
     /// Descriptors that must stay silent while it waits: its first process's output, and the host's mount table.
-    pub(in crate::child) fn quiet(&self) -> [PollFd<'_>; 2] {
+    pub(in crate::child) fn watched_fds(&self) -> [PollFd<'_>; 2] {
         [
             PollFd::new(&self.control, PollFlags::IN),
             PollFd::new(&self.table, PollFlags::PRI),
@@ -121,7 +124,7 @@ impl PrewarmedSandbox {
     }
 
     /// Runs an order to its end. If this sandbox can't be used, returns the streams; then surely nothing has run.
-    pub(super) fn serve(
+    pub(super) fn serve_order(
         mut self,
         socket: &UnixStream,
         order: &SandboxOrder,
@@ -130,7 +133,7 @@ impl PrewarmedSandbox {
     ) -> io::Result<Option<OrderStreams>> {
         // Check first if there is a listener: it can't be taken back after it was opened.
         let early = !enclosure.door || self.is_fresh(enclosure);
-        let fits = early && fits(enclosure) && self.groups.limit(order);
+        let fits = early && can_prewarm(enclosure) && self.groups.apply_limits(order);
         let taken = fits && self.hand_over(order, enclosure, &streams).is_ok();
         // Checked while the first process works already. It starts no program before it is told to.
         if !taken || !self.is_fresh(enclosure) {
@@ -142,9 +145,9 @@ impl PrewarmedSandbox {
         drop(streams);
         let runs = order.call.is_some() && !enclosure.door && self.groups.holds_cpu();
         if runs {
-            let _ = word(&self.control, &[RUN]); // silent-ok: its end is seen by its handle
+            let _ = send_word(&self.control, &[RUN]); // silent-ok: its end is seen by its handle
         }
-        let ended = attend(
+        let ended = watch_sandbox(
             (socket, &self.control),
             order,
             first,
@@ -162,7 +165,7 @@ impl PrewarmedSandbox {
         streams: &OrderStreams,
     ) -> io::Result<()> {
         let owners = match self.identity.dropped {
-            true => mounts::owners(enclosure),
+            true => mounts::bind_owners(enclosure),
             false => Vec::new(),
         };
         if owners.len() > MAX_OWNERS {
@@ -189,7 +192,7 @@ impl PrewarmedSandbox {
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         let [table] = fds;
         let mounted = ready.is_err() || table.revents().intersects(PollFlags::PRI | PollFlags::ERR);
-        !mounted && world::still(&self.seen, enclosure)
+        !mounted && world::is_host_unchanged(&self.seen, enclosure)
     }
 }
 
@@ -197,13 +200,13 @@ impl Drop for PrewarmedSandbox {
     fn drop(&mut self) {
         if let Some(first) = self.first.take() {
             let _ = rustix::process::kill_process(first, Signal::KILL); // silent-ok: it has ended
-            reap(first);
+            reap_first_process(first);
         }
         self.groups.remove();
     }
 }
 
 /// Whether an order can use a prewarmed sandbox: not in mode `full`, and not with `/dev/kvm`.
-fn fits(enclosure: &SandboxEnclosure) -> bool {
+fn can_prewarm(enclosure: &SandboxEnclosure) -> bool {
     enclosure.filesystem.mode != FsMode::Full && !enclosure.kvm
 }

@@ -42,13 +42,13 @@ impl CgroupHierarchies {
             own: String::new(),
             table,
         };
-        read.mounts();
+        read.read_mounts();
         read.refresh();
         read
     }
 
     /// Keeps only the lines of control groups, because the text is read and copied with the process for every sandbox.
-    fn mounts(&mut self) {
+    fn read_mounts(&mut self) {
         let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let wanted = all.lines().filter(|line| line.contains(" - cgroup"));
         self.mounts = wanted.collect::<Vec<_>>().join("\n");
@@ -64,7 +64,7 @@ impl CgroupHierarchies {
             ready.is_err() || fd.revents().intersects(PollFlags::PRI | PollFlags::ERR)
         });
         if changed {
-            self.mounts();
+            self.read_mounts();
         }
     }
 }
@@ -85,10 +85,10 @@ pub(super) struct RunCgroups {
 
 impl RunCgroups {
     /// Creates the groups that can be created here, without limits yet. Other mechanisms must enforce the rest.
-    pub(super) fn make(hierarchies: &CgroupHierarchies, name: GroupName) -> Self {
+    pub(super) fn create_groups(hierarchies: &CgroupHierarchies, name: GroupName) -> Self {
         let CgroupHierarchies { mounts, own, .. } = hierarchies;
-        let made = Self::unified(mounts, own, name.as_str());
-        let made = made.unwrap_or_else(|| Self::single(mounts, own, name.as_str()));
+        let made = Self::create_unified(mounts, own, name.as_str());
+        let made = made.unwrap_or_else(|| Self::create_per_controller(mounts, own, name.as_str()));
         Self { name, ..made }
     }
 
@@ -105,10 +105,10 @@ impl RunCgroups {
         }
     }
 
-    fn unified(mounts: &str, own: &str, name: &str) -> Option<Self> {
+    fn create_unified(mounts: &str, own: &str, name: &str) -> Option<Self> {
         let top = mount_of(mounts, "cgroup2", None)?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let mut holder = below(&top, path);
+        let mut holder = path_below(&top, path);
         // clawk's own group contains processes, so its children can't have controllers, unless it is the root group. Use a sibling
         // then.
         loop {
@@ -141,7 +141,7 @@ impl RunCgroups {
         }
     }
 
-    fn single(mounts: &str, own: &str, name: &str) -> Self {
+    fn create_per_controller(mounts: &str, own: &str, name: &str) -> Self {
         let mut locks = Vec::new();
         let mut group = |controller: &str| {
             let top = mount_of(mounts, "cgroup", Some(controller))?;
@@ -150,7 +150,7 @@ impl RunCgroups {
                 let listed = fields.next()?.split(',').any(|one| one == controller);
                 fields.next().filter(|_| listed)
             })?;
-            let group = below(&top, path).join(name);
+            let group = path_below(&top, path).join(name);
             locks.push(make_group(&group)?); // without one, another mechanism holds, and is named
             Some(group)
         };
@@ -166,11 +166,11 @@ impl RunCgroups {
     }
 
     /// Sets the order's limits. Groups that can't be limited are dropped. Returns true if all groups have their limits.
-    pub(super) fn limit(&mut self, order: &SandboxOrder) -> bool {
+    pub(super) fn apply_limits(&mut self, order: &SandboxOrder) -> bool {
         let set = |group: &Path, file: &str, value: &str| std::fs::write(group.join(file), value).is_ok();
         let bytes = (order.memory_mb << 20).to_string();
         let most = (order.max_processes + OWN_PROCESSES).to_string();
-        let before = self.held();
+        let before = self.enforced_mechanisms();
         if self.unified {
             let fits = |group: &PathBuf| {
                 let held = set(group, "memory.max", &bytes) && set(group, "pids.max", &most);
@@ -182,7 +182,7 @@ impl RunCgroups {
                 (self.pids, self.cpu) = (None, None);
                 let _ = std::fs::remove_dir(group); // silent-ok: nothing was in it
             }
-            let shares = weight(order.cpu_shares);
+            let shares = cpu_weight_text(order.cpu_shares);
             // The group itself stays, because the other limits use it too.
             let _ = self.cpu.take_if(|group| !set(group, "cpu.weight", &shares));
         } else {
@@ -200,10 +200,10 @@ impl RunCgroups {
                 let _ = set(memory, "memory.memsw.limit_in_bytes", &bytes); // silent-ok: no swap accounting
             }
         }
-        self.held() == before
+        self.enforced_mechanisms() == before
     }
 
-    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+    fn all_folders(&self) -> impl Iterator<Item = &PathBuf> {
         let mut all: Vec<&PathBuf> = [&self.memory, &self.pids, &self.cpu]
             .into_iter()
             .flatten()
@@ -214,12 +214,12 @@ impl RunCgroups {
 
     /// Moves this single-threaded process into the limiting groups of version 1. The process does this itself: then the kernel need
     /// not wait for every CPU, which takes ten milliseconds per group.
-    pub(super) fn enter(&self) -> std::io::Result<()> {
+    pub(super) fn enter_v1_groups(&self) -> std::io::Result<()> {
         if self.unified {
             return Ok(());
         }
         let weighed = self.cpu.as_ref();
-        for group in self.all().filter(|group| Some(*group) != weighed) {
+        for group in self.all_folders().filter(|group| Some(*group) != weighed) {
             std::fs::write(group.join("tasks"), "0")?;
         }
         Ok(())
@@ -255,7 +255,7 @@ impl RunCgroups {
     }
 
     /// The limits that the groups enforce, for the trace.
-    pub(super) fn held(&self) -> Vec<String> {
+    pub(super) fn enforced_mechanisms(&self) -> Vec<String> {
         let version = if self.unified { "cgroup2" } else { "cgroup1" };
         let named = [("memory", &self.memory), ("pids", &self.pids), ("cpu", &self.cpu)];
         let there = named.into_iter().filter(|(_, group)| group.is_some());
@@ -275,7 +275,7 @@ impl RunCgroups {
     }
 
     /// The limit that was hit so far, if any.
-    pub(super) fn hit(&self) -> Option<ReportedLimit> {
+    pub(super) fn limit_hit(&self) -> Option<ReportedLimit> {
         let counted = |path: &Option<PathBuf>, file: &str, key: &str| {
             let text = short_file(&path.as_ref()?.join(file))?; // silent-ok: an old kernel counts less
             let line = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -296,8 +296,8 @@ impl RunCgroups {
 
     /// Deletes the run's control groups.
     pub(super) fn remove(&self) {
-        for group in self.all() {
-            stale::vanish(group);
+        for group in self.all_folders() {
+            stale::remove_group(group);
         }
     }
 }
@@ -346,11 +346,11 @@ fn short_file(path: &Path) -> Option<String> {
 }
 
 /// Converts CPU shares to a weight: 1024 shares are a weight of 100.
-fn weight(shares: u64) -> String {
+fn cpu_weight_text(shares: u64) -> String {
     (shares.saturating_mul(100) / 1024).clamp(1, 10_000).to_string()
 }
 
-fn below(top: &Path, path: &str) -> PathBuf {
+fn path_below(top: &Path, path: &str) -> PathBuf {
     top.join(path.trim_start_matches('/'))
 }
 
@@ -374,7 +374,7 @@ fn mount_of(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBu
 mod tests {
     #[test]
     fn a_share_of_the_processor_becomes_a_weight() {
-        let weights = [1, 512, 1024, 4096, u64::MAX].map(super::weight);
+        let weights = [1, 512, 1024, 4096, u64::MAX].map(super::cpu_weight_text);
         assert_eq!(weights, ["1", "50", "100", "400", "10000"]);
     }
 }

@@ -35,9 +35,9 @@ const TAKEN: [&str; 19] = [
 ];
 
 /// Creates `/etc` in the view.
-pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
-    view.folder(Path::new("/etc"))?;
-    let etc = view.open(Path::new("/etc"))?;
+pub(super) fn create_etc(view: &mut SandboxView) -> io::Result<()> {
+    view.create_folder(Path::new("/etc"))?;
+    let etc = view.open_path(Path::new("/etc"))?;
     let (uid, gid) = (view.identity.uid, view.identity.gid);
     let write = |name: &str, text: &str| write(&etc, name, text);
     write(
@@ -60,7 +60,7 @@ pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     )?;
     let release = Path::new("/usr/lib/os-release");
     if !release.exists() {
-        view.notes.absent(release);
+        view.notes.record_absent(release);
     } else {
         rustix::fs::symlinkat("../usr/lib/os-release", &etc, "os-release")?;
     }
@@ -70,22 +70,22 @@ pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
         let path = Path::new("/etc").join(name);
         // A link into the system view stays a link in the sandbox: time zones, certificates.
         let link = std::fs::read_link(&path).ok(); // silent-ok: no link
-        view.notes.link(&path, link.as_deref());
+        view.notes.record_link(&path, link.as_deref());
         let target = link.filter(|target| target.starts_with("/usr"));
         if let Some(target) = target {
-            view.folder(path.parent().unwrap_or(Path::new("/etc")))?;
+            view.create_folder(path.parent().unwrap_or(Path::new("/etc")))?;
             rustix::fs::symlinkat(&target, &etc, name)?;
             continue;
         }
         let Ok(source) = open_host(&path) else {
-            view.notes.absent(&path);
+            view.notes.record_absent(&path);
             continue;
         };
-        view.notes.place(&path, &source, None)?;
+        view.notes.record_opened(&path, &source, None)?;
         let copy = copy_of(&source, true)?;
         sys::set_attributes(&copy, true, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, 0)?;
         let folder = is_folder(&source)?;
-        view.place(&copy, &path, folder)?;
+        view.mount_creating(&copy, &path, folder)?;
     }
     view.readable.push("/etc".into());
     Ok(())

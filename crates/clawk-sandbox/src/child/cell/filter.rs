@@ -150,21 +150,21 @@ fn kind_of(strict: bool, own: bool, judged: GuardedCalls) -> usize {
 }
 
 /// The filter for this kind of sandbox. Each process builds it once; sandboxes forked from it later share it.
-pub(super) fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<&'static Filter> {
+pub(super) fn shared_filter(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<&'static Filter> {
     let place = MADE
         .get(kind_of(strict, own, judged))
         .ok_or_else(|| io::Error::other("seccomp: no such kind"))?;
     if let Some(made) = place.get() {
         return Ok(made);
     }
-    let program = SyscallLists::of(strict, own, judged)?.program()?;
+    let program = SyscallLists::for_box_kind(strict, own, judged)?.build_program()?;
     Ok(place.get_or_init(|| Filter {
         program,
         notifies: judged != GuardedCalls::Nothing,
     }))
 }
 
-/// The filter for an OCI runtime, as bytes for [`install`]. It is that of a strict sandbox, but also allows what is needed to
+/// The filter for an OCI runtime, as bytes for [`install_filter_bytes`]. It is that of a strict sandbox, but also allows what is needed to
 /// create a container: `calls`, namespaces by `clone`, devices, and sockets of any family. The runtime's own list must refuse these
 /// to the tool. `unknown` are calls that fail as if the kernel did not have them.
 pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u8>> {
@@ -177,11 +177,11 @@ pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u
         lists.never.remove(call);
         lists.unknown.insert(*call);
     }
-    Ok(tree::bytes(&lists.program()?))
+    Ok(tree::program_bytes(&lists.build_program()?))
 }
 
 /// Installs such a filter for this process and everything that it starts or executes.
-pub(crate) fn install(bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn install_filter_bytes(bytes: &[u8]) -> io::Result<()> {
     sys::install_filter(&tree::program_of(bytes)?, false).map(drop)
 }
 
@@ -201,7 +201,7 @@ const COMMON: [(bool, bool, GuardedCalls); 4] = [
 pub(super) fn make_ready() -> io::Result<()> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let Some(maker) = sys::fork_into(0)? else {
-        sys::end(i32::from(tell_common(writer.into()).is_err()));
+        sys::exit_now(i32::from(tell_common(writer.into()).is_err()));
     };
     drop(writer);
     let made = hear_common(reader.into());
@@ -212,7 +212,7 @@ pub(super) fn make_ready() -> io::Result<()> {
 /// Writes the programs in order, each after its length in bytes.
 fn tell_common(mut to: File) -> io::Result<()> {
     for (strict, own, judged) in COMMON {
-        let bytes = tree::bytes(&of(strict, own, judged)?.program);
+        let bytes = tree::program_bytes(&shared_filter(strict, own, judged)?.program);
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
         to.write_all(&length.to_ne_bytes())?;
         to.write_all(&bytes)?;
@@ -247,15 +247,15 @@ const MAX_BYTES: usize = 32 << 10;
 /// Call numbers from here on belong to the x32 table, or are invalid.
 const FOREIGN: u32 = 0x4000_0000;
 
-fn errno(number: i32) -> u32 {
+fn errno_action(number: i32) -> u32 {
     SeccompAction::Errno(number.unsigned_abs()).into()
 }
 
-fn allow() -> u32 {
+fn allow_action() -> u32 {
     SeccompAction::Allow.into()
 }
 
-fn failed(error: seccompiler::BackendError) -> io::Error {
+fn backend_error(error: seccompiler::BackendError) -> io::Error {
     io::Error::other(format!("seccomp: {error}"))
 }
 
@@ -275,10 +275,10 @@ struct SyscallLists {
 
 impl SyscallLists {
     /// The rules of a sandbox. `own`: for clawk's own file tools, which may use `openat2`.
-    fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
+    fn for_box_kind(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
         let mut lists = Self::without_makers(strict, own, judged)?;
-        makers(&mut lists.never).map_err(failed)?;
-        sockets(&mut lists.family).map_err(failed)?;
+        add_creation_rules(&mut lists.never).map_err(backend_error)?;
+        add_socket_rules(&mut lists.family).map_err(backend_error)?;
         Ok(lists)
     }
 
@@ -293,9 +293,9 @@ impl SyscallLists {
             .chain(NEVER_HERE)
             .map(|call| (*call, Vec::new()))
             .collect();
-        arguments(&mut never).map_err(failed)?;
+        add_argument_rules(&mut never).map_err(backend_error)?;
         let allowed = strict.then(|| {
-            let mut calls: BTreeSet<i64> = allowed::calls().collect();
+            let mut calls: BTreeSet<i64> = allowed::allowed_calls().collect();
             if own {
                 calls.insert(libc::SYS_openat2);
             }
@@ -303,8 +303,8 @@ impl SyscallLists {
         });
         let guarded = match judged {
             GuardedCalls::Nothing => SyscallRules::new(),
-            GuardedCalls::All => guard::calls(false).map_err(failed)?,
-            GuardedCalls::Changes => guard::calls(true).map_err(failed)?,
+            GuardedCalls::All => guard::guarded_call_rules(false).map_err(backend_error)?,
+            GuardedCalls::Changes => guard::guarded_call_rules(true).map_err(backend_error)?,
         };
         Ok(Self {
             never,
@@ -316,48 +316,48 @@ impl SyscallLists {
     }
 
     /// All rules for one call as a program.
-    fn leaf(&self, call: i64) -> tree::FilterLeaf {
+    fn leaf_for_call(&self, call: i64) -> tree::FilterLeaf {
         let mut leaf = tree::FilterLeaf::new();
         for (rules, refusal) in [(&self.never, libc::EPERM), (&self.family, libc::EAFNOSUPPORT)] {
             let Some(rules) = rules.get(&call) else { continue };
             if rules.is_empty() {
-                leaf.push(tree::answer(errno(refusal)));
+                leaf.push(tree::return_instruction(errno_action(refusal)));
                 return leaf;
             }
             for rule in rules {
                 // If a rule does not match, it jumps behind the answer.
                 leaf.extend(BpfProgram::from(rule.clone()));
-                leaf.push(tree::answer(errno(refusal)));
+                leaf.push(tree::return_instruction(errno_action(refusal)));
             }
         }
-        let verdict = self.verdict(call);
+        let verdict = self.unconditional_action(call);
         // If a call is refused anyway, the guard need not be asked.
-        if let Some(rules) = self.guarded.get(&call).filter(|_| verdict == allow()) {
+        if let Some(rules) = self.guarded.get(&call).filter(|_| verdict == allow_action()) {
             if rules.is_empty() {
-                leaf.push(tree::answer(guard::USER_NOTIF));
+                leaf.push(tree::return_instruction(guard::USER_NOTIF));
                 return leaf;
             }
             for rule in rules {
                 leaf.extend(BpfProgram::from(rule.clone()));
-                leaf.push(tree::answer(guard::USER_NOTIF));
+                leaf.push(tree::return_instruction(guard::USER_NOTIF));
             }
         }
-        leaf.push(tree::answer(verdict));
+        leaf.push(tree::return_instruction(verdict));
         leaf
     }
 
     /// The answer that does not depend on the arguments, before the guard is asked.
-    fn verdict(&self, call: i64) -> u32 {
+    fn unconditional_action(&self, call: i64) -> u32 {
         if self.unknown.contains(&call) {
-            errno(libc::ENOSYS)
+            errno_action(libc::ENOSYS)
         } else if self.allowed.as_ref().is_some_and(|calls| !calls.contains(&call)) {
-            errno(libc::EPERM)
+            errno_action(libc::EPERM)
         } else {
-            allow()
+            allow_action()
         }
     }
 
-    fn program(&self) -> io::Result<BpfProgram> {
+    fn build_program(&self) -> io::Result<BpfProgram> {
         let named = self.never.keys().chain(self.family.keys());
         let named = named.chain(&self.unknown).chain(self.allowed.iter().flatten());
         let most = named
@@ -368,49 +368,55 @@ impl SyscallLists {
         // All calls after the last named one have the same rules.
         let mut runs: Vec<(u32, tree::FilterLeaf)> = Vec::new();
         for call in 0..=most.saturating_add(1) {
-            let leaf = self.leaf(call);
+            let leaf = self.leaf_for_call(call);
             if runs.last().is_none_or(|(_, before)| *before != leaf) {
                 runs.push((u32::try_from(call).map_err(io::Error::other)?, leaf));
             }
         }
-        runs.push((FOREIGN, vec![tree::answer(errno(libc::ENOSYS))]));
-        tree::program(architecture()?, &runs)
+        runs.push((
+            FOREIGN,
+            vec![tree::return_instruction(errno_action(libc::ENOSYS))],
+        ));
+        tree::build_program(architecture_check()?, &runs)
     }
 }
 
 /// Calls of another architecture end the process. This is seccompiler's check without its following instructions.
-fn architecture() -> io::Result<BpfProgram> {
-    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+fn architecture_check() -> io::Result<BpfProgram> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(backend_error)?;
     let nothing = SeccompFilter::new(
         SyscallRules::new(),
         SeccompAction::Allow,
         SeccompAction::KillProcess,
         arch,
     );
-    let mut program = nothing.and_then(BpfProgram::try_from).map_err(failed)?;
+    let mut program = nothing.and_then(BpfProgram::try_from).map_err(backend_error)?;
     match program.pop() {
-        Some(end) if end == tree::answer(allow()) => Ok(program),
+        Some(end) if end == tree::return_instruction(allow_action()) => Ok(program),
         Some(_) | None => Err(io::Error::other("seccomp: no check of the architecture")),
     }
 }
 
 type FilterResult<T> = Result<T, seccompiler::BackendError>;
 
-fn when(argument: u8, length: Len, op: Op, value: u64) -> FilterResult<SeccompCondition> {
+fn argument_condition(argument: u8, length: Len, op: Op, value: u64) -> FilterResult<SeccompCondition> {
     SeccompCondition::new(argument, length, op, value)
 }
 
-fn rule(conditions: Vec<SeccompCondition>) -> FilterResult<SeccompRule> {
+fn rule_from_conditions(conditions: Vec<SeccompCondition>) -> FilterResult<SeccompRule> {
     SeccompRule::new(conditions)
 }
 
 /// Calls that are refused only with certain arguments.
-fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
+fn add_argument_rules(rules: &mut SyscallRules) -> FilterResult<()> {
     let mut add = |call: i64, conditions: Vec<SeccompCondition>| -> FilterResult<()> {
-        rules.entry(call).or_default().push(rule(conditions)?);
+        rules
+            .entry(call)
+            .or_default()
+            .push(rule_from_conditions(conditions)?);
         Ok(())
     };
-    let bits = |argument: u8, mask: u64| when(argument, Len::Dword, Op::MaskedEq(mask), mask);
+    let bits = |argument: u8, mask: u64| argument_condition(argument, Len::Dword, Op::MaskedEq(mask), mask);
     for id in SET_ID {
         for (call, mode) in [
             (libc::SYS_fchmod, 1),
@@ -434,34 +440,46 @@ fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
     // It creates a device node without needing a privilege.
     add(libc::SYS_renameat2, vec![bits(4, WHITEOUT)?])?;
     // Opening a leased file waits for the lease holder, also on the host.
-    add(libc::SYS_fcntl, vec![when(1, Len::Dword, Op::Eq, SET_LEASE)?])?;
+    add(
+        libc::SYS_fcntl,
+        vec![argument_condition(1, Len::Dword, Op::Eq, SET_LEASE)?],
+    )?;
     for request in TERMINAL {
-        add(libc::SYS_ioctl, vec![when(1, Len::Dword, Op::Eq, request)?])?;
+        add(
+            libc::SYS_ioctl,
+            vec![argument_condition(1, Len::Dword, Op::Eq, request)?],
+        )?;
     }
     // Another personality could allow executing data or a fixed address space. Reading the present personality is allowed.
     add(
         libc::SYS_personality,
         vec![
-            when(0, Len::Dword, Op::Ne, 0)?,
-            when(0, Len::Dword, Op::Ne, 0xffff_ffff)?,
+            argument_condition(0, Len::Dword, Op::Ne, 0)?,
+            argument_condition(0, Len::Dword, Op::Ne, 0xffff_ffff)?,
         ],
     )
 }
 
 /// Rules for creating namespaces and devices.
-fn makers(rules: &mut SyscallRules) -> FilterResult<()> {
+fn add_creation_rules(rules: &mut SyscallRules) -> FilterResult<()> {
     let mut add = |call: i64, condition: SeccompCondition| -> FilterResult<()> {
-        rules.entry(call).or_default().push(rule(vec![condition])?);
+        rules
+            .entry(call)
+            .or_default()
+            .push(rule_from_conditions(vec![condition])?);
         Ok(())
     };
     let mut single = NAMESPACES;
     while single != 0 {
         let bit = single & single.wrapping_neg();
-        add(libc::SYS_clone, when(0, Len::Dword, Op::MaskedEq(bit), bit)?)?;
+        add(
+            libc::SYS_clone,
+            argument_condition(0, Len::Dword, Op::MaskedEq(bit), bit)?,
+        )?;
         single &= !bit;
     }
     for kind in KINDS {
-        let of = |argument: u8| when(argument, Len::Dword, Op::MaskedEq(FILE_KIND), kind);
+        let of = |argument: u8| argument_condition(argument, Len::Dword, Op::MaskedEq(FILE_KIND), kind);
         add(libc::SYS_mknodat, of(2)?)?;
         #[cfg(target_arch = "x86_64")]
         add(libc::SYS_mknod, of(1)?)?;
@@ -480,13 +498,17 @@ const SYS_FCHMODAT2: i64 = 452;
 
 /// Allows IPv4 and IPv6, stream and datagram, and pairs of local stream sockets. Socket files must not be reachable. A datagram
 /// pair could send to a socket file by name, so it is refused as well.
-fn sockets(rules: &mut SyscallRules) -> FilterResult<()> {
-    let kind = |wanted: i32| when(1, Len::Dword, Op::MaskedEq(0xf), u64::from(wanted.unsigned_abs()));
-    let not = |wanted: i32| when(0, Len::Dword, Op::Ne, u64::from(wanted.unsigned_abs()));
+fn add_socket_rules(rules: &mut SyscallRules) -> FilterResult<()> {
+    let kind =
+        |wanted: i32| argument_condition(1, Len::Dword, Op::MaskedEq(0xf), u64::from(wanted.unsigned_abs()));
+    let not = |wanted: i32| argument_condition(0, Len::Dword, Op::Ne, u64::from(wanted.unsigned_abs()));
     rules
         .entry(libc::SYS_socket)
         .or_default()
-        .push(rule(vec![not(libc::AF_INET)?, not(libc::AF_INET6)?])?);
+        .push(rule_from_conditions(vec![
+            not(libc::AF_INET)?,
+            not(libc::AF_INET6)?,
+        ])?);
     for raw in [
         libc::SOCK_RAW,
         libc::SOCK_RDM,
@@ -497,12 +519,12 @@ fn sockets(rules: &mut SyscallRules) -> FilterResult<()> {
         rules
             .entry(libc::SYS_socket)
             .or_default()
-            .push(rule(vec![kind(raw)?])?);
+            .push(rule_from_conditions(vec![kind(raw)?])?);
     }
     let pairs = rules.entry(libc::SYS_socketpair).or_default();
-    pairs.push(rule(vec![not(libc::AF_UNIX)?])?);
-    pairs.push(rule(vec![kind(libc::SOCK_DGRAM)?])?);
-    pairs.push(rule(vec![kind(libc::SOCK_RAW)?])?);
+    pairs.push(rule_from_conditions(vec![not(libc::AF_UNIX)?])?);
+    pairs.push(rule_from_conditions(vec![kind(libc::SOCK_DGRAM)?])?);
+    pairs.push(rule_from_conditions(vec![kind(libc::SOCK_RAW)?])?);
     Ok(())
 }
 

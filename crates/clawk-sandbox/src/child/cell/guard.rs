@@ -22,7 +22,7 @@ use seccompiler::{SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
 use crate::child::sys::{self, SyscallNotification};
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Filesystem;
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// The maximum length of a path in bytes; the kernel has the same limit.
 const MAX_PATH: usize = 4096;
@@ -76,7 +76,7 @@ pub(super) const USER_NOTIF: u32 = 0x7fc0_0000;
 
 /// The calls that the filter sends to the guard, with rules for their arguments. With `changing_only`, opening is sent only if it
 /// could change or create a file.
-pub(super) fn calls(
+pub(super) fn guarded_call_rules(
     changing_only: bool,
 ) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     let calls = CALLS.iter().chain(OLDER);
@@ -84,15 +84,15 @@ pub(super) fn calls(
     if changing_only {
         rules.remove(&libc::SYS_execve);
         rules.remove(&libc::SYS_execveat);
-        rules.insert(libc::SYS_openat, changing(2)?);
+        rules.insert(libc::SYS_openat, write_flag_rules(2)?);
         #[cfg(target_arch = "x86_64")]
-        rules.insert(libc::SYS_open, changing(1)?);
+        rules.insert(libc::SYS_open, write_flag_rules(1)?);
     }
     Ok(rules)
 }
 
 /// Rules for open flags that may change or create a file.
-fn changing(argument: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+fn write_flag_rules(argument: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let bits = |mask: i32| {
         let mask = u64::from(mask.unsigned_abs());
         SeccompCondition::new(argument, Len::Dword, Op::MaskedEq(mask), mask)
@@ -104,7 +104,7 @@ fn changing(argument: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError>
 }
 
 /// Whether a file opened with these flags could be changed.
-fn changes(flags: OFlags) -> bool {
+fn may_change_file(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) && !flags.contains(OFlags::PATH)
 }
 
@@ -134,24 +134,24 @@ struct ResolvedName {
 
 impl Guard {
     /// Answers the next waiting call.
-    pub(crate) fn serve(&self) -> io::Result<()> {
+    pub(crate) fn answer_next_notification(&self) -> io::Result<()> {
         match sys::next_notice(&self.listener)? {
-            Some(notice) => self.decide(&notice),
+            Some(notice) => self.answer_notification(&notice),
             None => Ok(()),
         }
     }
 
     /// Answers this call.
-    pub(crate) fn decide(&self, notice: &SyscallNotification) -> io::Result<()> {
+    pub(crate) fn answer_notification(&self, notice: &SyscallNotification) -> io::Result<()> {
         let [a, b, c, d, e, _] = notice.args;
         let here = HERE;
         let result = match notice.call {
-            libc::SYS_openat => return self.open(notice, a, b, c, d),
-            libc::SYS_execve => return self.execute(notice, (here, a), 0),
-            libc::SYS_execveat => return self.execute(notice, (a, b), e),
+            libc::SYS_openat => return self.answer_open(notice, a, b, c, d),
+            libc::SYS_execve => return self.answer_execute(notice, (here, a), 0),
+            libc::SYS_execveat => return self.answer_execute(notice, (a, b), e),
             libc::SYS_unlinkat => self.remove(notice, (a, b), c),
-            libc::SYS_mkdirat => self.make(notice, (a, b), u64::from(libc::S_IFDIR) | c),
-            libc::SYS_mknodat => self.make(notice, (a, b), c),
+            libc::SYS_mkdirat => self.make_node(notice, (a, b), u64::from(libc::S_IFDIR) | c),
+            libc::SYS_mknodat => self.make_node(notice, (a, b), c),
             libc::SYS_symlinkat => self.symlink(notice, a, (b, c)),
             libc::SYS_fchmod => self.chmod_open(notice, a, b),
             libc::SYS_fchmodat => self.chmod(notice, (a, b), c),
@@ -166,19 +166,19 @@ impl Guard {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_rmdir => self.remove(notice, (here, a), u64::from(AtFlags::REMOVEDIR.bits())),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_mkdir => self.make(notice, (here, a), u64::from(libc::S_IFDIR) | b),
+            libc::SYS_mkdir => self.make_node(notice, (here, a), u64::from(libc::S_IFDIR) | b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_mknod => self.make(notice, (here, a), b),
+            libc::SYS_mknod => self.make_node(notice, (here, a), b),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_symlink => self.symlink(notice, a, (here, b)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_chmod => self.chmod(notice, (here, a), b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => return self.open(notice, here, a, b, c),
+            libc::SYS_open => return self.answer_open(notice, here, a, b, c),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_creat => {
                 let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-                return self.open(notice, here, a, u64::from(flags.unsigned_abs()), b);
+                return self.answer_open(notice, here, a, u64::from(flags.unsigned_abs()), b);
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_rename => self.rename(notice, (here, a), (here, b), 0),
@@ -186,7 +186,7 @@ impl Guard {
             libc::SYS_link => self.link(notice, (here, a), (here, b), 0),
             _ => Err(Errno::NOSYS),
         };
-        sys::answer(
+        sys::answer_notification(
             &self.listener,
             notice.id,
             result.map(|()| 0).map_err(Errno::raw_os_error),
@@ -194,7 +194,7 @@ impl Guard {
         Ok(())
     }
 
-    fn open(
+    fn answer_open(
         &self,
         notice: &SyscallNotification,
         folder: u64,
@@ -204,12 +204,12 @@ impl Guard {
     ) -> io::Result<()> {
         let flags = OFlags::from_bits_retain(u32::try_from(flags & 0xffff_ffff).unwrap_or(0));
         let close = flags.contains(OFlags::CLOEXEC);
-        let opened = self.opened(notice, folder, path, flags, mode);
+        let opened = self.open_admitted(notice, folder, path, flags, mode);
         match opened {
             Ok(OpenedObject::File(fd)) => {
                 if let Err(error) = sys::answer_with(&self.listener, notice.id, &fd, close) {
                     let number = error.raw_os_error().unwrap_or(libc::EACCES);
-                    sys::answer(&self.listener, notice.id, Err(number));
+                    sys::answer_notification(&self.listener, notice.id, Err(number));
                 }
             }
             // The kernel can't pass on such a descriptor, so it opens the name itself. Whatever it finds can be used only by a
@@ -218,19 +218,21 @@ impl Guard {
             // Opening a pipe waits for its other end, which may come from another call that waits here.
             Ok(OpenedObject::Pipe(place)) => {
                 if sys::fork_into(0)?.is_none() {
-                    match reopen(&place, flags) {
+                    match reopen_for_use(&place, flags) {
                         Ok(fd) => drop(sys::answer_with(&self.listener, notice.id, &fd, close)),
-                        Err(error) => sys::answer(&self.listener, notice.id, Err(error.raw_os_error())),
+                        Err(error) => {
+                            sys::answer_notification(&self.listener, notice.id, Err(error.raw_os_error()))
+                        }
                     }
-                    sys::end(0);
+                    sys::exit_now(0);
                 }
             }
-            Err(error) => sys::answer(&self.listener, notice.id, Err(error.raw_os_error())),
+            Err(error) => sys::answer_notification(&self.listener, notice.id, Err(error.raw_os_error())),
         }
         Ok(())
     }
 
-    fn opened(
+    fn open_admitted(
         &self,
         notice: &SyscallNotification,
         folder: u64,
@@ -238,16 +240,16 @@ impl Guard {
         flags: OFlags,
         mode: u64,
     ) -> Result<OpenedObject, Errno> {
-        let path = text(notice.pid, path)?;
-        let (base, path) = start(notice.pid, folder, path)?;
-        let resolve = self.resolving(&path);
+        let path = read_tool_path(notice.pid, path)?;
+        let (base, path) = resolve_start(notice.pid, folder, path)?;
+        let resolve = self.resolve_flags(&path);
         let creating = flags.contains(OFlags::CREATE);
         let follow = flags & OFlags::NOFOLLOW;
         match rustix::fs::openat2(&base, &path, PATH_ONLY | follow, Mode::empty(), resolve) {
             Ok(place) => {
-                self.admit(&place)?;
-                if changes(flags) {
-                    self.changeable(&place)?;
+                self.check_admitted(&place)?;
+                if may_change_file(flags) {
+                    self.check_changeable(&place)?;
                 }
                 if creating && flags.contains(OFlags::EXCL) {
                     return Err(Errno::EXIST);
@@ -262,12 +264,12 @@ impl Guard {
                         let mode = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
                         reopen_with(&place, flags, mode).map(OpenedObject::File)
                     }
-                    _ => reopen(&place, flags).map(OpenedObject::File),
+                    _ => reopen_for_use(&place, flags).map(OpenedObject::File),
                 }
             }
             Err(Errno::NOENT) if creating => {
                 let name = self.name(&base, &path)?;
-                if self.denies(&name.real) {
+                if self.is_path_denied(&name.real) {
                     return Err(Errno::ACCESS);
                 }
                 self.free_entry(&name)?;
@@ -282,7 +284,7 @@ impl Guard {
                     Mode::from_raw_mode(mode),
                 )?;
                 // The folder may have been moved in the meantime.
-                self.admit(&fd)?;
+                self.check_admitted(&fd)?;
                 Ok(OpenedObject::File(fd))
             }
             Err(error) => Err(error),
@@ -296,28 +298,28 @@ impl Guard {
         to: (u64, u64),
         flags: u64,
     ) -> Result<(), Errno> {
-        let from = self.named(notice, from)?;
-        let to = self.named(notice, to)?;
+        let from = self.resolve_name(notice, from)?;
+        let to = self.resolve_name(notice, to)?;
         // Neither a denied path nor a folder that a rule names.
         let spoken_of = |path: &Path| {
-            self.denies(path)
+            self.is_path_denied(path)
                 || self.filesystem.denied.iter().any(|denied| {
-                    let fixed = lexical(&self.base, Path::new(denied.fixed_part()));
+                    let fixed = lexical_path(&self.base, Path::new(denied.fixed_part()));
                     fixed != Path::new("/") && fixed.starts_with(path)
                 })
         };
         if spoken_of(&from.real) || spoken_of(&to.real) {
             return Err(Errno::ACCESS);
         }
-        self.movable(&from)?;
-        self.movable(&to)?;
+        self.check_movable(&from)?;
+        self.check_movable(&to)?;
         if let Ok(place) = rustix::fs::openat(
             &from.folder,
             &from.last,
             PATH_ONLY | OFlags::NOFOLLOW,
             Mode::empty(),
         ) {
-            self.admit(&place)?;
+            self.check_admitted(&place)?;
         }
         let flags = RenameFlags::from_bits_retain(u32::try_from(flags).map_err(|_large| Errno::INVAL)?);
         let moved = [Some(&from), flags.contains(RenameFlags::EXCHANGE).then_some(&to)];
@@ -338,8 +340,8 @@ impl Guard {
         to: (u64, u64),
         flags: u64,
     ) -> Result<(), Errno> {
-        let path = text(notice.pid, from.1)?;
-        let (base, path) = start(notice.pid, from.0, path)?;
+        let path = read_tool_path(notice.pid, from.1)?;
+        let (base, path) = resolve_start(notice.pid, from.0, path)?;
         let follow = u64::from(AtFlags::SYMLINK_FOLLOW.bits());
         let nofollow = if flags & follow == 0 {
             OFlags::NOFOLLOW
@@ -352,10 +354,10 @@ impl Guard {
             false => ResolveFlags::NO_MAGICLINKS,
         };
         let place = rustix::fs::openat2(&base, &path, PATH_ONLY | nofollow, Mode::empty(), resolve)?;
-        self.admit(&place)?;
-        self.changeable(&place)?;
-        let to = self.named(notice, to)?;
-        if self.denies(&to.real) {
+        self.check_admitted(&place)?;
+        self.check_changeable(&place)?;
+        let to = self.resolve_name(notice, to)?;
+        if self.is_path_denied(&to.real) {
             return Err(Errno::ACCESS);
         }
         self.free_for_link(&to)?;
@@ -364,8 +366,8 @@ impl Guard {
     }
 
     fn truncate(&self, notice: &SyscallNotification, path: u64, length: u64) -> Result<(), Errno> {
-        let path = text(notice.pid, path)?;
-        let (base, path) = start(notice.pid, u64::MAX - 99, path)?;
+        let path = read_tool_path(notice.pid, path)?;
+        let (base, path) = resolve_start(notice.pid, u64::MAX - 99, path)?;
         let place = rustix::fs::openat2(
             &base,
             &path,
@@ -373,15 +375,19 @@ impl Guard {
             Mode::empty(),
             ResolveFlags::NO_MAGICLINKS,
         )?;
-        self.admit(&place)?;
-        self.changeable(&place)?;
-        let file = reopen(&place, OFlags::WRONLY | OFlags::NONBLOCK)?;
+        self.check_admitted(&place)?;
+        self.check_changeable(&place)?;
+        let file = reopen_for_use(&place, OFlags::WRONLY | OFlags::NONBLOCK)?;
         rustix::fs::ftruncate(&file, length)
     }
 
-    fn named(&self, notice: &SyscallNotification, (folder, path): (u64, u64)) -> Result<ResolvedName, Errno> {
-        let path = text(notice.pid, path)?;
-        let (base, path) = start(notice.pid, folder, path)?;
+    fn resolve_name(
+        &self,
+        notice: &SyscallNotification,
+        (folder, path): (u64, u64),
+    ) -> Result<ResolvedName, Errno> {
+        let path = read_tool_path(notice.pid, path)?;
+        let (base, path) = resolve_start(notice.pid, folder, path)?;
         self.name(&base, &path)
     }
 
@@ -393,29 +399,29 @@ impl Guard {
             .unwrap_or(Path::new("."));
         let flags = PATH_ONLY | OFlags::DIRECTORY;
         let folder = rustix::fs::openat2(base, parent, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
-        let real = real(&folder)?.join(&last);
+        let real = real_path(&folder)?.join(&last);
         Ok(ResolvedName { folder, last, real })
     }
 
     /// Checks that the opened file may be used.
-    fn admit(&self, place: &OwnedFd) -> Result<(), Errno> {
-        let real = real(place)?;
+    fn check_admitted(&self, place: &OwnedFd) -> Result<(), Errno> {
+        let real = real_path(place)?;
         let stat = rustix::fs::fstat(place)?;
         // The guard's own folder in `/proc`, reached through `self` on a path that was not recognized as the tool's own.
         let ours = real.starts_with(format!("/proc/{}", self.itself)) || real.starts_with("/proc/self");
-        if ours || self.denies(&real) || self.aliases.contains(&(stat.st_dev, stat.st_ino)) {
+        if ours || self.is_path_denied(&real) || self.aliases.contains(&(stat.st_dev, stat.st_ino)) {
             Err(Errno::ACCESS)
         } else {
             Ok(())
         }
     }
 
-    fn denies(&self, real: &Path) -> bool {
-        self.filesystem.denies(real, &self.base)
+    fn is_path_denied(&self, real: &Path) -> bool {
+        self.filesystem.denies_path(real, &self.base)
     }
 
     /// The flags for resolving a path of the tool.
-    fn resolving(&self, path: &Path) -> ResolveFlags {
+    fn resolve_flags(&self, path: &Path) -> ResolveFlags {
         if is_own_link(path, self.itself) {
             ResolveFlags::empty()
         } else {
@@ -431,11 +437,11 @@ enum OpenedObject {
 }
 
 /// Opens a checked file for use.
-fn reopen(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn reopen_for_use(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     reopen_with(place, flags, 0o600)
 }
 
-/// As [`reopen`], with the mode for a nameless file that is created.
+/// As [`reopen_for_use`], with the mode for a nameless file that is created.
 fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let flags =
         flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -446,7 +452,7 @@ fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Err
     )
 }
 
-fn real(place: impl AsFd) -> Result<PathBuf, Errno> {
+fn real_path(place: impl AsFd) -> Result<PathBuf, Errno> {
     let name = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
     let text = rustix::fs::readlink(name, Vec::new())?.into_bytes();
     // The path of a deleted file has this suffix.
@@ -455,7 +461,7 @@ fn real(place: impl AsFd) -> Result<PathBuf, Errno> {
 }
 
 /// Reads a path from the tool's memory.
-fn text(pid: u32, address: u64) -> Result<PathBuf, Errno> {
+fn read_tool_path(pid: u32, address: u64) -> Result<PathBuf, Errno> {
     let mut whole = Vec::new();
     let mut address = address;
     while whole.len() < MAX_PATH {
@@ -481,7 +487,7 @@ fn text(pid: u32, address: u64) -> Result<PathBuf, Errno> {
 }
 
 /// The start folder of a tool's path, and the path with references to the process itself replaced by the requesting process.
-fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Errno> {
+fn resolve_start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Errno> {
     let own = format!("/proc/{pid}");
     let path = if let Ok(rest) = path.strip_prefix("/proc/self") {
         Path::new(&own).join(rest)

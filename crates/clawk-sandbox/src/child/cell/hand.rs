@@ -30,16 +30,16 @@ impl ToolStreams {
 }
 
 /// Tells the first process that the filter is installed, and passes it the guard's listener.
-pub(super) fn send(socket: BorrowedFd<'_>, listener: Option<&OwnedFd>) -> io::Result<()> {
+pub(super) fn send_listener(socket: BorrowedFd<'_>, listener: Option<&OwnedFd>) -> io::Result<()> {
     match listener {
         Some(listener) => super::send_descriptor(socket, listener.as_fd()),
         None => Ok(rustix::io::write(socket, b"d").map(drop)?),
     }
 }
 
-/// Receives a message of [`send`]; `None`: nothing was sent.
-pub(super) fn receive(socket: &UnixStream) -> Option<Option<OwnedFd>> {
-    let got = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT);
+/// Receives a message of [`send_listener`]; `None`: nothing was sent.
+pub(super) fn receive_listener(socket: &UnixStream) -> Option<Option<OwnedFd>> {
+    let got = passing::receive_with_fds(socket, &mut [0], RecvFlags::DONTWAIT);
     let (bytes, fds) = got.ok()?; // silent-ok: the fault says why
     (bytes == 1).then(|| fds.into_iter().next())
 }
@@ -52,7 +52,7 @@ pub(in crate::child) fn send_whole(
 ) -> io::Result<()> {
     let length = u32::try_from(text.len()).map_err(io::Error::other)?.to_le_bytes();
     let parts = [io::IoSlice::new(&length), io::IoSlice::new(text)];
-    let sent = passing::send(socket, &parts, fds, SendFlags::empty())?;
+    let sent = passing::send_with_fds(socket, &parts, fds, SendFlags::empty())?;
     let whole = [length.as_slice(), text].concat();
     (&mut &*socket).write_all(whole.get(sent..).unwrap_or_default())
 }
@@ -60,7 +60,7 @@ pub(in crate::child) fn send_whole(
 /// Receives such a text; `None`: the sender is gone.
 pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0_u8; 4];
-    let (got, fds) = passing::receive(socket, &mut length, RecvFlags::WAITALL)?;
+    let (got, fds) = passing::receive_with_fds(socket, &mut length, RecvFlags::WAITALL)?;
     if got != length.len() {
         return Ok(None);
     }
@@ -77,10 +77,10 @@ pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Ve
 
 /// Waits for the complete call and acknowledges it. The process that becomes the tool calls this, fully isolated already. It ends
 /// if the sandbox's first process ends.
-pub(super) fn take(calls: &UnixStream) -> io::Result<(SandboxCall, ToolStreams)> {
+pub(super) fn receive_call(calls: &UnixStream) -> io::Result<(SandboxCall, ToolStreams)> {
     let (text, fds) = match read_whole(calls)? {
         Some(whole) => whole,
-        None => sys::end(1), // whoever could have called is gone
+        None => sys::exit_now(1), // whoever could have called is gone
     };
     let call = serde_json::from_slice(&text)?;
     let Ok([input, out, err]) = <[OwnedFd; 3]>::try_from(fds) else {

@@ -17,7 +17,7 @@ use super::identity::ToolIdentity;
 use super::order::SandboxEnclosure;
 use super::pieces::{HostPieces, open_host};
 use super::view::{BuiltView, SandboxView};
-use super::{network, wall};
+use super::{network, wall_error};
 use crate::child::sys;
 use crate::launch::wire::SandboxOrder;
 use clawk_plan::plan::FsMode;
@@ -36,44 +36,45 @@ pub(super) struct SandboxTemplate {
 
 impl SandboxTemplate {
     /// Makes the template for this order.
-    pub(super) fn make(
+    pub(super) fn for_order(
         groups: &RunCgroups,
         identity: ToolIdentity,
         network: Option<OwnedFd>,
         order: (&SandboxOrder, &SandboxEnclosure),
         idmaps: &HashMap<(u32, u32), OwnedFd>,
     ) -> io::Result<Self> {
-        let held = separate(groups, identity, network)?;
-        let weight = groups.open_cpu().map_err(wall("cgroup"))?;
+        let held = enter_namespaces(groups, identity, network)?;
+        let weight = groups.open_cpu().map_err(wall_error("cgroup"))?;
         let (order, enclosure) = order;
         let noting = order.call.is_none();
         let view = match enclosure.filesystem.mode {
             FsMode::Full => SandboxView::of_host(identity, idmaps, noting, enclosure.kvm),
             FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
-                SandboxView::system(identity, noting, enclosure.kvm)
+                SandboxView::with_system_parts(identity, noting, enclosure.kvm)
             }
         };
         Ok(Self {
             held,
             weight,
-            view: view.map_err(wall("mounts"))?,
+            view: view.map_err(wall_error("mounts"))?,
             host: None,
         })
     }
 
     /// Makes the template before the order is known, for every mode but `full`.
-    pub(super) fn ahead(
+    pub(super) fn without_order(
         groups: &RunCgroups,
         identity: ToolIdentity,
         network: Option<OwnedFd>,
     ) -> io::Result<Self> {
-        let held = separate(groups, identity, network)?;
-        let weight = groups.open_cpu().map_err(wall("cgroup"))?;
-        let host = HostNamespace::leave().map_err(wall("namespaces"))?;
-        let view = SandboxView::system(identity, true, false).map_err(wall("mounts"))?;
-        view.enter().map_err(wall("mounts"))?;
+        let held = enter_namespaces(groups, identity, network)?;
+        let weight = groups.open_cpu().map_err(wall_error("cgroup"))?;
+        let host = HostNamespace::leave_for_copy().map_err(wall_error("namespaces"))?;
+        let view = SandboxView::with_system_parts(identity, true, false).map_err(wall_error("mounts"))?;
+        view.enter_root().map_err(wall_error("mounts"))?;
         // Check that a visit works, before an order relies on it.
-        host.visit(&view.root, || Ok(())).map_err(wall("namespaces"))?;
+        host.run_inside(&view.root, || Ok(()))
+            .map_err(wall_error("namespaces"))?;
         Ok(Self {
             held,
             weight,
@@ -83,13 +84,13 @@ impl SandboxTemplate {
     }
 
     /// The observations of the host from which it was made, and the host's view. `None`: it has its order already.
-    pub(super) fn blank(&self) -> Option<(&[super::world::HostObservation], &OwnedFd)> {
+    pub(super) fn prewarmed_state(&self) -> Option<(&[super::world::HostObservation], &OwnedFd)> {
         let host = self.host.as_ref()?;
         Some((&self.view.notes.seen, &host.namespace))
     }
 
     /// Adds the order's part, and makes the view this process's root. Adds the enforced mechanisms to the report.
-    pub(super) fn finish(
+    pub(super) fn finish_view(
         self,
         (order, enclosure): (&SandboxOrder, &SandboxEnclosure),
         identity: ToolIdentity,
@@ -109,40 +110,40 @@ impl SandboxTemplate {
         let workdir = order.workdir.as_deref().map(Path::new);
         let mut gather = || HostPieces::gather(enclosure, identity, idmaps, workdir, &mut notes);
         let pieces = match &host {
-            Some(host) => host.visit(&view.root, gather),
+            Some(host) => host.run_inside(&view.root, gather),
             None => gather(),
         };
-        view.finish(enclosure, pieces.map_err(wall("mounts"))?, order.memory_mb)
-            .map_err(wall("mounts"))?;
+        view.apply_order(enclosure, pieces.map_err(wall_error("mounts"))?, order.memory_mb)
+            .map_err(wall_error("mounts"))?;
         view.notes = notes;
         if host.is_none() {
-            view.enter().map_err(wall("mounts"))?;
+            view.enter_root().map_err(wall_error("mounts"))?;
         }
         drop(host);
-        let built = view.built();
+        let built = view.into_built();
         held.extend(built.held.iter().cloned());
         // After the isolation is complete: setting it up is clawk's work, not the tool's.
         if let Some(weight) = weight {
-            rustix::io::write(&weight, b"0").map_err(|error| wall("cgroup")(error.into()))?;
+            rustix::io::write(&weight, b"0").map_err(|error| wall_error("cgroup")(error.into()))?;
         }
         Ok((built, held))
     }
 }
 
 /// Creates or enters the namespaces and the limiting groups that a process can enter by itself.
-fn separate(
+fn enter_namespaces(
     groups: &RunCgroups,
     identity: ToolIdentity,
     network: Option<OwnedFd>,
 ) -> io::Result<Vec<String>> {
     groups
-        .enter()
+        .enter_v1_groups()
         .map_err(|error| io::Error::other(format!("cgroup: {error}")))?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    rustix::system::sethostname(b"clawk").map_err(|error| wall("namespaces")(error.into()))?;
+    rustix::system::sethostname(b"clawk").map_err(|error| wall_error("namespaces")(error.into()))?;
     match network {
-        Some(made) => network::enter(&made).map_err(wall("namespaces"))?,
-        None => sys::loopback_up().map_err(wall("namespaces"))?,
+        Some(made) => network::enter_namespace(&made).map_err(wall_error("namespaces"))?,
+        None => sys::loopback_up().map_err(wall_error("namespaces"))?,
     }
     let mut held = vec!["namespaces:mount,pid,net,ipc,uts,cgroup".to_owned()];
     if !identity.dropped {
@@ -161,7 +162,7 @@ struct HostNamespace {
 
 impl HostNamespace {
     /// Moves this process from the namespace to a copy.
-    fn leave() -> io::Result<Self> {
+    fn leave_for_copy() -> io::Result<Self> {
         sys::make_all_private()?;
         let namespace = File::open(OWN)?.into();
         let root = open_host(Path::new("/"))?;
@@ -175,7 +176,7 @@ impl HostNamespace {
     }
 
     /// Runs `work` there, then returns to `root`.
-    fn visit<T>(&self, root: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn run_inside<T>(&self, root: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let step = |namespace: &OwnedFd, root: &OwnedFd| -> io::Result<()> {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
             rustix::process::fchdir(root)?;
@@ -184,7 +185,7 @@ impl HostNamespace {
         let done = step(&self.namespace, &self.root).and_then(|()| work());
         // INVARIANT: no work continues among the host's mounts.
         if step(&self.home, root).is_err() {
-            sys::end(2);
+            sys::exit_now(2);
         }
         done
     }

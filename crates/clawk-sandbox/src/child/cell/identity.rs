@@ -68,7 +68,7 @@ impl ToolIdentity {
     }
 
     /// Drops every privilege permanently. Programs started later can't regain any.
-    pub(super) fn assume(&self) -> io::Result<()> {
+    pub(super) fn drop_privileges(&self) -> io::Result<()> {
         for capability in CapabilitySet::all().iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {} // silent-ok: this kernel has fewer
@@ -101,11 +101,11 @@ impl ToolIdentity {
         )?;
         rustix::thread::set_no_new_privs(true)?;
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
-        self.verify()
+        self.verify_dropped()
     }
 
     /// Checks that the privileges are really gone.
-    fn verify(&self) -> io::Result<()> {
+    fn verify_dropped(&self) -> io::Result<()> {
         let held = rustix::thread::capabilities(None)?;
         let clean = held.permitted.is_empty() && held.effective.is_empty() && held.inheritable.is_empty();
         let who =
@@ -118,7 +118,7 @@ impl ToolIdentity {
     }
 
     /// Writes the id maps of the user namespace in which `init` was started.
-    pub(super) fn map(&self, init: Pid) -> io::Result<()> {
+    pub(super) fn write_id_maps(&self, init: Pid) -> io::Result<()> {
         let folder = format!("/proc/{}", init.as_raw_nonzero());
         std::fs::write(format!("{folder}/setgroups"), "deny")?;
         std::fs::write(format!("{folder}/uid_map"), format!("{0} {0} 1", self.uid))?;
@@ -132,11 +132,12 @@ impl ToolIdentity {
         let Some(holder) = sys::fork_into(libc::CLONE_NEWUSER)? else {
             drop(writer);
             let _ = rustix::io::read(&reader, &mut [0_u8; 1]); // silent-ok: end of file is what is waited for
-            sys::end(0);
+            sys::exit_now(0);
         };
         let folder = format!("/proc/{}", holder.as_raw_nonzero());
-        let write =
-            |name: &str, id: u32, as_id: u32| std::fs::write(format!("{folder}/{name}"), extents(id, as_id));
+        let write = |name: &str, id: u32, as_id: u32| {
+            std::fs::write(format!("{folder}/{name}"), id_map_lines(id, as_id))
+        };
         let namespace = write("uid_map", owner.0, self.uid)
             .and_then(|()| write("gid_map", owner.1, self.gid))
             .and_then(|()| std::fs::File::open(format!("{folder}/ns/user")));
@@ -147,7 +148,7 @@ impl ToolIdentity {
 }
 
 /// The lines of an id map: `id` on disk appears as `shown` in the mount; ids below it stay the same.
-fn extents(id: u32, shown: u32) -> String {
+fn id_map_lines(id: u32, shown: u32) -> String {
     let mut lines = String::new();
     if id > 0 {
         lines.push_str(&format!("0 0 {id}\n"));

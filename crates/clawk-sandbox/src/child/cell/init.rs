@@ -20,8 +20,8 @@ use super::hull::SandboxTemplate;
 use super::identity::ToolIdentity;
 use super::order::SandboxEnclosure;
 use super::world::HostObservation;
-use super::{filter, inside, landlock, rlimits, view, wall};
-use crate::child::{sys, tell, tree};
+use super::{filter, inside, landlock, rlimits, view, wall_error};
+use crate::child::{send_report, sys, tree};
 use crate::launch::PORT;
 use crate::launch::wire::{SandboxCall, SandboxOrder, SupervisorId, SupervisorReport};
 use clawk_plan::plan::Filesystem;
@@ -64,13 +64,13 @@ pub(super) fn wait_for_order(
     groups: RunCgroups,
     network: Option<OwnedFd>,
 ) -> ! {
-    let parcel = expect(&control, BUILD)
-        .and_then(|()| SandboxTemplate::ahead(&groups, identity, network))
-        .and_then(|hull| Ok((ordered(&control, &hull)?, hull)));
+    let parcel = expect_word(&control, BUILD)
+        .and_then(|()| SandboxTemplate::without_order(&groups, identity, network))
+        .and_then(|hull| Ok((receive_order(&control, &hull)?, hull)));
     let ((parcel, fds), hull) = match parcel {
         Ok(parcel) => parcel,
         // Nobody waits for a prewarmed sandbox, so its absence is enough of a report.
-        Err(_) => sys::end(1),
+        Err(_) => sys::exit_now(1),
     };
     let mut fds = fds.into_iter();
     let (input, output, door) = match (fds.next(), parcel.outputs) {
@@ -80,11 +80,11 @@ pub(super) fn wait_for_order(
             parcel.door,
         ),
         (Some(input), false) => (input, None, parcel.door),
-        (None, _) => sys::end(1),
+        (None, _) => sys::exit_now(1),
     };
     let door = door.then(|| fds.next()).flatten();
     let (Some(enclosure), true) = (&parcel.order.enclosure, output.is_some() == parcel.outputs) else {
-        sys::end(1)
+        sys::exit_now(1)
     };
     let init = SandboxInit {
         order: &parcel.order,
@@ -99,35 +99,35 @@ pub(super) fn wait_for_order(
         network: None,
         hull: Some(hull),
     };
-    init.live()
+    init.run_to_end()
 }
 
 /// Reports what the prewarmed sandbox was made from, and waits for its order.
-fn ordered(
+fn receive_order(
     control: &UnixStream,
     hull: &SandboxTemplate,
 ) -> io::Result<(OrderMessage<SandboxOrder>, Vec<OwnedFd>)> {
-    if let Some((seen, host)) = hull.blank() {
+    if let Some((seen, host)) = hull.prewarmed_state() {
         super::send_descriptor(control, host.as_fd())?;
         let seen = seen.to_vec();
-        tell(control, &waiting(seen))?;
+        send_report(control, &waiting_report(seen))?;
     }
     match hand::read_whole(control)? {
         Some((text, fds)) => Ok((serde_json::from_slice(&text)?, fds)),
-        None => sys::end(0), // it was never needed
+        None => sys::exit_now(0), // it was never needed
     }
 }
 
-fn waiting(seen: Vec<HostObservation>) -> SupervisorReport {
+fn waiting_report(seen: Vec<HostObservation>) -> SupervisorReport {
     let supervisor = SupervisorId::default();
     SupervisorReport::Waiting { supervisor, seen }
 }
 
-fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
+fn expect_word(control: &UnixStream, wanted: u8) -> io::Result<()> {
     let mut byte = [0_u8; 1];
     match rustix::io::read(control, &mut byte) {
         Ok(1) if byte == [wanted] => Ok(()),
-        Ok(_) => sys::end(1), // the supervisor has given up
+        Ok(_) => sys::exit_now(1), // the supervisor has given up
         Err(error) => Err(error.into()),
     }
 }
@@ -150,7 +150,7 @@ struct ToolProcess {
 
 impl ToolProcess {
     /// Reads the reason of a failed start and reaps the process; `None`: the program runs.
-    fn fault(&self) -> io::Result<Option<io::Error>> {
+    fn read_start_error(&self) -> io::Result<Option<io::Error>> {
         let mut fault = String::new();
         io::Read::read_to_string(&mut std::fs::File::from(self.started.try_clone()?), &mut fault)?;
         if fault.is_empty() {
@@ -166,23 +166,23 @@ type BuiltEnclosure = (view::BuiltView, &'static filter::Filter, Option<OwnedFd>
 
 impl SandboxInit<'_> {
     /// Runs the first process. Never returns: the process ends with the sandbox.
-    pub(super) fn live(mut self) -> ! {
+    pub(super) fn run_to_end(mut self) -> ! {
         let code = match self.run() {
             Ok(()) => 0,
             Err(error) => {
                 let reason = error.to_string();
-                let _ = tell(&self.control, &SupervisorReport::Refused { reason }); // silent-ok: the supervisor is gone
+                let _ = send_report(&self.control, &SupervisorReport::Refused { reason }); // silent-ok: the supervisor is gone
                 1
             }
         };
-        sys::end(code)
+        sys::exit_now(code)
     }
 
     fn run(&mut self) -> io::Result<()> {
-        let (mut built, filter, own, children) = self.build()?;
+        let (mut built, filter, own, children) = self.build_enclosure()?;
         let source = match &self.order.call {
             Some(call) => {
-                expect(&self.control, RUN)?;
+                expect_word(&self.control, RUN)?;
                 let (input, output) = (self.input.try_clone()?, self.output.take());
                 CallSource::Order(call, ToolStreams { input, output })
             }
@@ -193,11 +193,11 @@ impl SandboxInit<'_> {
         if waits {
             // Everything that does not depend on the call is done.
             let seen = std::mem::take(&mut built.seen);
-            tell(&self.control, &waiting(seen))?;
+            send_report(&self.control, &waiting_report(seen))?;
         }
         self.until_started(&tool, waits)?;
         let ToolProcess { main, listener, .. } = tool;
-        tell(&self.control, &SupervisorReport::Started)?;
+        send_report(&self.control, &SupervisorReport::Started)?;
         let guard = listener.map(|listener| Guard {
             listener,
             itself: 1,
@@ -209,9 +209,9 @@ impl SandboxInit<'_> {
             aliases: built.aliases,
             kept: built.kept,
         });
-        let status = self.tend(main, &children, guard.as_ref())?;
-        let swept = sweep();
-        tell(
+        let status = self.wait_for_tool(main, &children, guard.as_ref())?;
+        let swept = kill_descendants();
+        send_report(
             &self.control,
             &SupervisorReport::Ended {
                 exit_code: status.exit_status(),
@@ -223,13 +223,13 @@ impl SandboxInit<'_> {
     }
 
     /// Applies all isolation except the filter, which the tool's process installs last.
-    fn build(&mut self) -> io::Result<BuiltEnclosure> {
+    fn build_enclosure(&mut self) -> io::Result<BuiltEnclosure> {
         let both = (self.order, self.enclosure);
         let hull = match self.hull.take() {
             Some(hull) => hull,
             None => {
-                expect(&self.control, BUILD)?;
-                SandboxTemplate::make(
+                expect_word(&self.control, BUILD)?;
+                SandboxTemplate::for_order(
                     &self.groups,
                     self.identity,
                     self.network.take(),
@@ -247,14 +247,16 @@ impl SandboxInit<'_> {
             )?),
             false => None,
         };
-        let (built, mut held) = hull.finish(both, self.identity, &self.idmaps)?;
+        let (built, mut held) = hull.finish_view(both, self.identity, &self.idmaps)?;
         held.push(door);
         // After joining all groups: they become the root of the groups that it sees.
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
-            .map_err(|error| wall("namespaces")(error.into()))?;
+            .map_err(|error| wall_error("namespaces")(error.into()))?;
         let children = children_signal()?;
-        held.extend(rlimits::apply(self.order).map_err(wall("rlimits"))?);
-        self.identity.assume().map_err(wall("privileges"))?;
+        held.extend(rlimits::apply_rlimits(self.order).map_err(wall_error("rlimits"))?);
+        self.identity
+            .drop_privileges()
+            .map_err(wall_error("privileges"))?;
         // Changing ids clears the parent-death signal, so set it again.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         held.push(format!("uid:{}", self.identity.uid));
@@ -267,10 +269,10 @@ impl SandboxInit<'_> {
             ]
             .map(str::to_owned),
         );
-        held.push(landlock::restrict(&built, own.as_ref())?);
-        let judged = self.enclosure.judged();
-        held.extend(judged.names(!built.kept.is_empty()));
-        let filter = filter::of(self.enclosure.strict, self.enclosure.own, judged)?;
+        held.push(landlock::restrict_process(&built, own.as_ref())?);
+        let judged = self.enclosure.guarded_calls();
+        held.extend(judged.trace_names(!built.kept.is_empty()));
+        let filter = filter::shared_filter(self.enclosure.strict, self.enclosure.own, judged)?;
         held.push(
             if self.enclosure.strict {
                 "seccomp:allow-list"
@@ -279,7 +281,7 @@ impl SandboxInit<'_> {
             }
             .to_owned(),
         );
-        tell(
+        send_report(
             &self.control,
             &SupervisorReport::Enclosed {
                 mechanisms: held,
@@ -324,7 +326,7 @@ impl SandboxInit<'_> {
             } else {
                 let _ = rustix::io::write(&writer, text.as_bytes()); // silent-ok: the exit code says it
             }
-            sys::end(127);
+            sys::exit_now(127);
         };
         // End of file on the output must mean that the tool's processes have ended.
         drop((writer, hand_out, source));
@@ -337,9 +339,9 @@ impl SandboxInit<'_> {
             let mut fds = [PollFd::new(&hand_in, PollFlags::IN)];
             while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
             // If the tool failed before its filter, no message comes; the fault has the reason.
-            tool.listener = match hand::receive(&hand_in) {
+            tool.listener = match hand::receive_listener(&hand_in) {
                 Some(listener) => listener,
-                None => return Err(tool.fault()?.unwrap_or_else(nothing_said)),
+                None => return Err(tool.read_start_error()?.unwrap_or_else(nothing_said)),
             };
             if filter.notifies && tool.listener.is_none() {
                 return Err(io::Error::other("seccomp: the guard has no listener"));
@@ -366,7 +368,7 @@ impl SandboxInit<'_> {
             }
             let [started, asks, said] = fds.map(|fd| fd.revents());
             if !started.is_empty() {
-                return tool.fault()?.map_or(Ok(()), Err);
+                return tool.read_start_error()?.map_or(Ok(()), Err);
             }
             // This is the program itself, which the plan names and the view contains. The guard does not work yet.
             if asks.contains(PollFlags::IN)
@@ -376,7 +378,7 @@ impl SandboxInit<'_> {
                 sys::let_through(listener, notice.id);
             }
             if waits && !said.is_empty() {
-                sys::end(1);
+                sys::exit_now(1);
             }
         }
     }
@@ -423,31 +425,34 @@ impl SandboxInit<'_> {
         std::mem::forget((fault, hand, own, calls));
         sys::close_from((CALLS_FD + 1).unsigned_abs())?;
         let waits = given.is_none();
-        install(filter, waits).map_err(wall("seccomp"))?;
+        install_tool_filter(filter, waits).map_err(wall_error("seccomp"))?;
         if self.enclosure.probe {
-            return inside::look(self.identity);
+            return inside::verify_walls(self.identity);
         }
         let waited;
         let call = match given {
             Some(call) => call,
             None => {
-                let (call, streams) = hand::take(&sys::own(CALLS_FD))?;
+                let (call, streams) = hand::receive_call(&sys::take_socket(CALLS_FD))?;
                 streams.take_places()?;
                 waited = call;
                 &waited
             }
         };
         if let Some(timeout_ms) = call.timeout_ms {
-            rlimits::time(timeout_ms)?;
+            rlimits::limit_cpu_time(timeout_ms)?;
         }
-        let error = execute(call, self.enclosure.own)?;
-        Err(io::Error::new(error.kind(), format!("{error}{}", hint(&error))))
+        let error = execute_program(call, self.enclosure.own)?;
+        Err(io::Error::new(
+            error.kind(),
+            format!("{error}{}", start_error_hint(&error)),
+        ))
     }
 
     /// Waits for the tool's end, and passes on a request to end.
-    fn tend(&self, main: Pid, children: &OwnedFd, guard: Option<&Guard>) -> io::Result<WaitStatus> {
+    fn wait_for_tool(&self, main: Pid, children: &OwnedFd, guard: Option<&Guard>) -> io::Result<WaitStatus> {
         loop {
-            if let Some(status) = tree::reap(main) {
+            if let Some(status) = tree::reap_processes(main) {
                 return Ok(status);
             }
             // Without a guard, poll the same descriptor again in the third place.
@@ -465,7 +470,7 @@ impl SandboxInit<'_> {
             if asks.contains(PollFlags::IN)
                 && let Some(guard) = guard
             {
-                guard.serve()?;
+                guard.answer_next_notification()?;
             }
             let [child, said] = [child, said].map(|events| !events.is_empty());
             if child {
@@ -477,7 +482,7 @@ impl SandboxInit<'_> {
                 match rustix::io::read(&self.control, &mut byte) {
                     Ok(1) if byte == [END] => signal_everybody(Signal::TERM),
                     Ok(1) => {}
-                    Ok(_) | Err(_) => sys::end(1), // without a supervisor nothing may go on
+                    Ok(_) | Err(_) => sys::exit_now(1), // without a supervisor nothing may go on
                 }
             }
         }
@@ -485,23 +490,23 @@ impl SandboxInit<'_> {
 }
 
 /// Installs the filter. In a waiting sandbox, and if there is a guard, tells the first process, together with the guard's listener.
-fn install(filter: &filter::Filter, waits: bool) -> io::Result<()> {
+fn install_tool_filter(filter: &filter::Filter, waits: bool) -> io::Result<()> {
     let listener = sys::install_filter(&filter.program, filter.notifies)?;
     if waits || listener.is_some() {
-        hand::send(sys::borrow(HAND_FD), listener.as_ref())?;
+        hand::send_listener(sys::borrow_fd(HAND_FD), listener.as_ref())?;
     }
     Ok(())
 }
 
 /// Executes the program. Returns only the reason why this failed.
-fn execute(call: &SandboxCall, own: bool) -> io::Result<io::Error> {
-    let args = texts(std::iter::once(call.program.as_str()).chain(call.args.iter().map(String::as_str)))?;
+fn execute_program(call: &SandboxCall, own: bool) -> io::Result<io::Error> {
+    let args = c_strings(std::iter::once(call.program.as_str()).chain(call.args.iter().map(String::as_str)))?;
     let env: Vec<String> = call
         .env
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    let env = texts(env.iter().map(String::as_str))?;
+    let env = c_strings(env.iter().map(String::as_str))?;
     let program = CString::new(call.program.as_str())?;
     if own {
         return Ok(sys::execute_descriptor(PROGRAM_FD, &args, &env));
@@ -517,7 +522,7 @@ fn nothing_said() -> io::Error {
 }
 
 /// A hint for the most common reasons.
-fn hint(error: &io::Error) -> &'static str {
+fn start_error_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             " (in the box: is the program, or the interpreter that it names, below a mount or a `read_paths` entry?)"
@@ -527,7 +532,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-fn texts<'a>(all: impl Iterator<Item = &'a str>) -> io::Result<Vec<CString>> {
+fn c_strings<'a>(all: impl Iterator<Item = &'a str>) -> io::Result<Vec<CString>> {
     all.map(|text| CString::new(text).map_err(io::Error::from))
         .collect()
 }
@@ -548,7 +553,7 @@ fn signal_everybody(signal: Signal) {
 }
 
 /// Kills and reaps processes that the tool left behind; returns how many there were.
-fn sweep() -> u64 {
+fn kill_descendants() -> u64 {
     let mut swept = 0;
     loop {
         signal_everybody(Signal::KILL);

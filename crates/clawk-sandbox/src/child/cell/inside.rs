@@ -8,7 +8,7 @@ use super::identity::ToolIdentity;
 use crate::child::sys;
 
 /// Runs the checks and ends the process: exit code 0 if all pass; otherwise it names the failed one.
-pub(super) fn look(identity: ToolIdentity) -> io::Result<std::convert::Infallible> {
+pub(super) fn verify_walls(identity: ToolIdentity) -> io::Result<std::convert::Infallible> {
     let refused = |what: &str, held: bool| {
         if held {
             Ok(())
@@ -45,5 +45,5 @@ pub(super) fn look(identity: ToolIdentity) -> io::Result<std::convert::Infallibl
     )?;
     std::fs::write("/tmp/.probe", "x")
         .map_err(|error| io::Error::new(error.kind(), format!("tmpfs: {error}")))?;
-    sys::end(0)
+    sys::exit_now(0)
 }

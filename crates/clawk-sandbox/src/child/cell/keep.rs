@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::masks;
-use super::pieces::named;
-use super::view::{SandboxView, attach, copy_of};
+use super::pieces::named_error;
+use super::view::{SandboxView, attach_mount, copy_of};
 use crate::child::sys::{self, ATTR_RDONLY};
 
 /// Covers the agent's existing own files that are in a writable mount.
-pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
+pub(super) fn cover_own_files(view: &mut SandboxView) -> io::Result<()> {
     if view.kept.is_empty() {
         return Ok(());
     }
@@ -24,14 +24,16 @@ pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
             continue;
         }
         let Some(folder) = name.parent() else { continue };
-        if view.open(&name).is_err() || is_link(view, &name)? {
+        if view.open_path(&name).is_err() || is_link(view, &name)? {
             continue;
         }
-        masks::pin(view, folder)?;
-        let target = view.open(&name).map_err(named(&name.to_string_lossy()))?;
+        masks::pin_folders(view, folder)?;
+        let target = view
+            .open_path(&name)
+            .map_err(named_error(&name.to_string_lossy()))?;
         let cover = copy_of(&target, true)?;
         sys::set_attributes(&cover, true, ATTR_RDONLY, 0)?;
-        attach(&cover, &target)?;
+        attach_mount(&cover, &target)?;
         covered.push(name);
     }
     view.held.push(format!("own-files:{}", covered.len()));
@@ -52,7 +54,7 @@ fn is_link(view: &SandboxView, name: &Path) -> io::Result<bool> {
     let (Some(folder), Some(last)) = (name.parent(), name.file_name()) else {
         return Ok(false);
     };
-    let folder = view.open(folder)?;
+    let folder = view.open_path(folder)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(&folder, last, flags, Mode::empty())?;
     Ok(FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode) == FileType::Symlink)

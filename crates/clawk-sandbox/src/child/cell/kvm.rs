@@ -6,16 +6,16 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
-use super::view::{SandboxView, copy_of, open_host, tmpfs};
+use super::view::{SandboxView, copy_of, create_tmpfs, open_host};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
 
 /// Creates the device node in the view.
-pub(super) fn show(view: &mut SandboxView) -> io::Result<()> {
+pub(super) fn mount_kvm_node(view: &mut SandboxView) -> io::Result<()> {
     let path = Path::new("/dev/kvm");
     let host = open_host(path).map_err(|error| io::Error::other(format!("/dev/kvm: {error}")))?;
     let copy = if view.identity.dropped {
         // The host's node belongs to its own users. This one belongs only to the sandbox's user.
-        let store = tmpfs(64 << 10, "700", None)?;
+        let store = create_tmpfs(64 << 10, "700", None)?;
         let device = rustix::fs::fstat(&host)?.st_rdev;
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(&store, "kvm", FileType::CharacterDevice, mode, device)?;
@@ -27,7 +27,7 @@ pub(super) fn show(view: &mut SandboxView) -> io::Result<()> {
         copy_of(&host, false)?
     };
     sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NOEXEC, ATTR_NODEV)?;
-    view.put(&copy, path)?;
+    view.mount_at(&copy, path)?;
     view.writable.push(path.to_path_buf());
     view.held.push("dev:kvm".to_owned());
     Ok(())

@@ -18,15 +18,15 @@ use super::view::BuiltView;
 const OLDEST: i32 = 2;
 
 /// The kernel's Landlock ABI version.
-fn offered() -> i32 {
+fn kernel_abi() -> i32 {
     [ABI::V7, ABI::V6, ABI::V5, ABI::V4, ABI::V3, ABI::V2]
         .into_iter()
-        .find(|abi| accepts(*abi))
+        .find(|abi| accepts_abi(*abi))
         .map_or(0, |abi| abi as i32)
 }
 
 /// Whether a rule set with all rights of this ABI can be created.
-fn accepts(abi: ABI) -> bool {
+fn accepts_abi(abi: ABI) -> bool {
     let mut set = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let Ok(with_files) = set.handle_access(AccessFs::from_all(abi)) else {
         return false;
@@ -54,8 +54,8 @@ fn abi_of(number: i32) -> ABI {
 
 /// Restricts this process and everything that it starts. `own` is a program that may be executed although the view does not contain
 /// it. Returns the mechanism's name for the trace.
-pub(super) fn restrict(view: &BuiltView, own: Option<impl AsFd>) -> io::Result<String> {
-    let number = offered();
+pub(super) fn restrict_process(view: &BuiltView, own: Option<impl AsFd>) -> io::Result<String> {
+    let number = kernel_abi();
     if number < OLDEST {
         return Err(io::Error::other(
             "landlock: this kernel has no Landlock, or too old a one",

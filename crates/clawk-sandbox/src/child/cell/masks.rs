@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::order::SandboxEnclosure;
-use super::pieces::named;
-use super::view::{SandboxView, attach, attach_at_root, copy_of, real_path, tmpfs};
+use super::pieces::named_error;
+use super::view::{SandboxView, attach_at_root, attach_mount, copy_of, create_tmpfs, real_path};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 use clawk_plan::plan::Denied;
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// How many entries of mounted folders are searched for files that match a pattern. Beyond that, only the guard protects them.
 const MAX_ENTRIES: usize = 50_000;
@@ -30,16 +30,16 @@ impl MaskCovers {
     /// Creates the covers. Linux before 6.15 can copy only mounted file systems, so the file system is mounted where no path leads.
     /// In mode `full` that is below the view's root, which will hide it; otherwise in a folder of that root, which the next mount
     /// there hides.
-    pub(super) fn make(hidden: Option<&OwnedFd>) -> io::Result<Self> {
-        let store = tmpfs(64 << 10, "000", None)?;
+    pub(super) fn create_covers(hidden: Option<&OwnedFd>) -> io::Result<Self> {
+        let store = create_tmpfs(64 << 10, "000", None)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         drop(rustix::fs::openat(&store, "e", flags, Mode::empty())?);
         rustix::fs::mkdirat(&store, "d", Mode::empty())?;
         let protect = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
         sys::set_attributes(&store, false, protect, 0)?;
         match hidden {
-            Some(folder) => attach(&store, folder).map_err(named("the root"))?,
-            None => attach_at_root(&store).map_err(named("the root"))?,
+            Some(folder) => attach_mount(&store, folder).map_err(named_error("the root"))?,
+            None => attach_at_root(&store).map_err(named_error("the root"))?,
         }
         let path_only = OFlags::PATH | OFlags::CLOEXEC;
         Ok(Self {
@@ -49,48 +49,48 @@ impl MaskCovers {
     }
 
     /// Covers a place.
-    pub(super) fn put(&self, target: &OwnedFd) -> io::Result<()> {
+    pub(super) fn cover_place(&self, target: &OwnedFd) -> io::Result<()> {
         let folder = FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode) == FileType::Directory;
         // A copy has the same attributes as the original.
         let cover = copy_of(if folder { &self.folder } else { &self.file }, false)?;
-        Ok(attach(&cover, target)?)
+        Ok(attach_mount(&cover, target)?)
     }
 }
 
 /// Covers the denied paths that exist.
-pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Result<()> {
+pub(super) fn cover_denied_paths(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Result<()> {
     let denied = &order.filesystem.denied;
     if denied.is_empty() {
         return Ok(());
     }
     let mut found: Vec<PathBuf> = Vec::new();
     for entry in denied {
-        let place = lexical(&order.base, Path::new(entry.fixed_part()));
-        rename(view, entry, &place)?;
+        let place = lexical_path(&order.base, Path::new(entry.fixed_part()));
+        add_real_name(view, entry, &place)?;
         if entry.is_pattern() {
-            pin(view, &place)?;
+            pin_folders(view, &place)?;
         } else {
             if place == Path::new("/") {
                 return Err(io::Error::other(
                     "`denied_paths` denies everything: nothing can run",
                 ));
             }
-            pin(view, place.parent().unwrap_or(Path::new("/")))?;
+            pin_folders(view, place.parent().unwrap_or(Path::new("/")))?;
             found.push(place);
         }
     }
     if denied.iter().any(Denied::is_pattern) {
         let mut left = MAX_ENTRIES;
-        for root in order.binds().iter().map(|bind| bind.path.clone()) {
-            fitting(view, order, &root, &mut left, &mut found)?;
+        for root in order.host_binds().iter().map(|bind| bind.path.clone()) {
+            collect_matching_paths(view, order, &root, &mut left, &mut found)?;
         }
     }
     let mut covered = 0_usize;
     for path in found {
         // Links are followed, because the target must not be readable.
-        if let Ok(target) = view.open(&path) {
-            aliases(&target, &mut view.aliases)?;
-            view.covers.put(&target)?;
+        if let Ok(target) = view.open_path(&path) {
+            record_aliases(&target, &mut view.aliases)?;
+            view.covers.cover_place(&target)?;
             covered += 1;
         }
     }
@@ -99,31 +99,34 @@ pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Resul
 }
 
 /// If a link leads elsewhere, adds the rule under the real name of its folder in the view, because the guard knows only real names.
-fn rename(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()> {
+fn add_real_name(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()> {
     let (folder, name) = match entry.is_pattern() {
         true => (place, None),
         false => (place.parent().unwrap_or(Path::new("/")), place.file_name()),
     };
-    let Ok(fd) = view.open(folder) else { return Ok(()) };
+    let Ok(fd) = view.open_path(folder) else {
+        return Ok(());
+    };
     let real = real_path(&fd)?;
     if real != folder && !entry.text().starts_with('~') {
         let fixed = name.map_or_else(|| real.clone(), |name| real.join(name));
-        view.denied.push(entry.moved(&fixed).map_err(io::Error::other)?);
+        view.denied
+            .push(entry.with_fixed_part(&fixed).map_err(io::Error::other)?);
     }
     // The last component may be a link: its target is denied as well.
     if !entry.is_pattern()
-        && let Ok(fd) = view.open(place)
+        && let Ok(fd) = view.open_path(place)
     {
         let real = real_path(&fd)?;
         if real != place {
-            view.denied.push(Denied::place(real));
+            view.denied.push(Denied::from_path(real));
         }
     }
     Ok(())
 }
 
 /// Records denied files that have other hard links, which covers can't reach.
-fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> {
+fn record_aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
     let stat = rustix::fs::fstat(target)?;
@@ -158,7 +161,7 @@ fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> 
 }
 
 /// Makes a folder and its parents mount points, up to the writable mount that contains it. Mount points can't be renamed.
-pub(super) fn pin(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
+pub(super) fn pin_folders(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
     let root = if view.is_full() {
         PathBuf::from("/")
     } else {
@@ -171,16 +174,18 @@ pub(super) fn pin(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
     let mut chain: Vec<&Path> = folder.ancestors().take_while(|part| **part != *root).collect();
     chain.reverse();
     for part in chain {
-        let Ok(fd) = view.open(part) else { return Ok(()) };
+        let Ok(fd) = view.open_path(part) else {
+            return Ok(());
+        };
         if view.pinned.insert(part.to_path_buf()) {
-            attach(&copy_of(fd.as_fd(), true)?, &fd)?;
+            attach_mount(&copy_of(fd.as_fd(), true)?, &fd)?;
         }
     }
     Ok(())
 }
 
 /// Existing files and folders below `root` that match a pattern.
-fn fitting(
+fn collect_matching_paths(
     view: &SandboxView,
     order: &SandboxEnclosure,
     root: &Path,
@@ -190,7 +195,7 @@ fn fitting(
     use std::os::fd::AsRawFd as _;
     let mut open = vec![root.to_path_buf()];
     while let Some(folder) = open.pop() {
-        let Ok(fd) = view.open(&folder) else { continue };
+        let Ok(fd) = view.open_path(&folder) else { continue };
         let Ok(listing) = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd())) else {
             continue;
         };
@@ -202,7 +207,7 @@ fn fitting(
             *left = rest;
             let path = folder.join(entry.file_name());
             let kind = entry.file_type()?;
-            if order.filesystem.denies(&path, &order.base) {
+            if order.filesystem.denies_path(&path, &order.base) {
                 found.push(path);
             } else if kind.is_dir() {
                 open.push(path);

@@ -55,7 +55,7 @@ pub(super) struct CellPrerequisites {
 
 impl CellPrerequisites {
     /// Makes only the minimum, so that the first sandbox starts soon. That sandbox makes the other parts itself.
-    pub(super) fn make() -> Self {
+    pub(super) fn create_minimal() -> Self {
         Self {
             hierarchies: CgroupHierarchies::read(),
             network: None,
@@ -63,16 +63,16 @@ impl CellPrerequisites {
     }
 
     /// Makes the remaining parts, for all sandboxes after the first ones.
-    pub(super) fn complete(&mut self) {
+    pub(super) fn prepare_remaining(&mut self) {
         let _ = filter::make_ready(); // silent-ok: each box makes its own then
         self.prepare_if_none();
     }
 
     /// Makes the next network namespace, after the previous one was given to a forked supervisor. For an ordinary user this is not
     /// possible: the namespace must belong to the sandbox's user namespace, which does not exist yet.
-    pub(super) fn prepare(&mut self) {
+    pub(super) fn create_next_network(&mut self) {
         self.network = match rustix::process::geteuid().is_root() {
-            true => network::make().ok(), // silent-ok: the box makes its own then, and tells why it can't
+            true => network::create_namespace().ok(), // silent-ok: the box makes its own then, and tells why it can't
             false => None,
         };
     }
@@ -80,7 +80,7 @@ impl CellPrerequisites {
     /// As [`Self::prepare`], if there is none.
     pub(super) fn prepare_if_none(&mut self) {
         if self.network.is_none() {
-            self.prepare();
+            self.create_next_network();
         }
     }
 
@@ -96,7 +96,7 @@ impl CellPrerequisites {
     }
 
     /// The network namespace that was made in advance, for the forked process.
-    pub(super) fn network(&self) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn prepared_network(&self) -> io::Result<Option<OwnedFd>> {
         self.network.as_ref().map(OwnedFd::try_clone).transpose()
     }
 
@@ -118,7 +118,7 @@ pub(super) fn run(
     blank: Option<PrewarmedSandbox>,
 ) -> io::Result<()> {
     let left = match blank {
-        Some(blank) => blank.serve(socket, order, enclosure, streams)?,
+        Some(blank) => blank.serve_order(socket, order, enclosure, streams)?,
         None => Some(streams),
     };
     let Some(streams) = left else {
@@ -127,7 +127,7 @@ pub(super) fn run(
     let identity = ToolIdentity::choose()?;
     let mut idmaps = HashMap::new();
     if identity.dropped {
-        for owner in mounts::owners(enclosure) {
+        for owner in mounts::bind_owners(enclosure) {
             let userns = identity
                 .shown_as(owner)
                 .map_err(|error| io::Error::other(format!("an id map: {error}")))?;
@@ -135,9 +135,9 @@ pub(super) fn run(
         }
     }
     let network = ready.network_for(identity)?;
-    let mut groups = RunCgroups::make(&ready.hierarchies, GroupName::random()?);
-    groups.limit(order);
-    let ended = enclose(
+    let mut groups = RunCgroups::create_groups(&ready.hierarchies, GroupName::random()?);
+    groups.apply_limits(order);
+    let ended = run_enclosed_order(
         socket,
         order,
         enclosure,
@@ -161,7 +161,7 @@ struct CellParts {
     network: Option<OwnedFd>,
 }
 
-fn enclose(
+fn run_enclosed_order(
     socket: &UnixStream,
     order: &SandboxOrder,
     enclosure: &SandboxEnclosure,
@@ -181,7 +181,7 @@ fn enclose(
     let by_itself = order.call.is_some() && !enclosure.door;
     let ahead = identity.dropped && groups.entered_from_inside();
     let said = match ahead {
-        true => say(groups, &ours, by_itself)?,
+        true => request_build(groups, &ours, by_itself)?,
         false => false,
     };
     let started = sys::fork_into(NAMESPACES | user | network).map_err(|error| {
@@ -209,18 +209,19 @@ fn enclose(
             network,
             hull: None,
         };
-        init.live();
+        init.run_to_end();
     };
     drop((theirs, parts));
     let built = match ahead {
         true => Ok(said),
-        false => prepare(identity, first, groups).and_then(|()| say(groups, &ours, by_itself)),
+        false => prepare_first_process(identity, first, groups)
+            .and_then(|()| request_build(groups, &ours, by_itself)),
     };
     let (built, runs) = match built {
         Ok(at_once) => (Ok(()), at_once),
         Err(error) => (Err(error), false),
     };
-    attend(
+    watch_sandbox(
         (socket, &ours),
         order,
         first,
@@ -232,7 +233,7 @@ fn enclose(
 
 /// Watches a sandbox until its end. `told`: another process reports the tool's start. `host`: a descriptor to close when nobody
 /// waits.
-fn attend(
+fn watch_sandbox(
     (socket, control): (&UnixStream, &UnixStream),
     order: &SandboxOrder,
     first: Pid,
@@ -248,20 +249,20 @@ fn attend(
     let ended = match (built, rustix::process::pidfd_open(first, PidfdFlags::empty())) {
         (Ok(()), Ok(handle)) => watch.until_end(&handle).and_then(|()| watch.tell_early()),
         (Err(error), _) => Err(error),
-        (_, Err(error)) => Err(wall("pidfd")(error.into())),
+        (_, Err(error)) => Err(wall_error("pidfd")(error.into())),
     };
     // In every case, the first process ends, and with it all others. Reaping it waits for that.
     let _ = rustix::process::kill_process(first, rustix::process::Signal::KILL); // silent-ok: it has ended
-    reap(first);
+    reap_first_process(first);
     ended?;
     watch.tell_end()
 }
 
 /// Does what the first process can't do itself.
-fn prepare(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::Result<()> {
+fn prepare_first_process(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::Result<()> {
     if !identity.dropped {
         identity
-            .map(first)
+            .write_id_maps(first)
             .map_err(|error| io::Error::other(format!("user namespace: {error}")))?;
     }
     groups.take_in(first);
@@ -269,20 +270,20 @@ fn prepare(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::R
 }
 
 /// Tells the first process to apply the isolation, and whether it should then continue by itself.
-fn say(groups: &RunCgroups, control: &UnixStream, by_itself: bool) -> io::Result<bool> {
+fn request_build(groups: &RunCgroups, control: &UnixStream, by_itself: bool) -> io::Result<bool> {
     // Without a CPU group, the weight is set between the two steps.
     let at_once = by_itself && groups.holds_cpu();
     let words: &[u8] = if at_once { &[BUILD, RUN] } else { &[BUILD] };
-    word(control, words)?;
+    send_word(control, words)?;
     Ok(at_once)
 }
 
 /// Sends a message to the first process. If that process has ended, no SIGPIPE ends this one.
-fn word(control: &UnixStream, words: &[u8]) -> rustix::io::Result<()> {
+fn send_word(control: &UnixStream, words: &[u8]) -> rustix::io::Result<()> {
     rustix::net::send(control, words, SendFlags::NOSIGNAL).map(drop)
 }
 
-fn reap(first: Pid) {
+fn reap_first_process(first: Pid) {
     loop {
         match rustix::process::waitpid(Some(first), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
@@ -292,7 +293,7 @@ fn reap(first: Pid) {
 }
 
 /// Names the mechanism that the kernel refused. An error that is already more specific stays as it is.
-fn wall(name: &str) -> impl Fn(io::Error) -> io::Error + '_ {
+fn wall_error(name: &str) -> impl Fn(io::Error) -> io::Error + '_ {
     move |error| match error.raw_os_error() {
         Some(_) => io::Error::other(format!("{name}: {error}")),
         None => error,
@@ -301,6 +302,6 @@ fn wall(name: &str) -> impl Fn(io::Error) -> io::Error + '_ {
 
 /// Sends one descriptor over a socket.
 fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
-    passing::send(socket, &[IoSlice::new(b"d")], &[fd], SendFlags::empty())?;
+    passing::send_with_fds(socket, &[IoSlice::new(b"d")], &[fd], SendFlags::empty())?;
     Ok(())
 }

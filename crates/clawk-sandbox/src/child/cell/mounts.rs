@@ -11,7 +11,7 @@ use super::pieces::{open_host, open_mount};
 use clawk_plan::plan::FsMode;
 
 /// The owner of the file behind a descriptor.
-pub(super) fn owner(fd: impl AsFd) -> io::Result<(u32, u32)> {
+pub(super) fn fd_owner(fd: impl AsFd) -> io::Result<(u32, u32)> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_uid, stat.st_gid))
 }
@@ -22,7 +22,7 @@ pub(super) fn mount_points() -> io::Result<Vec<PathBuf>> {
     let mut points: Vec<PathBuf> = text
         .lines()
         .filter_map(|line| line.split_ascii_whitespace().nth(4))
-        .map(unescape)
+        .map(unescape_mount_path)
         .filter(|path| path != Path::new("/"))
         .filter(|path| {
             !["/proc", "/sys", "/dev"]
@@ -36,7 +36,7 @@ pub(super) fn mount_points() -> io::Result<Vec<PathBuf>> {
 }
 
 /// Decodes the octal escapes of mountinfo: blanks, tabs, line ends and backslashes.
-fn unescape(text: &str) -> PathBuf {
+fn unescape_mount_path(text: &str) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -57,17 +57,21 @@ fn unescape(text: &str) -> PathBuf {
 
 /// The owners of everything that will be mounted, so that their id maps can be made while this process has the privilege. Something
 /// that can't be read here has no id map, and is refused when it is mounted.
-pub(super) fn owners(order: &SandboxEnclosure) -> Vec<(u32, u32)> {
-    let writable = clawk_plan::place::writable(&order.filesystem, &order.base);
+pub(super) fn bind_owners(order: &SandboxEnclosure) -> Vec<(u32, u32)> {
+    let writable = clawk_plan::place::writable_places(&order.filesystem, &order.base);
     let mut owners: Vec<(u32, u32)> = order
-        .binds()
+        .host_binds()
         .iter()
-        .filter_map(|bind| owner(open_mount(&bind.path, &writable).ok()?).ok())
+        .filter_map(|bind| fd_owner(open_mount(&bind.path, &writable).ok()?).ok())
         .collect();
     if order.filesystem.mode == FsMode::Full {
         owners.push((0, 0));
         let points = mount_points().unwrap_or_default();
-        owners.extend(points.iter().filter_map(|path| owner(open_host(path).ok()?).ok()));
+        owners.extend(
+            points
+                .iter()
+                .filter_map(|path| fd_owner(open_host(path).ok()?).ok()),
+        );
     }
     owners.sort_unstable();
     owners.dedup();

@@ -13,19 +13,19 @@ use crate::child::sys;
 const OWN: &str = "/proc/self/ns/net";
 
 /// Creates one. Afterwards this single-threaded process is back in its previous namespace.
-pub(super) fn make() -> io::Result<OwnedFd> {
+pub(super) fn create_namespace() -> io::Result<OwnedFd> {
     let home = OwnedFd::from(File::open(OWN)?);
     nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
     let made = sys::loopback_up().and_then(|()| File::open(OWN));
     // INVARIANT: a process that could not return to its namespace must not fork anything.
-    if enter(&home).is_err() {
-        sys::end(2);
+    if enter_namespace(&home).is_err() {
+        sys::exit_now(2);
     }
     Ok(made?.into())
 }
 
 /// Moves this single-threaded process into the namespace.
-pub(super) fn enter(network: &OwnedFd) -> io::Result<()> {
+pub(super) fn enter_namespace(network: &OwnedFd) -> io::Result<()> {
     Ok(move_into_link_name_space(
         network.as_fd(),
         Some(LinkNameSpaceType::Network),

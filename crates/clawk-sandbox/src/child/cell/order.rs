@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use clawk_plan::plan::{Filesystem, FsMode};
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// The isolation part of an order. It has no `Debug`, because its files may contain secrets.
 #[derive(Clone, Serialize, Deserialize)]
@@ -40,9 +40,9 @@ pub(super) struct HostBind {
 impl SandboxEnclosure {
     /// Which calls the guard answers. If a mount could show something denied: all calls that name a file. If the agent's own files
     /// could be written: only calls that change something.
-    pub(super) fn judged(&self) -> GuardedCalls {
+    pub(super) fn guarded_calls(&self) -> GuardedCalls {
         let files = &self.filesystem;
-        let shows = files.mode == FsMode::Full || !self.binds().is_empty();
+        let shows = files.mode == FsMode::Full || !self.host_binds().is_empty();
         match (shows && !self.own, files.denied.is_empty(), files.own.is_empty()) {
             (true, false, _) => GuardedCalls::All,
             (true, true, false) => GuardedCalls::Changes,
@@ -52,11 +52,11 @@ impl SandboxEnclosure {
 
     /// The host paths that are mounted in addition to the system view, parents first. Paths that another mount already contains are
     /// left out.
-    pub(super) fn binds(&self) -> Vec<HostBind> {
+    pub(super) fn host_binds(&self) -> Vec<HostBind> {
         let mut binds: Vec<HostBind> = Vec::new();
         let mounts = self.filesystem.shown_mounts();
         for (path, writable) in mounts {
-            let path = lexical(&self.base, &path);
+            let path = lexical_path(&self.base, &path);
             match binds.iter_mut().find(|bind| bind.path == path) {
                 // Listed twice: the stricter permission counts.
                 Some(bind) => bind.writable &= writable,
@@ -64,7 +64,7 @@ impl SandboxEnclosure {
             }
         }
         for path in &self.read_paths {
-            let path = lexical(&self.base, path);
+            let path = lexical_path(&self.base, path);
             if !binds.iter().any(|bind| path.starts_with(&bind.path)) && !is_system(&path) {
                 binds.push(HostBind {
                     path,
@@ -87,7 +87,7 @@ pub(super) enum GuardedCalls {
 
 impl GuardedCalls {
     /// Names for the trace. `keeps`: the agent's own files are protected.
-    pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = String> {
+    pub(super) fn trace_names(self, keeps: bool) -> impl Iterator<Item = String> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
         let own = (self != Self::Nothing && keeps).then_some("guard:own_files");
         denied.into_iter().chain(own).map(str::to_owned)

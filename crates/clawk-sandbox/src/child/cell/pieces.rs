@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
 use super::identity::ToolIdentity;
-use super::mounts::owner;
+use super::mounts::fd_owner;
 use super::order::{HostBind, SandboxEnclosure};
 use super::world::ObservationLog;
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
@@ -24,7 +24,7 @@ pub(in crate::child) fn open_host(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// Opens a mount of the plan. Links that a tool could have made are not followed, even if it makes them at this moment.
 pub(in crate::child) fn open_mount(path: &Path, writable: &[PathBuf]) -> io::Result<OwnedFd> {
-    let real = clawk_plan::place::resolve(path, writable)?;
+    let real = clawk_plan::place::resolve_path(path, writable)?;
     let how = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     Ok(rustix::fs::openat2(CWD, real, PATH_ONLY, Mode::empty(), how)?)
 }
@@ -35,7 +35,7 @@ pub(in crate::child) fn real_path(fd: impl AsFd) -> io::Result<PathBuf> {
 }
 
 /// Attaches a detached mount at the target descriptor.
-pub(in crate::child) fn attach(mount: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
+pub(in crate::child) fn attach_mount(mount: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(mount, "", target, "", flags)
 }
@@ -60,7 +60,7 @@ pub(in crate::child) fn copy_of(fd: impl AsFd, recursive: bool) -> rustix::io::R
     rustix::mount::open_tree(fd, "", flags)
 }
 
-pub(in crate::child) fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::Error + '_ {
+pub(in crate::child) fn named_error(what: &str) -> impl Fn(rustix::io::Errno) -> io::Error + '_ {
     move |error| io::Error::new(io::Error::from(error).kind(), format!("{what}: {error}"))
 }
 
@@ -97,12 +97,12 @@ impl HostPieces {
         let mut pieces = Self {
             binds: Vec::new(),
             workdir: None,
-            kept: RuntimeFileGuard::of(&order.filesystem.own),
+            kept: RuntimeFileGuard::from_paths(&order.filesystem.own),
             held: Vec::new(),
         };
-        let owned = clawk_plan::place::writable(&order.filesystem, &order.base);
-        for bind in order.binds() {
-            pieces.add(bind, &owned, identity.dropped.then_some(idmaps), notes)?;
+        let owned = clawk_plan::place::writable_places(&order.filesystem, &order.base);
+        for bind in order.host_binds() {
+            pieces.add_bind(bind, &owned, identity.dropped.then_some(idmaps), notes)?;
         }
         if let Some(workdir) = workdir {
             if !workdir.is_dir() {
@@ -110,16 +110,16 @@ impl HostPieces {
                 return Err(io::Error::other(text));
             }
             if notes.taken {
-                notes.place(workdir, open_host(workdir)?, None)?;
+                notes.record_opened(workdir, open_host(workdir)?, None)?;
             }
             pieces.workdir = Some(workdir.to_path_buf());
         }
-        notes.own(order);
-        notes.denied(order);
+        notes.record_own_files(order);
+        notes.record_denied_paths(order);
         Ok(pieces)
     }
 
-    fn add(
+    fn add_bind(
         &mut self,
         bind: HostBind,
         owned: &[PathBuf],
@@ -130,7 +130,7 @@ impl HostPieces {
         let fd = open_mount(&bind.path, owned)
             .map_err(|error| io::Error::new(error.kind(), format!("the mount `{shown}`: {error}")))?;
         let real = real_path(&fd)?;
-        notes.place(&bind.path, &fd, Some(&real))?;
+        notes.record_opened(&bind.path, &fd, Some(&real))?;
         if real == Path::new("/")
             || ["/proc", "/sys", "/dev"]
                 .iter()
@@ -140,9 +140,9 @@ impl HostPieces {
                 "`{shown}` can't be mounted: it is the whole system or shows the kernel; use the mode `full`, or name a folder"
             )));
         }
-        let mut mount = copy_of(&fd, true).map_err(named(&format!("the mount `{shown}`")))?;
+        let mut mount = copy_of(&fd, true).map_err(named_error(&format!("the mount `{shown}`")))?;
         if let Some(idmaps) = idmaps {
-            let userns = idmaps.get(&owner(&fd)?).ok_or_else(|| {
+            let userns = idmaps.get(&fd_owner(&fd)?).ok_or_else(|| {
                 io::Error::other(format!("the owner of `{shown}` changed while it was mounted"))
             })?;
             if sys::set_idmap(&mount, true, userns).is_err() {

@@ -15,7 +15,7 @@ const PROCESS_ROOM: u64 = 256;
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
 
 /// Sets the limits. Returns the enforced mechanisms for the trace.
-pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
+pub(super) fn apply_rlimits(order: &SandboxOrder) -> io::Result<Vec<String>> {
     let data = order
         .memory_mb
         .saturating_mul(2 << 20)
@@ -35,7 +35,7 @@ pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
         ("msgqueue", Resource::Msgqueue, 1 << 20),
     ];
     for (_, resource, value) in &all {
-        lower(*resource, *value)?;
+        lower_rlimit(*resource, *value)?;
     }
     let mut held: Vec<String> = all.iter().map(|(name, ..)| format!("rlimit:{name}")).collect();
     if order.timed {
@@ -46,14 +46,14 @@ pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
 }
 
 /// Limits CPU time as a backup of the time limit: all cores busy for the whole time, plus a little.
-pub(super) fn time(timeout_ms: u64) -> io::Result<()> {
+pub(super) fn limit_cpu_time(timeout_ms: u64) -> io::Result<()> {
     // Not `available_parallelism`, because it reads control groups and all mounts.
     let cores = rustix::thread::sched_getaffinity(None).map_or(1, |set| u64::from(set.count()).max(1));
-    lower(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))
+    lower_rlimit(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))
 }
 
 /// Sets the soft and the hard limit, but never above the present ones.
-fn lower(resource: Resource, value: u64) -> io::Result<()> {
+fn lower_rlimit(resource: Resource, value: u64) -> io::Result<()> {
     let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let value = Some(value.min(ceiling));
     let limit = Rlimit {

@@ -13,10 +13,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
 use super::identity::ToolIdentity;
-use super::mounts::{mount_points, owner};
+use super::mounts::{fd_owner, mount_points};
 use super::order::SandboxEnclosure;
-use super::pieces::{HostMountPiece, HostPieces, is_folder, named};
-pub(super) use super::pieces::{attach, attach_at_root, copy_of, open_host, real_path};
+use super::pieces::{HostMountPiece, HostPieces, is_folder, named_error};
+pub(super) use super::pieces::{attach_at_root, attach_mount, copy_of, open_host, real_path};
 use super::world::{HostObservation, ObservationLog};
 use super::{etc, keep, kvm, masks};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
@@ -51,8 +51,8 @@ const MAX_TERMINALS: &str = "32";
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A view under construction. It begins without an order ([`SandboxView::system`]) or with the whole host
-/// ([`SandboxView::of_host`]), and is completed with the order's parts ([`SandboxView::finish`]).
+/// A view under construction. It begins without an order ([`SandboxView::with_system_parts`]) or with the whole host
+/// ([`SandboxView::of_host`]), and is completed with the order's parts ([`SandboxView::apply_order`]).
 pub(super) struct SandboxView {
     pub(super) identity: ToolIdentity,
     /// The sandbox's root.
@@ -93,8 +93,9 @@ pub(super) struct BuiltView {
 }
 
 /// Creates a file system in memory.
-pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::Result<OwnedFd> {
-    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("tmpfs"))?;
+pub(super) fn create_tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::Result<OwnedFd> {
+    let context =
+        rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named_error("tmpfs"))?;
     let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
     set("size", &bytes.to_string())?;
     // A folder with a million empty files also uses memory.
@@ -104,7 +105,7 @@ pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::
         set("uid", &owner.uid.to_string())?;
         set("gid", &owner.gid.to_string())?;
     }
-    rustix::mount::fsconfig_create(context.as_fd()).map_err(named("tmpfs"))?;
+    rustix::mount::fsconfig_create(context.as_fd()).map_err(named_error("tmpfs"))?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok(rustix::mount::fsmount(
         context.as_fd(),
@@ -113,10 +114,10 @@ pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::
     )?)
 }
 
-/// The host's root for mode `full`. Mounts below it follow in [`SandboxView::host`].
+/// The host's root for mode `full`. Mounts below it follow in [`SandboxView::mount_host`].
 fn host_root(identity: ToolIdentity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<OwnedFd> {
     let root = open_host(Path::new("/"))?;
-    let copy = copy_of(&root, !identity.dropped).map_err(named("the host's root"))?;
+    let copy = copy_of(&root, !identity.dropped).map_err(named_error("the host's root"))?;
     sys::set_attributes(&copy, true, ATTR_NOSUID | ATTR_NODEV, 0)?;
     if identity.dropped
         && let Some(userns) = idmaps.get(&(0, 0))
@@ -129,13 +130,13 @@ fn host_root(identity: ToolIdentity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> i
 
 impl SandboxView {
     /// The view of every mode but `full`: programs and libraries, a synthetic `/etc`, `/dev`, `/proc`. `kvm`: with `/dev/kvm`.
-    pub(super) fn system(identity: ToolIdentity, noting: bool, kvm: bool) -> io::Result<Self> {
+    pub(super) fn with_system_parts(identity: ToolIdentity, noting: bool, kvm: bool) -> io::Result<Self> {
         sys::make_all_private()?;
-        let root = tmpfs(4 << 20, "755", None)?;
+        let root = create_tmpfs(4 << 20, "755", None)?;
         let skeleton = rustix::fs::fstat(&root)?.st_dev;
-        let mut view = Self::on(root, Some(skeleton), identity, noting)?;
-        view.programs()?;
-        view.kernel(kvm)?;
+        let mut view = Self::from_root(root, Some(skeleton), identity, noting)?;
+        view.mount_programs()?;
+        view.mount_kernel_parts(kvm)?;
         Ok(view)
     }
 
@@ -148,25 +149,35 @@ impl SandboxView {
     ) -> io::Result<Self> {
         sys::make_all_private()?;
         let root = host_root(identity, idmaps)?;
-        let mut view = Self::on(root, None, identity, noting)?;
-        view.host(idmaps)?;
-        view.kernel(kvm)?;
+        let mut view = Self::from_root(root, None, identity, noting)?;
+        view.mount_host(idmaps)?;
+        view.mount_kernel_parts(kvm)?;
         Ok(view)
     }
 
-    fn on(root: OwnedFd, skeleton: Option<u64>, identity: ToolIdentity, noting: bool) -> io::Result<Self> {
+    fn from_root(
+        root: OwnedFd,
+        skeleton: Option<u64>,
+        identity: ToolIdentity,
+        noting: bool,
+    ) -> io::Result<Self> {
         let covers = match skeleton {
             None => {
-                let covers = masks::MaskCovers::make(None)?;
-                attach_at_root(&root).map_err(named("the root"))?;
+                let covers = masks::MaskCovers::create_covers(None)?;
+                attach_at_root(&root).map_err(named_error("the root"))?;
                 covers
             }
             Some(_) => {
-                attach_at_root(&root).map_err(named("the root"))?;
+                attach_at_root(&root).map_err(named_error("the root"))?;
                 rustix::fs::mkdirat(&root, "tmp", Mode::from_raw_mode(0o755))?;
                 let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
                 // Until `/tmp` is mounted.
-                masks::MaskCovers::make(Some(&rustix::fs::openat(&root, "tmp", flags, Mode::empty())?))?
+                masks::MaskCovers::create_covers(Some(&rustix::fs::openat(
+                    &root,
+                    "tmp",
+                    flags,
+                    Mode::empty(),
+                )?))?
             }
         };
         Ok(Self {
@@ -191,12 +202,12 @@ impl SandboxView {
         })
     }
 
-    fn kernel(&mut self, kvm: bool) -> io::Result<()> {
-        self.devices(kvm)?;
+    fn mount_kernel_parts(&mut self, kvm: bool) -> io::Result<()> {
+        self.mount_devices(kvm)?;
         if kvm {
-            kvm::show(self)?;
+            kvm::mount_kvm_node(self)?;
         }
-        self.proc()
+        self.mount_proc()
     }
 
     /// Whether the whole host is shown.
@@ -205,26 +216,26 @@ impl SandboxView {
     }
 
     /// Adds the order's parts. `memory_mb` limits files in memory.
-    pub(super) fn finish(
+    pub(super) fn apply_order(
         &mut self,
         order: &SandboxEnclosure,
         pieces: HostPieces,
         memory_mb: u64,
     ) -> io::Result<()> {
-        self.memory(memory_mb)?;
-        self.files(order)?;
+        self.mount_writable_memory(memory_mb)?;
+        self.mount_memory_files(order)?;
         self.held.extend(pieces.held);
         for piece in pieces.binds {
-            self.bind(piece)?;
+            self.bind_piece(piece)?;
         }
         // If nothing of the working directory is shown, an empty folder takes its place.
         if let Some(workdir) = pieces.workdir.filter(|_| !self.is_full()) {
-            self.folder(&workdir)?;
+            self.create_folder(&workdir)?;
         }
         self.kept = pieces.kept;
-        keep::put(self)?;
+        keep::cover_own_files(self)?;
         self.denied.clone_from(&order.filesystem.denied);
-        masks::put(self, order)?;
+        masks::cover_denied_paths(self, order)?;
         if self.skeleton.is_some() {
             sys::set_attributes(&self.root, false, ATTR_RDONLY, 0)?;
         }
@@ -232,26 +243,26 @@ impl SandboxView {
     }
 
     /// Mounts programs and libraries, and creates a synthetic `/etc`.
-    fn programs(&mut self) -> io::Result<()> {
+    fn mount_programs(&mut self) -> io::Result<()> {
         self.bind_system(Path::new("/usr"))?;
         for name in MERGED {
             let path = Path::new("/").join(name);
             let link = std::fs::read_link(&path);
-            self.notes.link(&path, link.as_deref().ok());
+            self.notes.record_link(&path, link.as_deref().ok());
             match link {
                 Ok(target) => rustix::fs::symlinkat(&target, &self.root, name)?,
                 Err(_) if path.is_dir() => self.bind_system(&path)?, // silent-ok: no link
-                Err(_) => self.notes.absent(&path),                  // silent-ok: not on this system
+                Err(_) => self.notes.record_absent(&path),           // silent-ok: not on this system
             }
         }
         for store in ["/nix/store", "/gnu/store"] {
             if Path::new(store).is_dir() {
                 self.bind_system(Path::new(store))?;
             } else {
-                self.notes.absent(Path::new(store));
+                self.notes.record_absent(Path::new(store));
             }
         }
-        etc::make(self)?;
+        etc::create_etc(self)?;
         for (name, mode) in [
             ("run", 0o755),
             ("var", 0o755),
@@ -265,20 +276,20 @@ impl SandboxView {
     }
 
     /// Mounts the places in memory that a tool can always write to.
-    fn memory(&mut self, memory_mb: u64) -> io::Result<()> {
-        let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
-        self.put(&shm, Path::new("/dev/shm"))?;
+    fn mount_writable_memory(&mut self, memory_mb: u64) -> io::Result<()> {
+        let shm = create_tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
+        self.mount_at(&shm, Path::new("/dev/shm"))?;
         self.writable.push(PathBuf::from("/dev/shm"));
         if self.is_full() {
             return Ok(());
         }
         let bytes = (memory_mb << 20) / TMP_SHARE;
-        let tmp = tmpfs(bytes.max(1 << 20), "1777", None)?;
+        let tmp = create_tmpfs(bytes.max(1 << 20), "1777", None)?;
         self.in_memory = Some(rustix::fs::fstat(&tmp)?.st_dev);
-        self.place(&tmp, Path::new("/tmp"), true)?;
+        self.mount_creating(&tmp, Path::new("/tmp"), true)?;
         // A separate mount and not a link: a path in it must have the name that the rules use.
-        self.place(
-            &copy_of(self.open(Path::new("/tmp"))?, false)?,
+        self.mount_creating(
+            &copy_of(self.open_path(Path::new("/tmp"))?, false)?,
             Path::new("/var/tmp"),
             true,
         )?;
@@ -289,17 +300,17 @@ impl SandboxView {
     }
 
     fn bind_system(&mut self, path: &Path) -> io::Result<()> {
-        let fd = open_host(path).map_err(named(&path.to_string_lossy()))?;
-        self.notes.place(path, &fd, None)?;
+        let fd = open_host(path).map_err(named_error(&path.to_string_lossy()))?;
+        self.notes.record_opened(path, &fd, None)?;
         let copy = copy_of(&fd, true)?;
         sys::set_attributes(&copy, true, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, 0)?;
-        self.place(&copy, path, true)?;
+        self.mount_creating(&copy, path, true)?;
         self.readable.push(path.to_path_buf());
         Ok(())
     }
 
     /// Mounts the host's mounts.
-    fn host(&mut self, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
+    fn mount_host(&mut self, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
         self.writable.push(PathBuf::from("/"));
         if self.identity.dropped {
             for path in mount_points()? {
@@ -308,8 +319,8 @@ impl SandboxView {
         }
         for path in ["/sys", "/dev", "/proc"] {
             if Path::new(path).is_dir() {
-                let empty = tmpfs(1 << 20, "755", None)?;
-                self.place(&empty, Path::new(path), true)?;
+                let empty = create_tmpfs(1 << 20, "755", None)?;
+                self.mount_creating(&empty, Path::new(path), true)?;
             }
         }
         self.held.push("host-view".to_owned());
@@ -318,11 +329,11 @@ impl SandboxView {
 
     fn host_mount(&mut self, path: &Path, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
         let Ok(fd) = open_host(path) else {
-            self.notes.absent(path);
+            self.notes.record_absent(path);
             return Ok(()); // hidden below another mount
         };
-        let owner = owner(&fd)?;
-        self.notes.place(path, &fd, Some(path))?;
+        let owner = fd_owner(&fd)?;
+        self.notes.record_opened(path, &fd, Some(path))?;
         let copy = copy_of(&fd, false)?;
         sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NODEV, 0)?;
         if let Some(userns) = idmaps.get(&owner).or_else(|| idmaps.get(&(0, 0)))
@@ -331,11 +342,11 @@ impl SandboxView {
             // Some file systems do not support id maps. The tool is then a foreign user there, which is stricter.
             self.held.push(format!("unmapped:{}", path.display()));
         }
-        self.place(&copy, path, is_folder(&fd)?)
+        self.mount_creating(&copy, path, is_folder(&fd)?)
     }
 
     /// Mounts one of the plan's mounts, or the program's installation.
-    fn bind(&mut self, piece: HostMountPiece) -> io::Result<()> {
+    fn bind_piece(&mut self, piece: HostMountPiece) -> io::Result<()> {
         let HostMountPiece {
             bind,
             real,
@@ -346,11 +357,11 @@ impl SandboxView {
             && let Some(above) = real.parent()
         {
             // Below a writable mount: pin the parents, otherwise the next call would find something else under this name.
-            masks::pin(self, above)?;
+            masks::pin_folders(self, above)?;
         }
-        self.place(&mount, &real, folder)?;
+        self.mount_creating(&mount, &real, folder)?;
         if real != bind.path {
-            self.link(&bind.path, &real)?;
+            self.create_link(&bind.path, &real)?;
         }
         if bind.writable {
             self.writable.push(real);
@@ -360,12 +371,13 @@ impl SandboxView {
         Ok(())
     }
 
-    fn devices(&mut self, kvm: bool) -> io::Result<()> {
-        let dev = tmpfs(1 << 20, "755", None)?;
+    fn mount_devices(&mut self, kvm: bool) -> io::Result<()> {
+        let dev = create_tmpfs(1 << 20, "755", None)?;
         let mut sources = Vec::with_capacity(NODES.len());
         for node in NODES {
-            let source = open_host(&Path::new("/dev").join(node)).map_err(named(node))?;
-            self.notes.place(&Path::new("/dev").join(node), &source, None)?;
+            let source = open_host(&Path::new("/dev").join(node)).map_err(named_error(node))?;
+            self.notes
+                .record_opened(&Path::new("/dev").join(node), &source, None)?;
             if FileType::from_raw_mode(rustix::fs::fstat(&source)?.st_mode) != FileType::CharacterDevice {
                 return Err(io::Error::other(format!("`/dev/{node}` is not a device")));
             }
@@ -399,17 +411,17 @@ impl SandboxView {
         for name in ["shm", "pts"] {
             rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
         }
-        self.place(&dev, Path::new("/dev"), true)?;
+        self.mount_creating(&dev, Path::new("/dev"), true)?;
         for (node, source) in NODES.into_iter().zip(sources) {
             let path = Path::new("/dev").join(node);
             let copy = copy_of(source, true)?;
             // Only these are devices; `nodev` applies everywhere else.
             sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NOEXEC, 0)?;
-            self.put(&copy, &path)?;
+            self.mount_at(&copy, &path)?;
             self.writable.push(path);
         }
-        self.terminals()?;
-        let dev = self.open(Path::new("/dev"))?;
+        self.mount_terminals()?;
+        let dev = self.open_path(Path::new("/dev"))?;
         sys::set_attributes(&dev, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
         self.readable.push(PathBuf::from("/dev"));
         self.held.push("dev:6".to_owned());
@@ -418,28 +430,29 @@ impl SandboxView {
 
     /// Gives the sandbox its own pseudo-terminals, for programs that need one. The host's terminals are not visible. If the kernel
     /// does not support this, there are none.
-    fn terminals(&mut self) -> io::Result<()> {
+    fn mount_terminals(&mut self) -> io::Result<()> {
         let Ok(context) = rustix::mount::fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC) else {
             return Ok(()); // silent-ok: see above
         };
         let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
         for (key, value) in [("ptmxmode", "666"), ("mode", "600"), ("max", MAX_TERMINALS)] {
-            set(key, value).map_err(named("devpts"))?;
+            set(key, value).map_err(named_error("devpts"))?;
         }
-        rustix::mount::fsconfig_create(context.as_fd()).map_err(named("devpts"))?;
+        rustix::mount::fsconfig_create(context.as_fd()).map_err(named_error("devpts"))?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let terminals = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
-        self.put(&terminals, Path::new("/dev/pts"))?;
+        self.mount_at(&terminals, Path::new("/dev/pts"))?;
         self.writable.push(PathBuf::from("/dev/pts"));
         Ok(())
     }
 
     /// Mounts `/proc` read-only, with only the sandbox's own processes.
-    fn proc(&mut self) -> io::Result<()> {
-        let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("proc"))?;
+    fn mount_proc(&mut self) -> io::Result<()> {
+        let context =
+            rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named_error("proc"))?;
         rustix::mount::fsconfig_set_string(context.as_fd(), "hidepid", "invisible")
-            .map_err(named("proc's `hidepid`"))?;
-        rustix::mount::fsconfig_create(context.as_fd()).map_err(named(
+            .map_err(named_error("proc's `hidepid`"))?;
+        rustix::mount::fsconfig_create(context.as_fd()).map_err(named_error(
             "a proc file system of its own (in a container, its /proc must not be covered)",
         ))?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -447,11 +460,11 @@ impl SandboxView {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC
             | MountAttrFlags::MOUNT_ATTR_RDONLY;
         let proc = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
-        self.place(&proc, Path::new("/proc"), true)?;
+        self.mount_creating(&proc, Path::new("/proc"), true)?;
         for name in PROC_FILES.iter().chain(&PROC_FOLDERS) {
             let path = Path::new("/proc").join(name);
-            if let Ok(fd) = self.open(&path) {
-                self.covers.put(&fd)?;
+            if let Ok(fd) = self.open_path(&path) {
+                self.covers.cover_place(&fd)?;
             }
         }
         self.readable.push(PathBuf::from("/proc"));
@@ -460,12 +473,12 @@ impl SandboxView {
     }
 
     /// Creates files in memory that only this run sees (R37).
-    fn files(&mut self, order: &SandboxEnclosure) -> io::Result<()> {
+    fn mount_memory_files(&mut self, order: &SandboxEnclosure) -> io::Result<()> {
         if order.files.is_empty() {
             return Ok(());
         }
         let bytes: usize = order.files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let store = tmpfs(
+        let store = create_tmpfs(
             u64::try_from(bytes).unwrap_or(0) + (1 << 20),
             "500",
             Some(self.identity),
@@ -491,36 +504,38 @@ impl SandboxView {
                 "files in memory can't be given in the filesystem mode `full`",
             ));
         }
-        self.place(&store, folder, true)?;
+        self.mount_creating(&store, folder, true)?;
         self.readable.push(folder.to_path_buf());
         Ok(())
     }
 
     /// Opens a path in the view. Links can't lead out of it.
-    pub(super) fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+    pub(super) fn open_path(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.root, below(path), PATH_ONLY, Mode::empty(), flags)
+        rustix::fs::openat2(&self.root, path_below_root(path), PATH_ONLY, Mode::empty(), flags)
     }
 
     /// Mounts on an existing path.
-    pub(super) fn put(&self, mount: &OwnedFd, path: &Path) -> io::Result<()> {
-        let target = self.open(path).map_err(named(&path.to_string_lossy()))?;
+    pub(super) fn mount_at(&self, mount: &OwnedFd, path: &Path) -> io::Result<()> {
+        let target = self
+            .open_path(path)
+            .map_err(named_error(&path.to_string_lossy()))?;
         // Paths below it are hidden now.
         self.made
             .borrow_mut()
             .retain(|known| known == path || !known.starts_with(path));
-        attach(mount, &target).map_err(named(&path.to_string_lossy()))
+        attach_mount(mount, &target).map_err(named_error(&path.to_string_lossy()))
     }
 
     /// Mounts on a path, which is created if it is missing.
-    pub(super) fn place(&self, mount: &OwnedFd, path: &Path, folder: bool) -> io::Result<()> {
+    pub(super) fn mount_creating(&self, mount: &OwnedFd, path: &Path, folder: bool) -> io::Result<()> {
         if folder {
-            self.folder(path)?;
+            self.create_folder(path)?;
         } else {
-            self.folder(path.parent().unwrap_or(Path::new("/")))?;
-            if self.open(path).is_err() {
-                let parent = self.open(path.parent().unwrap_or(Path::new("/")))?;
-                self.ours(&parent, path)?;
+            self.create_folder(path.parent().unwrap_or(Path::new("/")))?;
+            if self.open_path(path).is_err() {
+                let parent = self.open_path(path.parent().unwrap_or(Path::new("/")))?;
+                self.require_own_filesystem(&parent, path)?;
                 let name = path.file_name().unwrap_or_default();
                 rustix::fs::openat(
                     &parent,
@@ -530,11 +545,11 @@ impl SandboxView {
                 )?;
             }
         }
-        self.put(mount, path)
+        self.mount_at(mount, path)
     }
 
     /// Creates a folder and its parents, only on the sandbox's own file systems.
-    pub(super) fn folder(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn create_folder(&self, path: &Path) -> io::Result<()> {
         let mut so_far = PathBuf::from("/");
         for component in path.components() {
             let Component::Normal(name) = component else {
@@ -545,29 +560,29 @@ impl SandboxView {
             if self.made.borrow().contains(&so_far) {
                 continue;
             }
-            if self.open(&so_far).is_err() {
-                let parent = self.open(&above)?;
-                self.ours(&parent, path)?;
+            if self.open_path(&so_far).is_err() {
+                let parent = self.open_path(&above)?;
+                self.require_own_filesystem(&parent, path)?;
                 rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))
-                    .map_err(named(&so_far.to_string_lossy()))?;
+                    .map_err(named_error(&so_far.to_string_lossy()))?;
             }
             self.made.borrow_mut().insert(so_far.clone());
         }
         Ok(())
     }
 
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+    fn create_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let parent = from.parent().unwrap_or(Path::new("/"));
-        self.folder(parent)?;
-        let holder = self.open(parent)?;
-        if self.open(from).is_err() && self.ours(&holder, from).is_ok() {
+        self.create_folder(parent)?;
+        let holder = self.open_path(parent)?;
+        if self.open_path(from).is_err() && self.require_own_filesystem(&holder, from).is_ok() {
             rustix::fs::symlinkat(to, &holder, from.file_name().unwrap_or_default())?;
         }
         Ok(())
     }
 
     /// INVARIANT: nothing is ever created on a file system of the host.
-    fn ours(&self, folder: &OwnedFd, path: &Path) -> io::Result<()> {
+    fn require_own_filesystem(&self, folder: &OwnedFd, path: &Path) -> io::Result<()> {
         let dev = Some(rustix::fs::fstat(folder)?.st_dev);
         if dev == self.skeleton || (self.skeleton.is_some() && dev == self.in_memory) {
             Ok(())
@@ -580,13 +595,13 @@ impl SandboxView {
     }
 
     /// Makes the view this process's root, and detaches the old root.
-    pub(super) fn enter(&self) -> io::Result<()> {
+    pub(super) fn enter_root(&self) -> io::Result<()> {
         rustix::process::fchdir(&self.root)?;
-        rustix::process::pivot_root(".", ".").map_err(named("pivot_root"))?;
+        rustix::process::pivot_root(".", ".").map_err(named_error("pivot_root"))?;
         // The host's root now covers the view's root; in mode `full`, the covers' file system covers both. `/..` leads to the
         // topmost.
         for _ in 0..if self.is_full() { 2 } else { 1 } {
-            rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(named("pivot_root"))?;
+            rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(named_error("pivot_root"))?;
         }
         rustix::process::chdir("/")?;
         if mount_of("/..")? != mount_of(".")? {
@@ -595,7 +610,7 @@ impl SandboxView {
         Ok(())
     }
 
-    pub(super) fn built(self) -> BuiltView {
+    pub(super) fn into_built(self) -> BuiltView {
         BuiltView {
             readable: self.readable,
             writable: self.writable,
@@ -620,7 +635,7 @@ fn mount_of(path: &str) -> io::Result<u64> {
 }
 
 /// The path in the form that calls relative to the root's descriptor need.
-fn below(path: &Path) -> &Path {
+fn path_below_root(path: &Path) -> &Path {
     match path.strip_prefix("/") {
         Ok(rest) if rest.as_os_str().is_empty() => Path::new("."),
         Ok(rest) => rest,

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 
 use super::cgroup::RunCgroups;
 use super::init::{END, RUN};
-use crate::child::{limits, tell, tree};
+use crate::child::{limits, send_report, tree};
 use crate::launch::wire::{
     DEADLINE_GRACE_MS, GRACE_MS, OPENED, ReportedLimit, SandboxOrder, SupervisorId, SupervisorReport, TAKEN,
     TERMINATE,
@@ -26,7 +26,7 @@ const GLANCE: Duration = Duration::from_millis(4);
 /// A check may use at most this share of the time: 1/20.
 const LOOK_SHARE: u32 = 20;
 
-fn after(timeout_ms: Option<u64>) -> Option<Instant> {
+fn deadline_after(timeout_ms: Option<u64>) -> Option<Instant> {
     timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)))
 }
 
@@ -79,7 +79,7 @@ impl<'a> SandboxWatch<'a> {
             first,
             told_to_run,
             groups,
-            deadline: after(order.timeout_ms()),
+            deadline: deadline_after(order.timeout_ms()),
             kill_at: None,
             look_at: Instant::now() + LOOK.0,
             max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
@@ -106,9 +106,9 @@ impl<'a> SandboxWatch<'a> {
             if self.deadline.is_some_and(|at| at <= now) {
                 self.deadline = None;
                 self.hit = Some(ReportedLimit::Time);
-                self.terminate(now, DEADLINE_GRACE_MS);
+                self.terminate_tree(now, DEADLINE_GRACE_MS);
             }
-            if !self.waits && (self.look_at <= now || self.glance(now)) && self.look(now) {
+            if !self.waits && (self.look_at <= now || self.has_thread_growth(now)) && self.check_limits(now) {
                 return Ok(());
             }
             let next = match self.waits {
@@ -124,21 +124,21 @@ impl<'a> SandboxWatch<'a> {
                 .min(),
             };
             let [ended, said, reported] =
-                self.wait(handle, next.map(|next| next.saturating_duration_since(now)));
+                self.wait_for_events(handle, next.map(|next| next.saturating_duration_since(now)));
             if reported {
-                self.listen()?;
+                self.read_init_reports()?;
             }
             // The first process reports the end when it is alone in the sandbox.
             if ended || self.end.is_some() {
                 return Ok(());
             }
-            if said && !self.obey() {
+            if said && !self.handle_launcher_signal() {
                 return Ok(());
             }
         }
     }
 
-    fn wait(&self, handle: &OwnedFd, at_most: Option<Duration>) -> [bool; 3] {
+    fn wait_for_events(&self, handle: &OwnedFd, at_most: Option<Duration>) -> [bool; 3] {
         let mut fds = [
             PollFd::new(handle, PollFlags::IN),
             PollFd::new(self.socket, PollFlags::IN),
@@ -155,7 +155,7 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Reads the reports of the first process.
-    fn listen(&mut self) -> io::Result<bool> {
+    fn read_init_reports(&mut self) -> io::Result<bool> {
         let mut buffer = [0_u8; 4096];
         let read = match rustix::io::read(self.control, &mut buffer) {
             Ok(read) => read,
@@ -174,45 +174,45 @@ impl<'a> SandboxWatch<'a> {
         }
         while let Some(at) = self.heard.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.heard.drain(..=at).collect();
-            self.report(serde_json::from_slice(&line)?)?;
+            self.handle_report(serde_json::from_slice(&line)?)?;
         }
         Ok(true)
     }
 
-    fn supervisor(&self) -> SupervisorId {
+    fn supervisor_id(&self) -> SupervisorId {
         SupervisorId {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
             groups: self.groups.name().clone(),
         }
     }
 
-    fn report(&mut self, report: SupervisorReport) -> io::Result<()> {
+    fn handle_report(&mut self, report: SupervisorReport) -> io::Result<()> {
         match report {
             SupervisorReport::Enclosed {
                 mut mechanisms,
                 mut missing,
                 ..
             } => {
-                self.limits(&mut mechanisms, &mut missing);
-                let supervisor = self.supervisor();
+                self.record_tree_limits(&mut mechanisms, &mut missing);
+                let supervisor = self.supervisor_id();
                 let report = SupervisorReport::Enclosed {
                     mechanisms,
                     missing,
                     supervisor,
                 };
-                tell(self.socket, &report)?;
+                send_report(self.socket, &report)?;
                 if !self.told_to_run && !self.waits {
-                    super::word(self.control, &[RUN])?;
+                    super::send_word(self.control, &[RUN])?;
                 }
             }
             SupervisorReport::Waiting { seen, .. } => {
-                let supervisor = self.supervisor();
-                tell(self.socket, &SupervisorReport::Waiting { supervisor, seen })?;
+                let supervisor = self.supervisor_id();
+                send_report(self.socket, &SupervisorReport::Waiting { supervisor, seen })?;
                 self.later = None;
             }
             SupervisorReport::Started => {
                 self.started = true;
-                tell(self.socket, &SupervisorReport::Started)?;
+                send_report(self.socket, &SupervisorReport::Started)?;
             }
             SupervisorReport::Refused { reason } if self.started => {
                 // The tool ran, but how it ended is unknown.
@@ -220,7 +220,7 @@ impl<'a> SandboxWatch<'a> {
             }
             SupervisorReport::Refused { reason } => {
                 self.refused = true;
-                tell(self.socket, &SupervisorReport::Refused { reason })?;
+                send_report(self.socket, &SupervisorReport::Refused { reason })?;
             }
             end @ SupervisorReport::Ended { .. } => self.end = Some(end),
         }
@@ -228,8 +228,8 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// The mechanisms that enforce the limits of the whole tree.
-    fn limits(&self, held: &mut Vec<String>, missing: &mut Vec<String>) {
-        held.extend(self.groups.held());
+    fn record_tree_limits(&self, held: &mut Vec<String>, missing: &mut Vec<String>) {
+        held.extend(self.groups.enforced_mechanisms());
         let watched = [
             ("memory", self.groups.holds_memory()),
             ("processes", self.groups.holds_processes()),
@@ -241,7 +241,7 @@ impl<'a> SandboxWatch<'a> {
                 .map(|(name, _)| format!("watcher:{name}")),
         );
         if !self.groups.holds_cpu() {
-            limits::weigh(Some(self.first), self.order.cpu_shares, held, missing);
+            limits::apply_niceness(Some(self.first), self.order.cpu_shares, held, missing);
         }
         if self.order.timed {
             held.push("watcher:time".to_owned());
@@ -249,14 +249,14 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Handles the launcher's messages. Returns false if the launcher is gone.
-    fn obey(&mut self) -> bool {
+    fn handle_launcher_signal(&mut self) -> bool {
         let mut byte = [0_u8; 1];
         match rustix::io::read(self.socket, &mut byte) {
-            Ok(1) if byte == [TERMINATE] => self.terminate(Instant::now(), GRACE_MS),
+            Ok(1) if byte == [TERMINATE] => self.terminate_tree(Instant::now(), GRACE_MS),
             Ok(1) if byte == [OPENED] => {
-                let _ = super::word(self.control, &[RUN]); // silent-ok: its end is seen by its handle
+                let _ = super::send_word(self.control, &[RUN]); // silent-ok: its end is seen by its handle
             }
-            Ok(1) if byte == [TAKEN] => return self.taken(),
+            Ok(1) if byte == [TAKEN] => return self.confirm_call_received(),
             Ok(1) => {}
             Ok(_) | Err(_) => return false, // silent-ok: a broken socket is a launcher that is gone
         }
@@ -264,22 +264,22 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Handles the start of a call in a waiting sandbox, with its time limit. Returns false if it could not be read.
-    fn taken(&mut self) -> bool {
+    fn confirm_call_received(&mut self) -> bool {
         let mut text = [0_u8; 8];
         if !self.waits || io::Read::read_exact(&mut &*self.socket, &mut text).is_err() {
             return false;
         }
         self.waits = false;
-        self.deadline = after(Some(u64::from_le_bytes(text)));
+        self.deadline = deadline_after(Some(u64::from_le_bytes(text)));
         let now = Instant::now();
         (self.look_at, self.glance_at) = (now + LOOK.0, now + GLANCE);
         self.threads_then = tree::threads_in_system().unwrap_or(0);
         true
     }
 
-    fn terminate(&mut self, now: Instant, grace_ms: u64) {
+    fn terminate_tree(&mut self, now: Instant, grace_ms: u64) {
         if self.kill_at.is_none() {
-            let _ = super::word(self.control, &[END]); // silent-ok: its end is seen by its handle
+            let _ = super::send_word(self.control, &[END]); // silent-ok: its end is seen by its handle
             let grace = if self.started { grace_ms } else { 0 };
             self.kill_at = Some(now + Duration::from_millis(grace));
         }
@@ -291,7 +291,7 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Whether the system has so many new threads that some may belong to the sandbox.
-    fn glance(&mut self, now: Instant) -> bool {
+    fn has_thread_growth(&mut self, now: Instant) -> bool {
         if self.next_glance().is_none_or(|at| at > now) {
             return false;
         }
@@ -303,10 +303,10 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Checks the limits. Returns true if one is exceeded.
-    fn look(&mut self, now: Instant) -> bool {
+    fn check_limits(&mut self, now: Instant) -> bool {
         self.later = None;
         self.threads_then = tree::threads_in_system().unwrap_or(0);
-        let hit = self.groups.hit().or_else(|| self.count());
+        let hit = self.groups.limit_hit().or_else(|| self.check_counted_limits());
         self.look_at = Instant::now() + (now.elapsed() * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
         if hit.is_some() {
             self.hit = hit;
@@ -315,11 +315,11 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Counts processes and memory if no group does.
-    fn count(&self) -> Option<ReportedLimit> {
+    fn check_counted_limits(&self) -> Option<ReportedLimit> {
         if self.groups.holds_memory() && self.groups.holds_processes() {
             return None;
         }
-        let (pids, usage) = tree::scan();
+        let (pids, usage) = tree::scan_descendants();
         // The sandbox's first process belongs to clawk.
         if !self.groups.holds_processes() && usage.threads > self.order.max_processes + 1 {
             return Some(ReportedLimit::Processes);
@@ -343,7 +343,7 @@ impl<'a> SandboxWatch<'a> {
         if self.told {
             return Ok(());
         }
-        while self.end.is_none() && self.rest()? {}
+        while self.end.is_none() && self.read_remaining()? {}
         if self.refused {
             return Ok(());
         }
@@ -361,9 +361,9 @@ impl<'a> SandboxWatch<'a> {
             }) => (exit_code, signal, swept),
             _ => (None, Some(libc::SIGKILL), 0),
         };
-        let hit = self.hit.or_else(|| self.groups.hit());
+        let hit = self.hit.or_else(|| self.groups.limit_hit());
         self.told = true;
-        tell(
+        send_report(
             self.socket,
             &SupervisorReport::Ended {
                 exit_code,
@@ -375,13 +375,13 @@ impl<'a> SandboxWatch<'a> {
     }
 
     /// Reads the remaining reports, after all writers have ended.
-    fn rest(&mut self) -> io::Result<bool> {
+    fn read_remaining(&mut self) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.control, PollFlags::IN)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         let [fd] = fds;
         if ready.is_err() || !fd.revents().contains(PollFlags::IN) {
             return Ok(false);
         }
-        self.listen()
+        self.read_init_reports()
     }
 }

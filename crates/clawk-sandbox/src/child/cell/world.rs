@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::order::SandboxEnclosure;
-use clawk_plan::place::{PathTrail, trail};
+use clawk_plan::place::{PathTrail, trace_path};
 use clawk_plan::plan::Denied;
-use clawk_plan::preflight::path::lexical;
+use clawk_plan::preflight::path::lexical_path;
 
 /// How many entries are checked for `denied_paths`. A sandbox that needs more is not prepared in advance.
 const MAX_ENTRIES: usize = 50_000;
@@ -52,7 +52,7 @@ pub(crate) struct HostFileIdentity {
 }
 
 impl HostFileIdentity {
-    fn of(stat: &rustix::fs::Stat, owned: bool) -> Self {
+    fn from_stat(stat: &rustix::fs::Stat, owned: bool) -> Self {
         Self {
             dev: stat.st_dev,
             ino: stat.st_ino,
@@ -73,9 +73,14 @@ pub(super) struct ObservationLog {
 
 impl ObservationLog {
     /// Records an opened path.
-    pub(super) fn place(&mut self, path: &Path, fd: impl AsFd, real: Option<&Path>) -> io::Result<()> {
+    pub(super) fn record_opened(
+        &mut self,
+        path: &Path,
+        fd: impl AsFd,
+        real: Option<&Path>,
+    ) -> io::Result<()> {
         if self.taken {
-            let at = HostFileIdentity::of(&rustix::fs::fstat(fd)?, self.owned && real.is_some());
+            let at = HostFileIdentity::from_stat(&rustix::fs::fstat(fd)?, self.owned && real.is_some());
             self.seen.push(HostObservation::Place {
                 path: path.to_path_buf(),
                 at: Some(at),
@@ -86,7 +91,7 @@ impl ObservationLog {
     }
 
     /// Records a path that does not exist.
-    pub(super) fn absent(&mut self, path: &Path) {
+    pub(super) fn record_absent(&mut self, path: &Path) {
         if self.taken {
             self.seen.push(HostObservation::Place {
                 path: path.to_path_buf(),
@@ -97,7 +102,7 @@ impl ObservationLog {
     }
 
     /// Records a link, or that there is none.
-    pub(super) fn link(&mut self, path: &Path, target: Option<&Path>) {
+    pub(super) fn record_link(&mut self, path: &Path, target: Option<&Path>) {
         if self.taken {
             self.seen.push(HostObservation::Link {
                 path: path.to_path_buf(),
@@ -107,31 +112,31 @@ impl ObservationLog {
     }
 
     /// Records the agent's own files at present.
-    pub(super) fn own(&mut self, order: &SandboxEnclosure) {
+    pub(super) fn record_own_files(&mut self, order: &SandboxEnclosure) {
         if self.taken && !order.filesystem.own.is_empty() {
-            self.seen.push(own(order));
+            self.seen.push(observe_own_files(order));
         }
     }
 
     /// Records the present places of the rules.
-    pub(super) fn denied(&mut self, order: &SandboxEnclosure) {
+    pub(super) fn record_denied_paths(&mut self, order: &SandboxEnclosure) {
         if self.taken {
-            self.seen.push(denied(order));
+            self.seen.push(observe_denied_paths(order));
         }
     }
 }
 
 /// Whether the host is still as observed.
-pub(crate) fn still(seen: &[HostObservation], order: &SandboxEnclosure) -> bool {
-    !seen.is_empty() && seen.iter().all(|one| holds(one, order))
+pub(crate) fn is_host_unchanged(seen: &[HostObservation], order: &SandboxEnclosure) -> bool {
+    !seen.is_empty() && seen.iter().all(|one| is_observation_current(one, order))
 }
 
-fn holds(seen: &HostObservation, order: &SandboxEnclosure) -> bool {
+fn is_observation_current(seen: &HostObservation, order: &SandboxEnclosure) -> bool {
     match seen {
         HostObservation::Place { path, at, real } => {
             let owned = at.is_some_and(|at| at.owner.is_some());
             let now = rustix::fs::stat(path)
-                .map(|stat| HostFileIdentity::of(&stat, owned))
+                .map(|stat| HostFileIdentity::from_stat(&stat, owned))
                 .ok(); // silent-ok: not there
             now == *at
                 && real
@@ -139,27 +144,27 @@ fn holds(seen: &HostObservation, order: &SandboxEnclosure) -> bool {
                     .is_none_or(|real| std::fs::canonicalize(path).is_ok_and(|now| now == *real))
         }
         HostObservation::Link { path, target } => std::fs::read_link(path).ok() == *target, // silent-ok: no link
-        HostObservation::Denied(_) => denied(order) == *seen,
-        HostObservation::Own(_) => own(order) == *seen,
+        HostObservation::Denied(_) => observe_denied_paths(order) == *seen,
+        HostObservation::Own(_) => observe_own_files(order) == *seen,
         HostObservation::TooMuch => false,
     }
 }
 
 /// The digest of everything that the rules lead to: covers, pinned folders, other hard links of denied files, real names behind
 /// links.
-fn denied(order: &SandboxEnclosure) -> HostObservation {
+fn observe_denied_paths(order: &SandboxEnclosure) -> HostObservation {
     let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
         left: MAX_ENTRIES,
     };
-    match sum.all(order) {
+    match sum.add_order_rules(order) {
         Some(()) => HostObservation::Denied(hex::encode(sum.hash.finalize())),
         None => HostObservation::TooMuch,
     }
 }
 
 /// The digest of the agent's own files: those that a sandbox covers, and those whose other hard links it knows.
-fn own(order: &SandboxEnclosure) -> HostObservation {
+fn observe_own_files(order: &SandboxEnclosure) -> HostObservation {
     let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
         left: MAX_ENTRIES,
@@ -170,14 +175,14 @@ fn own(order: &SandboxEnclosure) -> HostObservation {
             names,
             place,
             left: _,
-        } = trail(path);
+        } = trace_path(path);
         for link in links.into_iter().chain(names) {
-            sum.text(b"link", link.as_os_str().as_bytes());
+            sum.add_labelled_bytes(b"link", link.as_os_str().as_bytes());
             let target = std::fs::read_link(&link).unwrap_or_default(); // silent-ok: gone, which is another way
-            sum.text(b"to", target.as_os_str().as_bytes());
+            sum.add_labelled_bytes(b"to", target.as_os_str().as_bytes());
         }
-        sum.text(b"own", place.as_os_str().as_bytes());
-        sum.what(&place)
+        sum.add_labelled_bytes(b"own", place.as_os_str().as_bytes());
+        sum.add_path_aliases(&place)
     });
     match all.collect::<Option<()>>() {
         Some(()) => HostObservation::Own(hex::encode(sum.hash.finalize())),
@@ -192,33 +197,33 @@ struct DeniedPathsDigest {
 
 impl DeniedPathsDigest {
     /// Adds all rules. `None`: there is too much to check.
-    fn all(&mut self, order: &SandboxEnclosure) -> Option<()> {
+    fn add_order_rules(&mut self, order: &SandboxEnclosure) -> Option<()> {
         let rules = &order.filesystem.denied;
         for rule in rules {
-            let place = lexical(&order.base, Path::new(rule.fixed_part()));
-            self.text(b"rule", rule.text().as_bytes());
+            let place = lexical_path(&order.base, Path::new(rule.fixed_part()));
+            self.add_labelled_bytes(b"rule", rule.text().as_bytes());
             // Each folder on the path may be a link or have been replaced.
             for part in place.ancestors().skip(1) {
-                self.which(part);
+                self.add_path_identity(part);
             }
             match rule.is_pattern() {
-                true => drop(self.which(&place)),
-                false => self.what(&place)?,
+                true => drop(self.add_path_identity(&place)),
+                false => self.add_path_aliases(&place)?,
             }
         }
         if rules.iter().any(Denied::is_pattern) {
             let mut found = BTreeSet::new();
-            for bind in order.binds() {
-                self.fitting(bind.path, order, &mut found)?;
+            for bind in order.host_binds() {
+                self.collect_matching_paths(bind.path, order, &mut found)?;
             }
             for path in found {
-                self.what(&path)?;
+                self.add_path_aliases(&path)?;
             }
         }
         Some(())
     }
 
-    fn text(&mut self, what: &[u8], bytes: &[u8]) {
+    fn add_labelled_bytes(&mut self, what: &[u8], bytes: &[u8]) {
         for part in [what, bytes] {
             self.hash
                 .update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -227,14 +232,14 @@ impl DeniedPathsDigest {
     }
 
     /// Adds the identity and the real path of a file or folder.
-    fn which(&mut self, path: &Path) -> Option<std::fs::Metadata> {
-        self.text(b"path", path.as_os_str().as_bytes());
+    fn add_path_identity(&mut self, path: &Path) -> Option<std::fs::Metadata> {
+        self.add_labelled_bytes(b"path", path.as_os_str().as_bytes());
         let Ok(about) = std::fs::metadata(path) else {
-            self.text(b"none", b"");
+            self.add_labelled_bytes(b"none", b"");
             return None;
         };
         let real = std::fs::canonicalize(path).unwrap_or_default();
-        self.text(b"real", real.as_os_str().as_bytes());
+        self.add_labelled_bytes(b"real", real.as_os_str().as_bytes());
         for number in [
             about.dev(),
             about.ino(),
@@ -245,9 +250,9 @@ impl DeniedPathsDigest {
         Some(about)
     }
 
-    /// As [`Self::which`]; also adds other hard links of it and of the files below it.
-    fn what(&mut self, path: &Path) -> Option<()> {
-        let Some(about) = self.which(path) else {
+    /// As [`Self::add_path_identity`]; also adds other hard links of it and of the files below it.
+    fn add_path_aliases(&mut self, path: &Path) -> Option<()> {
+        let Some(about) = self.add_path_identity(path) else {
             return Some(());
         };
         if !about.is_dir() {
@@ -275,7 +280,7 @@ impl DeniedPathsDigest {
     }
 
     /// Existing files and folders below `root` that match a pattern.
-    fn fitting(
+    fn collect_matching_paths(
         &mut self,
         root: PathBuf,
         order: &SandboxEnclosure,
@@ -287,7 +292,7 @@ impl DeniedPathsDigest {
                 self.left = self.left.checked_sub(1)?;
                 let path = folder.join(entry.file_name());
                 let Ok(kind) = entry.file_type() else { continue };
-                if order.filesystem.denies(&path, &order.base) {
+                if order.filesystem.denies_path(&path, &order.base) {
                     found.insert(path);
                 } else if kind.is_dir() {
                     open.push(path);

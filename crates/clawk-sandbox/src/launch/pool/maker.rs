@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{PoolState, PooledSandbox, PrewarmRequest, SupervisorHandle};
 use crate::launch::nursery::ForkServerClient;
-use crate::launch::run::{receive, send_with};
+use crate::launch::run::{receive_descriptor, send_with};
 use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorId, SupervisorReport};
 
 /// The time limit for making a sandbox, in milliseconds.
@@ -36,12 +36,12 @@ impl SandboxMaker {
     }
 
     /// Runs until the pool is dropped.
-    pub(super) fn serve(mut self, wanted: &Receiver<PrewarmRequest>) {
+    pub(super) fn serve_requests(mut self, wanted: &Receiver<PrewarmRequest>) {
         let mut open: VecDeque<PrewarmRequest> = VecDeque::new();
         loop {
             let now = Instant::now();
-            let expiry = self.shelf.expire(now);
-            self.shelf.bury();
+            let expiry = self.shelf.remove_expired(now);
+            self.shelf.remove_leftovers();
             self.failed.retain(|_, until| *until > now);
             let next = [open.front().map(|wish| wish.due), expiry]
                 .into_iter()
@@ -64,16 +64,16 @@ impl SandboxMaker {
             if open.front().is_some_and(|wish| wish.due <= Instant::now())
                 && let Some(wish) = open.pop_front()
             {
-                self.fill(&wish);
+                self.fill_pool(&wish);
             }
         }
     }
 
-    fn fill(&mut self, wish: &PrewarmRequest) {
-        while !self.failed.contains_key(&wish.key) && self.shelf.lacks(&wish.key) {
-            match self.make(wish) {
+    fn fill_pool(&mut self, wish: &PrewarmRequest) {
+        while !self.failed.contains_key(&wish.key) && self.shelf.needs_more(&wish.key) {
+            match self.create_sandbox(wish) {
                 Ok(made) => {
-                    if !self.shelf.put(made) {
+                    if !self.shelf.add_sandbox(made) {
                         return;
                     }
                 }
@@ -86,11 +86,11 @@ impl SandboxMaker {
         }
     }
 
-    fn make(&self, wish: &PrewarmRequest) -> io::Result<PooledSandbox> {
+    fn create_sandbox(&self, wish: &PrewarmRequest) -> io::Result<PooledSandbox> {
         let epoch = self.shelf.epoch();
         let (control, theirs) = UnixStream::pair()?;
         let (calls, called) = UnixStream::pair()?;
-        self.nursery.bear(&theirs)?;
+        self.nursery.fork_supervisor(&theirs)?;
         drop(theirs);
         let patience = Some(Duration::from_millis(MAKING_MS));
         control.set_write_timeout(patience)?;
@@ -104,10 +104,10 @@ impl SandboxMaker {
         send_with(control.as_fd(), &length.to_le_bytes(), &fds)?;
         (&control).write_all(text)?;
         drop(called);
-        let (held, supervisor, seen) = told(&control)?;
+        let (held, supervisor, seen) = read_prewarm_report(&control)?;
         let (mechanisms, missing) = held;
         let door = match door {
-            Some((ours, _)) => Some(receive(&ours)?),
+            Some((ours, _)) => Some(receive_descriptor(&ours)?),
             None => None,
         };
         control.set_nonblocking(true)?;
@@ -119,7 +119,7 @@ impl SandboxMaker {
             door,
             mechanisms,
             missing,
-            supervisor: SupervisorHandle::of(supervisor)?,
+            supervisor: SupervisorHandle::from_id(supervisor)?,
             order: Arc::clone(&wish.order),
             seen,
             epoch,
@@ -135,7 +135,7 @@ type PrewarmReport = (
 );
 
 /// Reads a sandbox's reports until it waits.
-fn told(control: &UnixStream) -> io::Result<PrewarmReport> {
+fn read_prewarm_report(control: &UnixStream) -> io::Result<PrewarmReport> {
     let mut reader = BufReader::new(control);
     let mut held = None;
     loop {

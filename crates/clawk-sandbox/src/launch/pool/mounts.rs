@@ -4,7 +4,7 @@ use std::fs::File;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::launch::nursery::groups;
+use crate::launch::nursery::own_cgroups;
 
 pub(super) struct MountWatcher {
     /// A file on which the kernel reports changes of mounts. Without it, every check counts as a change.
@@ -17,7 +17,7 @@ impl MountWatcher {
     pub(super) fn new() -> Self {
         Self {
             table: File::open("/proc/self/mountinfo").ok(), // silent-ok: see `table`
-            groups: groups(),
+            groups: own_cgroups(),
             epoch: 0,
         }
     }
@@ -34,7 +34,7 @@ impl MountWatcher {
                 Err(_) => true, // silent-ok: a change, to be sure
             }
         });
-        let groups = groups();
+        let groups = own_cgroups();
         if mounted || groups != self.groups {
             self.groups = groups;
             self.epoch += 1;

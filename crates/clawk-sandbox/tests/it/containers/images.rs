@@ -125,7 +125,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
             max_bytes: 1 << 20,
             owner: 0,
         };
-        let result = container::image::unpack(&wanted, &folder.path().join("cache"));
+        let result = container::image::unpack_image(&wanted, &folder.path().join("cache"));
         assert!(result.is_err(), "case {at}: {result:?}");
     }
     assert!(!outside.join("x").exists());
@@ -138,7 +138,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
         max_bytes: 50_000,
         owner: 0,
     };
-    let error = container::image::unpack(&wanted, &folder.path().join("cache")).expect_err("too large");
+    let error = container::image::unpack_image(&wanted, &folder.path().join("cache")).expect_err("too large");
     assert!(format!("{error}").contains("max_image_mb"), "{error}");
     assert_eq!(
         left_in(&folder.path().join("cache")),

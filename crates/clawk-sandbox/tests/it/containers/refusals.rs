@@ -13,7 +13,7 @@ async fn a_runtime_that_is_not_the_one_asked_for_is_refused() {
     let spec = script(&sandbox("container", json!({"runtime": "gvisor"})), "true");
     match launcher().launch(&spec).await {
         Err(LaunchError::Refused(refusal @ SandboxRefusal::Unavailable { .. })) => {
-            let data = refusal.data();
+            let data = refusal.error_data();
             assert_eq!(data["mechanism"], "gvisor", "{data}");
             assert!(data["hint"].as_str().expect("text").contains("runsc"), "{data}");
         }
@@ -31,11 +31,14 @@ async fn without_a_runtime_it_is_refused_with_the_reason() {
         ..Default::default()
     };
     let launcher: Launcher = launcher().with_levels(settings);
-    assert!(launcher.known(Level::Container).is_ok(), "nothing was tried yet");
+    assert!(
+        launcher.level_availability(Level::Container).is_ok(),
+        "nothing was tried yet"
+    );
     let spec = script(&sandbox("container", json!({})), "true");
     match launcher.launch(&spec).await {
         Err(LaunchError::Refused(refusal @ SandboxRefusal::Unavailable { .. })) => {
-            let data = refusal.data();
+            let data = refusal.error_data();
             assert_eq!(data["level"], "container");
             assert!(
                 data["missing"]
@@ -52,7 +55,10 @@ async fn without_a_runtime_it_is_refused_with_the_reason() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(launcher.known(Level::Container).is_err(), "and remembered");
+    assert!(
+        launcher.level_availability(Level::Container).is_err(),
+        "and remembered"
+    );
     let missing = run_refused(&script(
         &sandbox(
             "container",

@@ -21,10 +21,10 @@ async fn ready(launcher: &Launcher, word: &str) -> i32 {
         ..Limits::default()
     });
     for _ in 0..20 {
-        assert!(launcher.launch(&other).await.expect("runs").success());
+        assert!(launcher.launch(&other).await.expect("runs").is_success());
         // The box of that configuration may be made of the blank one; another follows. It ends when somebody mounts something on
         // this machine, as other tests do.
-        until("no box waits", || launcher.waiting() >= 1).await;
+        until("no box waits", || launcher.waiting_count() >= 1).await;
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(1) {
             if let Some(supervisor) = blank(word) {

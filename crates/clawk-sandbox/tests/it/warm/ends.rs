@@ -81,9 +81,9 @@ async fn idle_boxes_end_and_the_number_is_bounded() {
             ..Limits::default()
         });
         at_once(&launcher, &spec, 2).await;
-        until("no box of it waits", || launcher.waiting() >= 2).await;
+        until("no box of it waits", || launcher.waiting_count() >= 2).await;
         tokio::time::sleep(Duration::from_millis(60)).await;
-        assert!(launcher.waiting() <= 3, "{}", launcher.waiting());
+        assert!(launcher.waiting_count() <= 3, "{}", launcher.waiting_count());
         // And a blank one.
         until("boxes that made room are left", || family(&word).1.len() <= 4).await;
         seen.extend(groups_in_use(&family(&word).2));
@@ -97,7 +97,7 @@ async fn at_once(launcher: &Launcher, spec: &Spec, calls: usize) {
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..calls {
         let (launcher, spec) = (launcher.clone(), spec.clone());
-        running.spawn(async move { launcher.launch(&spec).await.expect("runs").success() });
+        running.spawn(async move { launcher.launch(&spec).await.expect("runs").is_success() });
     }
     assert_eq!(running.join_all().await, vec![true; calls]);
 }
@@ -111,7 +111,11 @@ async fn as_many_wait_as_calls_come_together_and_fewer_when_they_no_longer_do() 
     at_once(&launcher, &script("true"), 1).await;
     ready(&launcher, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(launcher.waiting(), 1, "one call at a time needs no second box");
+    assert_eq!(
+        launcher.waiting_count(),
+        1,
+        "one call at a time needs no second box"
+    );
     // The box that waits serves one of them.
     at_once(&launcher, &script("true"), 4).await;
     ready(&launcher, 4).await;
@@ -129,7 +133,11 @@ async fn as_many_wait_as_calls_come_together_and_fewer_when_they_no_longer_do() 
     at_once(&launcher, &script("true"), 1).await;
     ready(&launcher, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(launcher.waiting(), 1, "those that nobody used are not made again");
+    assert_eq!(
+        launcher.waiting_count(),
+        1,
+        "those that nobody used are not made again"
+    );
 }
 
 #[tokio::test]
@@ -245,7 +253,7 @@ async fn five_hundred_calls_leave_nothing() {
     for call in 0..500 {
         // Some find a box, some make their own.
         if call % 5 == 0 {
-            until("no box waits", || launcher.waiting() > 0).await;
+            until("no box waits", || launcher.waiting_count() > 0).await;
             groups.extend(groups_in_use(&family(&word).2));
         }
         assert!(
@@ -253,7 +261,7 @@ async fn five_hundred_calls_leave_nothing() {
                 .launch(&script("echo a | cat"))
                 .await
                 .expect("runs")
-                .success()
+                .is_success()
         );
     }
     assert!(launcher.served_warm() >= 100, "{}", launcher.served_warm());

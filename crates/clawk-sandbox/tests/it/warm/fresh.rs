@@ -138,7 +138,7 @@ async fn nothing_of_a_call_is_in_the_next() {
         text(&launcher.launch(&third).await.expect("runs").stdout),
         "of this run"
     );
-    assert_eq!((launcher.served_warm(), launcher.waiting()), (2, 1));
+    assert_eq!((launcher.served_warm(), launcher.waiting_count()), (2, 1));
 }
 
 /// Runs in a box that had waited while `change` came to pass; whether that box was taken.

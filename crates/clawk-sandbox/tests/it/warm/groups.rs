@@ -125,5 +125,5 @@ async fn the_groups_of_a_box_that_waits_long_are_kept() {
     left.iter().for_each(|group| set_age(group, 3_600));
     let _ = launcher.remove_stale_groups();
     assert_eq!(groups_left(&groups).len(), left.len());
-    assert!(launcher.launch(&script("true")).await.expect("runs").success());
+    assert!(launcher.launch(&script("true")).await.expect("runs").is_success());
 }

@@ -32,11 +32,11 @@ fn launcher() -> Launcher {
 /// Until so many boxes wait.
 async fn ready(launcher: &Launcher, boxes: usize) {
     let started = Instant::now();
-    while launcher.waiting() != boxes {
+    while launcher.waiting_count() != boxes {
         assert!(
             started.elapsed() < Duration::from_secs(20),
             "{} wait instead of {boxes}",
-            launcher.waiting()
+            launcher.waiting_count()
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -51,7 +51,7 @@ async fn warmed(launcher: &Launcher, spec: &Spec) {
     first.tee = None;
     first.gate = spec.gate.as_ref().map(|_| EgressGate::new(|_| Ok(Box::new(()))));
     let outcome = launcher.launch(&first).await.expect("the first run");
-    assert!(outcome.success(), "{outcome:?}");
+    assert!(outcome.is_success(), "{outcome:?}");
     ready(launcher, 1).await;
 }
 

@@ -55,7 +55,7 @@ pub(super) struct ReceiverKey {
 }
 
 impl ReceiverKey {
-    fn place(&self, what: &str) -> String {
+    fn seal_context(&self, what: &str) -> String {
         format!("push {what} {:?}", (&self.owner, &self.task, &self.id))
     }
 }
@@ -117,7 +117,7 @@ impl PushStore {
     }
 
     /// Runs `act` in one transaction, on a thread that may block on the disk.
-    async fn with<T: Send + 'static>(
+    async fn with_transaction<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Transaction<'_>, &SealKeyring) -> Result<T, BookError> + Send + 'static,
     ) -> Result<T, BookError> {
@@ -133,14 +133,18 @@ impl PushStore {
     }
 
     /// Stores a receiver, or replaces the one with the same key. It has no pending notifications yet.
-    pub(super) async fn put(&self, key: ReceiverKey, kept: StoredReceiver) -> Result<(), BookError> {
-        self.with(move |on, vault| {
-            forget(on, &key)?;
+    pub(super) async fn store_receiver(
+        &self,
+        key: ReceiverKey,
+        kept: StoredReceiver,
+    ) -> Result<(), BookError> {
+        self.with_transaction(move |on, vault| {
+            delete_receiver(on, &key)?;
             let all: i64 = on.query_row("SELECT count(*) FROM receivers", [], |row| row.get(0))?;
             if all >= MAX_RECEIVERS {
                 return Err(BookError::Full);
             }
-            let sealed = vault.seal(&key.place("receiver"), &serde_json::to_vec(&kept)?)?;
+            let sealed = vault.seal(&key.seal_context("receiver"), &serde_json::to_vec(&kept)?)?;
             let insert =
                 "INSERT INTO receivers (owner, task, id, sealed, last, ended) VALUES (?1, ?2, ?3, ?4, '', 0)";
             on.execute(insert, params![key.owner, key.task, key.id, sealed])?;
@@ -151,17 +155,18 @@ impl PushStore {
 
     /// Deletes a receiver and its pending notifications.
     pub(super) async fn remove(&self, key: ReceiverKey) -> Result<(), BookError> {
-        self.with(move |on, _| forget(on, &key)).await
+        self.with_transaction(move |on, _| delete_receiver(on, &key))
+            .await
     }
 
     /// Adds notifications for a receiver. `ended`: the last one reports the task's end.
-    pub(super) async fn note(
+    pub(super) async fn enqueue_notifications(
         &self,
         key: ReceiverKey,
         notes: Vec<NotificationDraft>,
         ended: bool,
     ) -> Result<(), BookError> {
-        self.with(move |on, vault| {
+        self.with_transaction(move |on, vault| {
             let Some((last, _)) = notes.last() else {
                 return Ok(());
             };
@@ -174,7 +179,7 @@ impl PushStore {
                 return Ok(());
             }
             for (state, event) in notes {
-                let sealed = vault.seal(&key.place("owed"), &serde_json::to_vec(&event)?)?;
+                let sealed = vault.seal(&key.seal_context("owed"), &serde_json::to_vec(&event)?)?;
                 let insert = "INSERT INTO owed (owner, task, id, state, sealed) VALUES (?1, ?2, ?3, ?4, ?5)";
                 on.execute(insert, params![key.owner, key.task, key.id, state, sealed])?;
             }
@@ -185,7 +190,7 @@ impl PushStore {
 
     /// The oldest pending notification of a receiver. If there is none and the task has ended, the receiver is deleted.
     pub(super) async fn next(&self, key: ReceiverKey) -> Result<Option<DueNotification>, BookError> {
-        self.with(move |on, vault| {
+        self.with_transaction(move |on, vault| {
             let first = "SELECT number, state, sealed, attempts, next_us FROM owed WHERE owner = ?1 AND task = ?2 AND id = ?3 \
                          ORDER BY number LIMIT 1";
             let found = on.query_row(first, params![key.owner, key.task, key.id], |row| {
@@ -197,22 +202,22 @@ impl PushStore {
                 on.execute(done, params![key.owner, key.task, key.id])?;
                 return Ok(None);
             };
-            let event = vault.open(&key.place("owed"), &sealed)?.ok_or(SealError::Changed)?;
+            let event = vault.open(&key.seal_context("owed"), &sealed)?.ok_or(SealError::Changed)?;
             Ok(Some(DueNotification { number, state, event: serde_json::from_slice(&event)?, attempts, next_us }))
         })
         .await
     }
 
     /// Counts an attempt before the post. If the post fails, the next one is due at `next_us`.
-    pub(super) async fn begin(&self, number: i64, next_us: i64) -> Result<(), BookError> {
+    pub(super) async fn begin_attempt(&self, number: i64, next_us: i64) -> Result<(), BookError> {
         let update = "UPDATE owed SET attempts = attempts + 1, next_us = ?2 WHERE number = ?1";
-        self.with(move |on, _| Ok(on.execute(update, params![number, next_us]).map(drop)?))
+        self.with_transaction(move |on, _| Ok(on.execute(update, params![number, next_us]).map(drop)?))
             .await
     }
 
     /// Deletes a notification that was delivered or given up.
-    pub(super) async fn settle(&self, number: i64) -> Result<(), BookError> {
-        self.with(move |on, _| {
+    pub(super) async fn settle_notification(&self, number: i64) -> Result<(), BookError> {
+        self.with_transaction(move |on, _| {
             Ok(on
                 .execute("DELETE FROM owed WHERE number = ?1", [number])
                 .map(drop)?)
@@ -221,8 +226,10 @@ impl PushStore {
     }
 
     /// All stored receivers, each with the last state that was stored for it (empty: none).
-    pub(super) async fn all(&self) -> Result<Vec<(ReceiverKey, StoredReceiver, String)>, BookError> {
-        self.with(|on, vault| {
+    pub(super) async fn pending_receivers(
+        &self,
+    ) -> Result<Vec<(ReceiverKey, StoredReceiver, String)>, BookError> {
+        self.with_transaction(|on, vault| {
             let mut all = on.prepare("SELECT owner, task, id, sealed, last FROM receivers ORDER BY rowid")?;
             let rows = all.query_map([], |row| {
                 let key = ReceiverKey {
@@ -237,7 +244,7 @@ impl PushStore {
             for row in rows {
                 let (key, sealed, last) = row?;
                 let kept = vault
-                    .open(&key.place("receiver"), &sealed)?
+                    .open(&key.seal_context("receiver"), &sealed)?
                     .ok_or(SealError::Changed)?;
                 found.push((key, serde_json::from_slice(&kept)?, last));
             }
@@ -247,7 +254,7 @@ impl PushStore {
     }
 }
 
-fn forget(on: &Transaction<'_>, key: &ReceiverKey) -> Result<(), BookError> {
+fn delete_receiver(on: &Transaction<'_>, key: &ReceiverKey) -> Result<(), BookError> {
     for table in ["receivers", "owed"] {
         let delete = format!("DELETE FROM {table} WHERE owner = ?1 AND task = ?2 AND id = ?3");
         on.execute(&delete, params![key.owner, key.task, key.id])?;

@@ -55,39 +55,39 @@ struct ReceiverDelivery {
 
 impl PushNotifier {
     /// Stores a receiver and starts its delivery, from the task's present state on, or from the first state if `from_first`.
-    pub(in crate::a2a) async fn begin(
+    pub(in crate::a2a) async fn add_receiver(
         &self,
         host: &AgentHost,
         (task, config): (&Arc<AgentTask>, &Value),
         receiver: PushReceiver,
         from_first: bool,
     ) -> Result<(), BookError> {
-        let key = key(task, &receiver.id);
+        let key = receiver_key(task, &receiver.id);
         let kept = StoredReceiver {
             config: config.clone(),
             old: receiver.old,
             context: task.context.clone(),
             content: task.content.to_hex(),
         };
-        self.0.book.put(key.clone(), kept).await?;
-        let (_, end) = task.since(0);
+        self.0.book.store_receiver(key.clone(), kept).await?;
+        let (_, end) = task.phases_since(0);
         let at = if from_first { 0 } else { end.saturating_sub(1) };
-        self.follow(host, (task, at), receiver);
+        self.follow_task(host, (task, at), receiver);
         Ok(())
     }
 
     /// Deletes a receiver and its pending notifications.
-    pub(in crate::a2a) async fn forget(&self, task: &AgentTask, id: &str) -> Result<(), BookError> {
-        self.0.book.remove(key(task, id)).await
+    pub(in crate::a2a) async fn forget_receiver(&self, task: &AgentTask, id: &str) -> Result<(), BookError> {
+        self.0.book.remove(receiver_key(task, id)).await
     }
 
     /// Continues the deliveries of earlier runs each time a run of the agent begins, until `cancel`.
     pub(crate) async fn carry_on(self, host: AgentHost, cancel: CancellationToken) {
-        let mut runs = host.current().follow();
+        let mut runs = host.current_kernel().subscribe();
         loop {
             let run = runs.borrow_and_update().clone();
             if let Some(kernel) = run
-                && let Err(error) = self.resume(&host, &kernel).await
+                && let Err(error) = self.resume_receivers(&host, &kernel).await
             {
                 tracing::warn!(%error, "push receivers of earlier runs are not told anything in this run");
             }
@@ -98,8 +98,8 @@ impl PushNotifier {
         }
     }
 
-    async fn resume(&self, host: &AgentHost, kernel: &Kernel) -> Result<(), BookError> {
-        for (key, kept, last) in self.0.book.all().await? {
+    async fn resume_receivers(&self, host: &AgentHost, kernel: &Kernel) -> Result<(), BookError> {
+        for (key, kept, last) in self.0.book.pending_receivers().await? {
             let named = AgentTaskIdentity {
                 id: key.task.clone(),
                 owner: key.owner.as_str().into(),
@@ -108,7 +108,7 @@ impl PushNotifier {
             };
             let told = State::of_name(&last);
             let last = told.unwrap_or(State::Submitted);
-            let task = match host.tasks().resume(host, kernel, named, last) {
+            let task = match host.tasks().resume_task(host, kernel, named, last) {
                 Ok(task) => task,
                 Err(error) => {
                     tracing::warn!(task = %key.task, %error, "a push receiver of an earlier run is not told anything in this run");
@@ -127,16 +127,16 @@ impl PushNotifier {
                 Ok(receiver) => {
                     // The file already has the last state, if there is one.
                     let at = u64::from(told.is_some());
-                    self.follow(host, (&task, at), receiver);
+                    self.follow_task(host, (&task, at), receiver);
                 }
-                Err(refusal) => self.refused(kernel, key, &refusal.to_string()).await?,
+                Err(refusal) => self.drop_refused(kernel, key, &refusal.to_string()).await?,
             }
         }
         Ok(())
     }
 
     /// Drops a receiver that is no longer allowed, and records the reason.
-    async fn refused(&self, kernel: &Kernel, key: ReceiverKey, reason: &str) -> Result<(), BookError> {
+    async fn drop_refused(&self, kernel: &Kernel, key: ReceiverKey, reason: &str) -> Result<(), BookError> {
         let dead = PushGivenUp {
             task: key.task.clone(),
             owner: key.owner.clone(),
@@ -154,19 +154,19 @@ impl PushNotifier {
     }
 
     /// Stores and posts the task's states from position `at` to the end.
-    fn follow(&self, host: &AgentHost, (task, at): (&Arc<AgentTask>, u64), receiver: PushReceiver) {
+    fn follow_task(&self, host: &AgentHost, (task, at): (&Arc<AgentTask>, u64), receiver: PushReceiver) {
         let line = ReceiverDelivery {
             push: self.clone(),
             host: host.clone(),
-            key: key(task, &receiver.id),
+            key: receiver_key(task, &receiver.id),
             task: Arc::clone(task),
             receiver,
             more: Notify::new(),
             noted: AtomicBool::new(false),
         };
-        host.outlive(async move {
+        host.spawn_detached(async move {
             let over = line.receiver.over.clone();
-            let both = async { tokio::join!(line.note(at), line.deliver()) };
+            let both = async { tokio::join!(line.record_phases(at), line.deliver_pending()) };
             tokio::select! {
                 () = over.cancelled() => {}
                 _ = both => {}
@@ -174,7 +174,7 @@ impl PushNotifier {
         });
     }
 
-    fn lane(&self, key: &ReceiverKey) -> Arc<tokio::sync::Mutex<()>> {
+    fn delivery_lock(&self, key: &ReceiverKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|_, lane| lane.strong_count() > 0);
         if let Some(lane) = lanes.get(key).and_then(Weak::upgrade) {
@@ -186,7 +186,7 @@ impl PushNotifier {
     }
 }
 
-fn key(task: &AgentTask, id: &str) -> ReceiverKey {
+fn receiver_key(task: &AgentTask, id: &str) -> ReceiverKey {
     ReceiverKey {
         owner: task.owner.to_string(),
         task: task.id.clone(),
@@ -196,22 +196,27 @@ fn key(task: &AgentTask, id: &str) -> ReceiverKey {
 
 impl ReceiverDelivery {
     /// Stores each state before it is posted, until the task or the run ends.
-    async fn note(&self, mut at: u64) {
-        let mut phases = self.task.follow();
+    async fn record_phases(&self, mut at: u64) {
+        let mut phases = self.task.subscribe();
         loop {
             let (is_final, interrupted) = {
                 let now = phases.borrow_and_update();
                 (now.state.is_final(), now.interrupted)
             };
-            let (mut fresh, next) = self.task.since(at);
+            let (mut fresh, next) = self.task.phases_since(at);
             fresh.retain(|phase| !phase.interrupted);
             let ended = fresh.last().is_some_and(|phase| phase.state.is_final());
             let notes: Vec<NotificationDraft> = fresh
                 .into_iter()
-                .map(|phase| (phase.state.name(), self.event(phase)))
+                .map(|phase| (phase.state.name(), self.phase_event(phase)))
                 .collect();
             if !notes.is_empty()
-                && let Err(error) = self.push.0.book.note(self.key.clone(), notes, ended).await
+                && let Err(error) = self
+                    .push
+                    .0
+                    .book
+                    .enqueue_notifications(self.key.clone(), notes, ended)
+                    .await
             {
                 tracing::warn!(%error, task = %self.task.id, "a state of a task is not noted for its receiver");
                 tokio::time::sleep(BREATH).await;
@@ -229,25 +234,25 @@ impl ReceiverDelivery {
         }
     }
 
-    fn event(&self, phase: crate::a2a::tasks::AgentTaskPhase) -> Value {
+    fn phase_event(&self, phase: crate::a2a::tasks::AgentTaskPhase) -> Value {
         let is_final = phase.state.is_final();
         let view = self.task.view_in(phase);
         match (self.receiver.old, is_final) {
-            (true, _) => old::task(&wire::task(&view)),
-            (false, true) => json!({"task": wire::task(&view)}),
+            (true, _) => old::task(&wire::task_json(&view)),
+            (false, true) => json!({"task": wire::task_json(&view)}),
             (false, false) => wire::status_update(&view),
         }
     }
 
     /// Posts the stored notifications, oldest first.
-    async fn deliver(&self) {
-        let lane = self.push.lane(&self.key);
+    async fn deliver_pending(&self) {
+        let lane = self.push.delivery_lock(&self.key);
         let _alone = lane.lock().await;
         loop {
             let noted = self.noted.load(Ordering::SeqCst);
             match self.push.0.book.next(self.key.clone()).await {
                 Ok(Some(due)) => {
-                    if !self.settle(due).await {
+                    if !self.settle_notification(due).await {
                         return;
                     }
                 }
@@ -255,7 +260,7 @@ impl ReceiverDelivery {
                 Ok(None) => self.more.notified().await,
                 Err(error) => {
                     tracing::warn!(%error, task = %self.task.id, "what a receiver is owed is not known");
-                    if !self.rests(BREATH).await {
+                    if !self.wait_or_stop(BREATH).await {
                         return;
                     }
                 }
@@ -264,22 +269,22 @@ impl ReceiverDelivery {
     }
 
     /// Waits. Returns `false` if the host ends first; the next run then continues.
-    async fn rests(&self, wait: Duration) -> bool {
+    async fn wait_or_stop(&self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
-            () = self.host.stopping() => false,
+            () = self.host.wait_stop_request() => false,
         }
     }
 
     /// Posts one notification once, or gives it up. Returns `false` if the host ends.
-    async fn settle(&self, due: DueNotification) -> bool {
+    async fn settle_notification(&self, due: DueNotification) -> bool {
         let clock = &self.host.options().clock;
         let made = usize::try_from(due.attempts).unwrap_or(usize::MAX);
         // The last post failed, or the end of a run interrupted it. A jump of the wall clock must not make the wait longer.
         let last = made.checked_sub(1).map(|at| at.min(WAITS.len() - 1));
         if let Some(longest) = last.and_then(|at| WAITS.get(at)) {
             let left = u64::try_from(due.next_us.saturating_sub(clock.now().0)).unwrap_or(0);
-            if !self.rests(Duration::from_micros(left).min(*longest)).await {
+            if !self.wait_or_stop(Duration::from_micros(left).min(*longest)).await {
                 return false;
             }
         }
@@ -287,17 +292,17 @@ impl ReceiverDelivery {
         let wait_us = next_wait.map_or(0, |wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
         let next_us = clock.now().0.saturating_add(wait_us);
         let book = &self.push.0.book;
-        let settled = match book.begin(due.number, next_us).await {
+        let settled = match book.begin_attempt(due.number, next_us).await {
             Err(error) => Err(error),
-            Ok(()) => match self.post(&due.event).await {
-                PushOutcome::Taken => book.settle(due.number).await,
+            Ok(()) => match self.post_event(&due.event).await {
+                PushOutcome::Taken => book.settle_notification(due.number).await,
                 PushOutcome::Again(_) if next_wait.is_some() => Ok(()),
                 PushOutcome::Again(reason) | PushOutcome::Never(reason) => self.give_up(due, reason).await,
             },
         };
         if let Err(error) = settled {
             tracing::warn!(%error, task = %self.task.id, "what came of a push notification is not noted");
-            return self.rests(BREATH).await;
+            return self.wait_or_stop(BREATH).await;
         }
         true
     }
@@ -313,19 +318,19 @@ impl ReceiverDelivery {
             reason,
         };
         // An agent that has ended records nothing. The notification stays stored, and the next run gives it up.
-        let recorded = match self.host.current().get() {
+        let recorded = match self.host.current_kernel().get() {
             Some(kernel) => kernel.record_push(&dead).await.map_err(|error| error.to_string()),
             None => Err("no agent runs".to_owned()),
         };
         if let Err(error) = recorded {
             tracing::warn!(%error, "a push notification that is given up is not recorded");
-            self.rests(BREATH).await;
+            self.wait_or_stop(BREATH).await;
             return Ok(());
         }
-        self.push.0.book.settle(due.number).await
+        self.push.0.book.settle_notification(due.number).await
     }
 
-    async fn post(&self, event: &Value) -> PushOutcome {
+    async fn post_event(&self, event: &Value) -> PushOutcome {
         let Ok(_place) = self.push.0.posts.acquire().await else {
             return PushOutcome::Again("the host ends".to_owned());
         };

@@ -32,26 +32,31 @@ async fn what_is_owed_is_there_in_order_after_the_file_is_opened_again() {
     let file = folder.path().join("push.db");
     let book = PushStore::open(&file, vault("1")).unwrap();
     let (one, other) = (key("t", "a"), key("t", "b"));
-    book.put(one.clone(), kept()).await.unwrap();
-    book.put(other.clone(), kept()).await.unwrap();
+    book.store_receiver(one.clone(), kept()).await.unwrap();
+    book.store_receiver(other.clone(), kept()).await.unwrap();
     let notes = |states: &[&'static str]| states.iter().map(|state| (*state, json!({"s": state}))).collect();
-    book.note(one.clone(), notes(&["submitted", "working"]), false)
+    book.enqueue_notifications(one.clone(), notes(&["submitted", "working"]), false)
         .await
         .unwrap();
-    book.note(one.clone(), notes(&["completed"]), true).await.unwrap();
-    book.note(other.clone(), notes(&["submitted"]), false)
+    book.enqueue_notifications(one.clone(), notes(&["completed"]), true)
+        .await
+        .unwrap();
+    book.enqueue_notifications(other.clone(), notes(&["submitted"]), false)
         .await
         .unwrap();
     let first = book.next(one.clone()).await.unwrap().unwrap();
-    book.begin(first.number, 7).await.unwrap();
+    book.begin_attempt(first.number, 7).await.unwrap();
     drop(book);
 
     assert!(matches!(
-        PushStore::open(&file, vault("2")).unwrap().all().await,
+        PushStore::open(&file, vault("2"))
+            .unwrap()
+            .pending_receivers()
+            .await,
         Err(BookError::Seal(_))
     ));
     let book = PushStore::open(&file, vault("1")).unwrap();
-    let all = book.all().await.unwrap();
+    let all = book.pending_receivers().await.unwrap();
     assert_eq!(
         all.iter().map(|(_, _, last)| last.as_str()).collect::<Vec<_>>(),
         ["completed", "submitted"]
@@ -63,14 +68,14 @@ async fn what_is_owed_is_there_in_order_after_the_file_is_opened_again() {
             (due.attempts, due.next_us),
             if told.is_empty() { (1, 7) } else { (0, 0) }
         );
-        book.settle(due.number).await.unwrap();
+        book.settle_notification(due.number).await.unwrap();
         told.push(due.state);
     }
     assert_eq!(told, ["submitted", "working", "completed"]);
     // One that was told everything is forgotten, one whose task goes on is not.
-    assert_eq!(book.all().await.unwrap().len(), 1);
+    assert_eq!(book.pending_receivers().await.unwrap().len(), 1);
     book.remove(other.clone()).await.unwrap();
-    book.note(other.clone(), notes(&["working"]), false)
+    book.enqueue_notifications(other.clone(), notes(&["working"]), false)
         .await
         .unwrap();
     assert_eq!(

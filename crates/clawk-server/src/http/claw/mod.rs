@@ -44,8 +44,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// The routes of the door `claw`.
 pub(super) fn routes() -> Router<HttpApp> {
     Router::new()
-        .route("/claw", post(take).get(listen).delete(end))
-        .route("/claw/ws", get(socket::open))
+        .route("/claw", post(handle_post).get(handle_get).delete(handle_delete))
+        .route("/claw/ws", get(socket::open_socket))
 }
 
 /// The query of `GET /claw?session=…`. A browser's `EventSource` can't send headers.
@@ -66,7 +66,7 @@ enum Kind {
 }
 
 /// Handles `POST /claw`.
-async fn take(
+async fn handle_post(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Extension(access): Extension<Arc<ActiveTokens>>,
@@ -82,7 +82,7 @@ async fn take(
                 format!("a message may have at most {limit} bytes"),
             );
             let error = error.with(json!({"reason": "too_long", "max_message_bytes": limit}));
-            return Ok(refused(refusal.status, &error));
+            return Ok(refusal_response(refusal.status, &error));
         }
         Err(refusal) => return Err(refusal),
     };
@@ -90,23 +90,23 @@ async fn take(
         Ok(kind) => kind,
         Err(answer) => return Ok(json_answer(StatusCode::BAD_REQUEST, answer.into())),
     };
-    let wants = AnswerForm::of(&headers)?;
+    let wants = AnswerForm::from_headers(&headers)?;
     let named = match session_id(&headers) {
         Ok(named) => named,
         Err(refusal) => return Ok(*refusal),
     };
     match (named, kind) {
         (Some(id), _) => {
-            let Some(session) = app.claw.find(&id, &principal) else {
+            let Some(session) = app.claw.find_session(&id, &principal) else {
                 return Ok(unknown_session());
             };
-            ask(&session, message, kind, wants).await
+            handle_message(&session, message, kind, wants).await
         }
         (None, Kind::Hello) => {
-            let session = app.claw.begin(&app, &principal, access)?;
-            hello(&app, session, message, wants).await
+            let session = app.claw.begin_session(&app, &principal, access)?;
+            begin_session(&app, session, message, wants).await
         }
-        (None, Kind::Asks | Kind::Tells) => Ok(refused(
+        (None, Kind::Asks | Kind::Tells) => Ok(refusal_response(
             StatusCode::BAD_REQUEST,
             &RpcError::new(
                 ErrorCode::InvalidRequest,
@@ -118,13 +118,13 @@ async fn take(
 }
 
 /// Begins a session. The session counts only if `claw.initialize` succeeds.
-async fn hello(
+async fn begin_session(
     app: &HttpApp,
     session: Arc<CkpHttpSession>,
     message: Bytes,
     wants: AnswerForm,
 ) -> Result<Response, ApiError> {
-    let outlet = send(&session, message).await?;
+    let outlet = send_message(&session, message).await?;
     let Some(answer) = last_line(&outlet).await else {
         return Err(ApiError::internal("`claw.initialize` got no answer"));
     };
@@ -132,27 +132,27 @@ async fn hello(
         .is_ok_and(|answer| answer.get("result").is_some()); // silent-ok: our own answers always read
     let mut response = match wants {
         AnswerForm::Json | AnswerForm::Either => json_answer(StatusCode::OK, answer),
-        AnswerForm::Events => stream::whole(&answer),
+        AnswerForm::Events => stream::single_event_response(&answer),
     };
     if begun {
         if let Ok(id) = HeaderValue::from_str(session.id()) {
             response.headers_mut().insert(SESSION, id);
         }
-        app.claw.keep(&session);
+        app.claw.add_session(&session);
     } else {
-        session.end();
+        session.end_session();
     }
     Ok(response)
 }
 
 /// Handles a message of a session.
-async fn ask(
+async fn handle_message(
     session: &Arc<CkpHttpSession>,
     message: Bytes,
     kind: Kind,
     wants: AnswerForm,
 ) -> Result<Response, ApiError> {
-    let outlet = match send(session, message).await {
+    let outlet = match send_message(session, message).await {
         Ok(outlet) => outlet,
         Err(_) => return Ok(unknown_session()), // silent-ok: it ended in this very moment
     };
@@ -160,23 +160,27 @@ async fn ask(
         return Ok(StatusCode::ACCEPTED.into_response());
     }
     let first = match wants {
-        AnswerForm::Json => return Ok(answered(last_line(&outlet).await)),
+        AnswerForm::Json => return Ok(answer_response(last_line(&outlet).await)),
         AnswerForm::Events => Vec::new(),
         AnswerForm::Either => match timeout(SOON, outlet.next()).await {
-            Ok(None) => return Ok(answered(None)),
-            Ok(Some(batch)) if is_answer(&batch) => return Ok(answered(Some(batch.into()))),
+            Ok(None) => return Ok(answer_response(None)),
+            Ok(Some(batch)) if is_answer(&batch) => return Ok(answer_response(Some(batch.into()))),
             Ok(Some(batch)) => batch,
             Err(_) => Vec::new(), // silent-ok: it takes longer, so it is streamed
         },
     };
-    let place = session.streams().begin(outlet, first);
-    Ok(session.follow(place))
+    let place = session.streams().begin_stream(outlet, first);
+    Ok(session.follow_stream(place))
 }
 
-async fn send(session: &CkpHttpSession, message: Bytes) -> Result<Arc<OutgoingMessages>, ApiError> {
+async fn send_message(session: &CkpHttpSession, message: Bytes) -> Result<Arc<OutgoingMessages>, ApiError> {
     let reply = Arc::new(Outbox::default());
     let outlet = reply.outlet();
-    if session.client().send(AddressedMessage { message, reply }).await {
+    if session
+        .client()
+        .send_message(AddressedMessage { message, reply })
+        .await
+    {
         Ok(outlet)
     } else {
         Err(ApiError::unavailable("the session has ended"))
@@ -184,13 +188,13 @@ async fn send(session: &CkpHttpSession, message: Bytes) -> Result<Arc<OutgoingMe
 }
 
 /// Handles `GET /claw`: streams messages that answer no request. With `Last-Event-ID`, continues any stream of this session.
-async fn listen(
+async fn handle_get(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Query(query): Query<CkpSessionQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    if AnswerForm::of(&headers)? == AnswerForm::Json {
+    if AnswerForm::from_headers(&headers)? == AnswerForm::Json {
         let message = "this is a stream: accept `text/event-stream`";
         return Err(ApiError::new(
             StatusCode::NOT_ACCEPTABLE,
@@ -203,19 +207,19 @@ async fn listen(
         Err(refusal) => return Ok(*refusal),
     };
     let Some(id) = named else {
-        return Err(ApiError::invalid(
+        return Err(ApiError::bad_request(
             "session_missing",
             "`Claw-Session-Id` is wanted",
         ));
     };
-    let Some(session) = app.claw.find(&id, &principal) else {
+    let Some(session) = app.claw.find_session(&id, &principal) else {
         return Ok(unknown_session());
     };
     let place = match headers.get(LAST_EVENT).map(HeaderValue::to_str) {
-        None => session.streams().notices(),
+        None => session.streams().notice_reader(),
         Some(given) => {
             let place = given.ok().and_then(StreamEventId::read); // silent-ok: such an id names nothing
-            let place = place.and_then(|place| session.streams().resume(place));
+            let place = place.and_then(|place| session.streams().resume_stream(place));
             place.ok_or_else(|| {
                 let message =
                     "`Last-Event-ID` names nothing that is still kept; ask again with the same `request_id`";
@@ -223,11 +227,11 @@ async fn listen(
             })?
         }
     };
-    Ok(session.follow(place))
+    Ok(session.follow_stream(place))
 }
 
 /// Handles `DELETE /claw`: ends the session. Requests in flight may finish.
-async fn end(
+async fn handle_delete(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     headers: HeaderMap,
@@ -237,15 +241,15 @@ async fn end(
         Err(refusal) => return Ok(*refusal),
     };
     let Some(id) = named else {
-        return Err(ApiError::invalid(
+        return Err(ApiError::bad_request(
             "session_missing",
             "`Claw-Session-Id` is wanted",
         ));
     };
-    match app.claw.find(&id, &principal) {
+    match app.claw.find_session(&id, &principal) {
         Some(session) => {
-            session.end();
-            app.claw.forget(session.id());
+            session.end_session();
+            app.claw.forget_session(session.id());
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         None => Ok(unknown_session()),
@@ -262,7 +266,7 @@ enum AnswerForm {
 
 impl AnswerForm {
     /// Reads the `Accept` headers; without any, the form is JSON.
-    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    fn from_headers(headers: &HeaderMap) -> Result<Self, ApiError> {
         let (mut json, mut events, mut any) = (false, false, false);
         for value in headers.get_all(ACCEPT) {
             any = true;
@@ -328,7 +332,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
             Ok(id) => Ok(Some(id.to_owned())),
             Err(_) => Err(Box::new(unknown_session())), // silent-ok: such a name is no session's
         },
-        (Some(_), Some(_)) => Err(Box::new(refused(
+        (Some(_), Some(_)) => Err(Box::new(refusal_response(
             StatusCode::BAD_REQUEST,
             &RpcError::new(ErrorCode::InvalidRequest, "`Claw-Session-Id` stands twice"),
         ))),
@@ -340,20 +344,20 @@ fn unknown_session() -> Response {
         ErrorCode::InvalidRequest,
         "there is no such session; begin one with `claw.initialize`",
     );
-    refused(
+    refusal_response(
         StatusCode::NOT_FOUND,
         &error.with(json!({"reason": "unknown_session"})),
     )
 }
 
 /// A JSON-RPC error without a request id.
-fn refused(status: StatusCode, error: &RpcError) -> Response {
+fn refusal_response(status: StatusCode, error: &RpcError) -> Response {
     let mut answer = Vec::new();
     write_error(&mut answer, &RpcId::NULL, error);
     json_answer(status, answer.into())
 }
 
-fn answered(answer: Option<Bytes>) -> Response {
+fn answer_response(answer: Option<Bytes>) -> Response {
     match answer {
         Some(answer) => json_answer(StatusCode::OK, answer),
         None => unknown_session(),

@@ -41,7 +41,7 @@ impl CkpHttpSessions {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<CkpHttpSession>>> {
+    fn lock_open(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<CkpHttpSession>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +50,7 @@ impl CkpHttpSessions {
     /// # Errors
     /// 503: no place is free, or the client has used up its share.
     pub(crate) fn place(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, ApiError> {
-        self.places.take(principal).map_err(|none| {
+        self.places.take_place(principal).map_err(|none| {
             let most = self.most;
             ApiError::unavailable(match none {
                 NoPlace::Full => format!("{most} sessions are open, which is the most"),
@@ -64,14 +64,14 @@ impl CkpHttpSessions {
     }
 
     /// Begins a session. Other requests can't find it yet.
-    pub(super) fn begin(
+    pub(super) fn begin_session(
         &self,
         app: &HttpApp,
         principal: &HttpPrincipal,
         access: Arc<ActiveTokens>,
     ) -> Result<Arc<CkpHttpSession>, ApiError> {
         let place = self.place(Some(principal))?;
-        let id: Arc<str> = app.clock.uuid().to_string().into();
+        let id: Arc<str> = app.clock.new_uuid().to_string().into();
         let rights = principal.rights();
         let (open, gone) = (Arc::downgrade(&self.open), Arc::clone(&id));
         let client = ClientConnection::open(
@@ -94,26 +94,27 @@ impl CkpHttpSessions {
     }
 
     /// Makes the session findable by its id.
-    pub(super) fn keep(&self, session: &Arc<CkpHttpSession>) {
-        self.open().insert(Arc::clone(&session.id), Arc::clone(session));
+    pub(super) fn add_session(&self, session: &Arc<CkpHttpSession>) {
+        self.lock_open()
+            .insert(Arc::clone(&session.id), Arc::clone(session));
     }
 
     /// The session with this id, if the caller owns it. If the token's rights have changed since, the session ends.
-    pub(super) fn find(&self, id: &str, principal: &HttpPrincipal) -> Option<Arc<CkpHttpSession>> {
-        let session = self.open().get(id).cloned()?;
+    pub(super) fn find_session(&self, id: &str, principal: &HttpPrincipal) -> Option<Arc<CkpHttpSession>> {
+        let session = self.lock_open().get(id).cloned()?;
         if *session.rights.name() != *principal.name {
             return None;
         }
         if session.rights != principal.rights() {
-            session.end();
-            self.forget(id);
+            session.end_session();
+            self.forget_session(id);
             return None;
         }
         Some(session)
     }
 
-    pub(super) fn forget(&self, id: &str) {
-        self.open().remove(id);
+    pub(super) fn forget_session(&self, id: &str) {
+        self.lock_open().remove(id);
     }
 }
 
@@ -136,13 +137,13 @@ impl CkpHttpSession {
         &self.streams
     }
 
-    pub(super) fn end(&self) {
-        self.client.end();
+    pub(super) fn end_session(&self) {
+        self.client.end_connection();
     }
 
     /// The events from a position on, as a stream. It ends when the tokens are replaced, so that nobody continues to read with a
     /// revoked token.
-    pub(super) fn follow(&self, reader: ResumableStreamReader) -> Response {
-        stream::response(reader, Arc::clone(&self.access))
+    pub(super) fn follow_stream(&self, reader: ResumableStreamReader) -> Response {
+        stream::stream_response(reader, Arc::clone(&self.access))
     }
 }

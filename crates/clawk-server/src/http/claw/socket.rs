@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::http::auth::{self, ActiveTokens, HttpPrincipal};
 use crate::http::{ApiError, HttpApp};
 use crate::rpc::RpcConnection;
-use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
+use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, serve_client};
 use crate::transport::outbox::OutgoingMessages;
 
 /// The name of the subprotocol.
@@ -41,7 +41,7 @@ const PROTOCOL_ERROR: u16 = 4001;
 const UNAUTHORIZED: u16 = 4002;
 
 /// Opens the socket. A client without a valid token gets a close code, since a page in a browser can't read the status.
-pub(super) async fn open(
+pub(super) async fn open_socket(
     State(app): State<HttpApp>,
     principal: Option<Extension<HttpPrincipal>>,
     Extension(access): Extension<Arc<ActiveTokens>>,
@@ -57,7 +57,7 @@ pub(super) async fn open(
         .collect(); // silent-ok: not ours
     if !offered.is_empty() && !offered.contains(&PROTOCOL) {
         let message = "the subprotocol is `claw`";
-        return Err(ApiError::invalid("unknown_subprotocol", message));
+        return Err(ApiError::bad_request("unknown_subprotocol", message));
     }
     let token = offered
         .iter()
@@ -66,7 +66,9 @@ pub(super) async fn open(
     let principal = match (principal, token) {
         (Some(Extension(principal)), _) => Some(principal),
         // silent-ok: the close code reports it
-        (None, Some(token)) => auth::holder(&app, &access, token.as_bytes()).await.ok(),
+        (None, Some(token)) => auth::authenticate_token(&app, &access, token.as_bytes())
+            .await
+            .ok(),
         (None, None) => None,
     };
     let place = app.claw.place(principal.as_ref())?;
@@ -82,15 +84,15 @@ pub(super) async fn open(
     Ok(upgrade.on_upgrade(move |socket| {
         work.track_future(async move {
             match principal {
-                Some(principal) => serve(&app, access, socket, &principal).await,
-                None => refuse(socket).await,
+                Some(principal) => serve_socket(&app, access, socket, &principal).await,
+                None => refuse_socket(socket).await,
             }
             drop(place);
         })
     }))
 }
 
-async fn refuse(mut socket: WebSocket) {
+async fn refuse_socket(mut socket: WebSocket) {
     let frame = Message::Close(Some(CloseFrame {
         code: UNAUTHORIZED,
         reason: "a valid token is wanted".into(),
@@ -99,20 +101,25 @@ async fn refuse(mut socket: WebSocket) {
     let _said = timeout(FAREWELL, socket.send(frame)).await;
 }
 
-async fn serve(app: &HttpApp, access: Arc<ActiveTokens>, socket: WebSocket, principal: &HttpPrincipal) {
+async fn serve_socket(
+    app: &HttpApp,
+    access: Arc<ActiveTokens>,
+    socket: WebSocket,
+    principal: &HttpPrincipal,
+) {
     let connection = RpcConnection::new(app.host.clone(), principal.rights());
     let outlet = connection.0.outbox().outlet();
     let (sink, frames) = socket.split();
     let code = Arc::new(AtomicU16::new(NORMAL));
     let source = WebSocketFrames {
         frames,
-        until: auth::until(app, principal),
+        until: auth::token_deadline(app, principal),
         access,
         code: Arc::clone(&code),
         most: app.host.options().max_message_bytes,
     };
     let writing = write(outlet, sink, code);
-    let ended = converse(connection, source, writing, app.over.clone()).await;
+    let ended = serve_client(connection, source, writing, app.over.clone()).await;
     tracing::debug!(by = ?ended.by, "a socket has closed");
 }
 
@@ -126,7 +133,7 @@ struct WebSocketFrames {
 }
 
 impl WebSocketFrames {
-    fn close(&self, code: u16) -> ConnectionEndCause {
+    fn close_with_code(&self, code: u16) -> ConnectionEndCause {
         self.code.store(code, Ordering::Relaxed);
         ConnectionEndCause::Input
     }
@@ -141,24 +148,24 @@ impl MessageSource for WebSocketFrames {
             let frame = tokio::select! {
                 biased;
                 // The tokens were replaced: a client that still has access connects again.
-                () = self.access.replaced() => return self.close(UNAUTHORIZED),
-                () = auth::over(self.until) => return self.close(UNAUTHORIZED),
+                () = self.access.wait_replaced() => return self.close_with_code(UNAUTHORIZED),
+                () = auth::wait_until(self.until) => return self.close_with_code(UNAUTHORIZED),
                 frame = timeout(patience, self.frames.next()) => frame,
             };
             match frame {
                 Ok(Some(Ok(Message::Text(text)))) if text.len() > self.most => connection.too_long(self.most),
-                Ok(Some(Ok(Message::Text(text)))) => connection.take(text.as_bytes()).await,
+                Ok(Some(Ok(Message::Text(text)))) => connection.handle_line(text.as_bytes()).await,
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
-                Ok(Some(Ok(Message::Binary(_)))) => return self.close(PROTOCOL_ERROR),
+                Ok(Some(Ok(Message::Binary(_)))) => return self.close_with_code(PROTOCOL_ERROR),
                 Ok(None | Some(Ok(Message::Close(_)))) => return ConnectionEndCause::PeerGone,
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "a socket broke");
-                    return self.close(PROTOCOL_ERROR);
+                    return self.close_with_code(PROTOCOL_ERROR);
                 }
                 // silent-ok: its answers are still in flight
                 Err(_) if connection.is_busy() && !connection.may_idle() => {}
                 Err(_) if connection.may_idle() => return ConnectionEndCause::PeerGone,
-                Err(_) => return self.close(PROTOCOL_ERROR), // silent-ok: it never said `claw.initialize`
+                Err(_) => return self.close_with_code(PROTOCOL_ERROR), // silent-ok: it never said `claw.initialize`
             }
         }
     }
@@ -177,7 +184,7 @@ async fn write(
         tokio::select! {
             biased;
             batch = outlet.next() => match batch {
-                Some(batch) => send(&mut sink, batch.into()).await?,
+                Some(batch) => send_batch(&mut sink, batch.into()).await?,
                 None => break,
             },
             _ = pings.tick() => sink.send(Message::Ping(Bytes::new())).await.map_err(io::Error::other)?,
@@ -192,7 +199,7 @@ async fn write(
         .map_err(io::Error::other)
 }
 
-async fn send(sink: &mut SplitSink<WebSocket, Message>, batch: Bytes) -> io::Result<()> {
+async fn send_batch(sink: &mut SplitSink<WebSocket, Message>, batch: Bytes) -> io::Result<()> {
     let mut from = 0;
     for end in memchr::memchr_iter(b'\n', &batch) {
         let text = Utf8Bytes::try_from(batch.slice(from..end)).map_err(io::Error::other)?;

@@ -101,50 +101,54 @@ impl SessionStreams {
         }
     }
 
-    fn requests(&self) -> MutexGuard<'_, RequestStreams> {
+    fn lock_requests(&self) -> MutexGuard<'_, RequestStreams> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the notification stream: the unread events, then new ones.
-    pub(super) fn notices(&self) -> ResumableStreamReader {
-        let after = self.notices.log().last();
-        ResumableStreamReader::of(&self.notices, after)
+    pub(super) fn notice_reader(&self) -> ResumableStreamReader {
+        let after = self.notices.lock_log().last_number();
+        ResumableStreamReader::from_stream(&self.notices, after)
     }
 
     /// Begins the stream of a request. `first` was already taken from the outbox.
-    pub(super) fn begin(&self, outlet: Arc<OutgoingMessages>, first: Vec<u8>) -> ResumableStreamReader {
-        let mut requests = self.requests();
+    pub(super) fn begin_stream(
+        &self,
+        outlet: Arc<OutgoingMessages>,
+        first: Vec<u8>,
+    ) -> ResumableStreamReader {
+        let mut requests = self.lock_requests();
         requests.last += 1;
         let number = requests.last;
         let stream = Arc::new(ResumableStream::new(number, outlet));
-        stream.log().append(first);
+        stream.lock_log().append_batch(first);
         requests.streams.insert(number, Arc::clone(&stream));
         // Only ended streams are dropped, oldest first; a request that still waits for an answer keeps its stream.
         let surplus = requests.streams.len().saturating_sub(KEPT_STREAMS);
         let ended = requests
             .streams
             .iter()
-            .filter(|(_, stream)| stream.log().finished);
+            .filter(|(_, stream)| stream.lock_log().finished);
         let ended: Vec<u64> = ended.map(|(number, _)| *number).take(surplus).collect();
         for number in ended {
             requests.streams.remove(&number);
         }
-        ResumableStreamReader::of(&stream, 0)
+        ResumableStreamReader::from_stream(&stream, 0)
     }
 
     /// Continues a stream after an event. `None`: that event was dropped or never existed.
-    pub(super) fn resume(&self, place: StreamEventId) -> Option<ResumableStreamReader> {
+    pub(super) fn resume_stream(&self, place: StreamEventId) -> Option<ResumableStreamReader> {
         let stream = match place.stream {
             NOTICES => Arc::clone(&self.notices),
-            number => self.requests().streams.get(&number).cloned()?,
+            number => self.lock_requests().streams.get(&number).cloned()?,
         };
         {
-            let log = stream.log();
-            if place.after < log.dropped || place.after > log.last() {
+            let log = stream.lock_log();
+            if place.after < log.dropped || place.after > log.last_number() {
                 return None;
             }
         }
-        Some(ResumableStreamReader::of(&stream, place.after))
+        Some(ResumableStreamReader::from_stream(&stream, place.after))
     }
 }
 
@@ -159,17 +163,17 @@ impl ResumableStream {
         }
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
+    fn lock_log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The event after this number; `None` at the end.
-    async fn after(&self, after: u64) -> Option<Bytes> {
+    async fn wait_event_after(&self, after: u64) -> Option<Bytes> {
         let _taking = self.taking.lock().await;
         loop {
             {
-                let log = self.log();
-                if let Some(event) = log.after(after) {
+                let log = self.lock_log();
+                if let Some(event) = log.event_after(after) {
                     return Some(event);
                 }
                 if log.finished {
@@ -177,8 +181,8 @@ impl ResumableStream {
                 }
             }
             match self.outlet.next().await {
-                Some(batch) => self.log().append(batch),
-                None => self.log().finished = true,
+                Some(batch) => self.lock_log().append_batch(batch),
+                None => self.lock_log().finished = true,
             }
         }
     }
@@ -186,17 +190,17 @@ impl ResumableStream {
 
 impl Log {
     /// The number of the latest event.
-    fn last(&self) -> u64 {
+    fn last_number(&self) -> u64 {
         self.dropped + u64::try_from(self.events.len()).unwrap_or(u64::MAX)
     }
 
-    fn after(&self, after: u64) -> Option<Bytes> {
+    fn event_after(&self, after: u64) -> Option<Bytes> {
         let at = after.checked_sub(self.dropped)?;
         self.events.get(usize::try_from(at).ok()?).cloned() // silent-ok: a u64 that is no index is beyond the end
     }
 
     /// Adds complete messages, and drops the oldest ones above the limit.
-    fn append(&mut self, batch: Vec<u8>) {
+    fn append_batch(&mut self, batch: Vec<u8>) {
         let batch = Bytes::from(batch);
         let mut from = 0;
         for end in memchr::memchr_iter(b'\n', &batch) {
@@ -214,7 +218,7 @@ impl Log {
 }
 
 impl ResumableStreamReader {
-    fn of(stream: &Arc<ResumableStream>, after: u64) -> Self {
+    fn from_stream(stream: &Arc<ResumableStream>, after: u64) -> Self {
         let replaced = CancellationToken::new();
         {
             let mut reader = stream.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +232,7 @@ impl ResumableStreamReader {
         }
     }
 
-    fn place(&self) -> StreamEventId {
+    fn event_id(&self) -> StreamEventId {
         StreamEventId {
             stream: self.stream.number,
             after: self.after,
@@ -236,15 +240,15 @@ impl ResumableStreamReader {
     }
 
     /// The next piece of the body: an event or a keep-alive; `None` at the end.
-    async fn piece(&mut self, access: &ActiveTokens) -> Option<Bytes> {
+    async fn next_piece(&mut self, access: &ActiveTokens) -> Option<Bytes> {
         tokio::select! {
             biased;
             () = self.replaced.cancelled() => None,
-            () = access.replaced() => None,
-            event = self.stream.after(self.after) => {
+            () = access.wait_replaced() => None,
+            event = self.stream.wait_event_after(self.after) => {
                 let event = event?;
                 self.after += 1;
-                Some(framed(&self.place().to_string(), &event))
+                Some(encode_event(&self.event_id().to_string(), &event))
             }
             () = tokio::time::sleep(QUIET) => Some(Bytes::from_static(b":\n\n")),
         }
@@ -260,7 +264,7 @@ impl Drop for ResumableStreamReader {
 }
 
 /// Writes an event. A message contains no newline, so it is one line of data.
-fn framed(id: &str, message: &[u8]) -> Bytes {
+fn encode_event(id: &str, message: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(message.len() + 48);
     event.extend_from_slice(b"id: ");
     event.extend_from_slice(id.as_bytes());
@@ -271,32 +275,32 @@ fn framed(id: &str, message: &[u8]) -> Bytes {
 }
 
 /// The stream as a response.
-pub(super) fn response(reader: ResumableStreamReader, access: Arc<ActiveTokens>) -> Response {
+pub(super) fn stream_response(reader: ResumableStreamReader, access: Arc<ActiveTokens>) -> Response {
     // The position comes with the first byte, so a stream that breaks before its first event can continue too.
-    let place = reader.place();
+    let place = reader.event_id();
     let hello = Bytes::from(format!("retry: {RETRY_MS}\nid: {place}\n\n"));
     let pieces = futures::stream::unfold(
         (Some(hello), reader, access),
         |(hello, mut reader, access)| async {
             let piece = match hello {
                 Some(hello) => hello,
-                None => reader.piece(&access).await?,
+                None => reader.next_piece(&access).await?,
             };
             Some((Ok::<Bytes, Infallible>(piece), (None, reader, access)))
         },
     );
-    events(Body::from_stream(pieces))
+    event_stream_response(Body::from_stream(pieces))
 }
 
 /// One event without an id: the client can't continue after it.
-pub(super) fn whole(message: &[u8]) -> Response {
+pub(super) fn single_event_response(message: &[u8]) -> Response {
     let mut event = b"data: ".to_vec();
     event.extend_from_slice(message);
     event.extend_from_slice(b"\n\n");
-    events(Body::from(event))
+    event_stream_response(Body::from(event))
 }
 
-fn events(body: Body) -> Response {
+fn event_stream_response(body: Body) -> Response {
     let kind = HeaderValue::from_static("text/event-stream");
     ([(CONTENT_TYPE, kind)], body).into_response()
 }

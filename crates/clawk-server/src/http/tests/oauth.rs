@@ -102,7 +102,8 @@ impl Issuer {
     }
 
     async fn server(&self) -> Server {
-        guarded_by(OAuth::new(self.options(), &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await
+        guarded_by(OAuth::new(self.options(), &EnvironmentSource::from_pairs::<&str, &str>([])).unwrap())
+            .await
     }
 
     fn ed(&self, claims: &Value) -> String {
@@ -372,7 +373,8 @@ async fn an_issuer_that_is_asked_says_who_it_is() {
         }),
         ..issuer.options()
     };
-    let server = guarded_by(OAuth::new(options, &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await;
+    let server =
+        guarded_by(OAuth::new(options, &EnvironmentSource::from_pairs::<&str, &str>([])).unwrap()).await;
     for _ in 0..3 {
         assert_eq!(server.as_bearer("good", "GET", "/v1/sessions", None).await.0, 200);
         assert_eq!(server.as_bearer("gone", "GET", "/v1/sessions", None).await.0, 401);
@@ -396,7 +398,8 @@ async fn an_issuer_that_does_not_answer_lets_nobody_in() {
         jwks: Some(format!("http://{gone}/keys").parse().unwrap()),
         ..issuer.options()
     };
-    let server = guarded_by(OAuth::new(options, &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await;
+    let server =
+        guarded_by(OAuth::new(options, &EnvironmentSource::from_pairs::<&str, &str>([])).unwrap()).await;
     let (status, _, body) = server
         .as_bearer(&issuer.ed(&claims()), "GET", "/v1/sessions", None)
         .await;

@@ -129,7 +129,7 @@ async fn a_public_address_wants_leave_and_tokens() {
         tokens: tokens(),
         ..open
     };
-    assert!(bind(closed).await.unwrap().warning().is_none());
+    assert!(bind(closed).await.unwrap().security_warning().is_none());
 }
 
 #[tokio::test]
@@ -186,10 +186,10 @@ async fn tokens_are_replaced_at_once_and_never_by_none() {
     let server = guarded().await;
     assert_eq!(server.get("ann", "/v1/sessions").await.0, 200);
     let zoe = Token::of_text("zoe", "zoe-secret-of-length", vec![Scope::Read]);
-    server.keys.replace(vec![zoe]).unwrap();
+    server.keys.replace_tokens(vec![zoe]).unwrap();
     assert_eq!(server.get("ann", "/v1/sessions").await.0, 401);
     assert_eq!(server.get("zoe", "/v1/sessions").await.0, 200);
-    let refused = server.keys.replace(Vec::new()).unwrap_err();
+    let refused = server.keys.replace_tokens(Vec::new()).unwrap_err();
     assert!(matches!(refused, HttpError::Emptied), "{refused}");
     assert_eq!(
         server.get("", "/v1/sessions").await.0,

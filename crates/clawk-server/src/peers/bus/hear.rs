@@ -18,7 +18,7 @@ const LOOKS: u64 = 20;
 
 impl<B: Broker> Bus<B> {
     /// Reads the reports of one identity.
-    pub(super) async fn hear(
+    pub(super) async fn read_reports(
         self: Arc<Self>,
         identity: String,
         desk: Arc<dyn ReportReceiver>,
@@ -33,16 +33,16 @@ impl<B: Broker> Bus<B> {
                 Some(Ok(parcels)) => {
                     self.gone.store(false, Ordering::Relaxed);
                     for parcel in parcels {
-                        if !heard(&*desk, &parcel).await {
+                        if !accept_report(&*desk, &parcel).await {
                             continue;
                         }
-                        if let Err(error) = ends.outbox.done(&parcel.receipt).await {
-                            self.failed(&error);
+                        if let Err(error) = ends.outbox.acknowledge_message(&parcel.receipt).await {
+                            self.note_failure(&error);
                         }
                     }
                 }
                 Some(Err(error)) => {
-                    self.failed(&error);
+                    self.note_failure(&error);
                     tokio::time::sleep(BREATH).await;
                 }
             }
@@ -51,7 +51,7 @@ impl<B: Broker> Bus<B> {
 }
 
 /// Handles one report. `false`: the report stays in the queue and is delivered again.
-async fn heard<R>(desk: &dyn ReportReceiver, parcel: &InboxMessage<R>) -> bool {
+async fn accept_report<R>(desk: &dyn ReportReceiver, parcel: &InboxMessage<R>) -> bool {
     #[derive(Deserialize)]
     struct ReportMessage {
         params: ReportParams,
@@ -63,12 +63,12 @@ async fn heard<R>(desk: &dyn ReportReceiver, parcel: &InboxMessage<R>) -> bool {
             return true;
         }
     };
-    match desk.knows(&told.task_id, told.report_token.as_deref()) {
+    match desk.try_state(&told.task_id, told.report_token.as_deref()) {
         ReportedTryState::Sent => {}
         ReportedTryState::Foreign => return true,
         ReportedTryState::Given => return parcel.tries >= LOOKS,
     }
-    match desk.report(None, told).await {
+    match desk.accept_report(None, told).await {
         Ok(_) => true,
         Err(KernelError::NotReady(_) | KernelError::Journal(_)) => false,
         Err(error) => {

@@ -41,7 +41,7 @@ struct OutgoingReport {
 
 impl<B: Broker> Bus<B> {
     /// Takes tasks of one identity, as many as may run at once.
-    pub(super) async fn take(
+    pub(super) async fn take_tasks(
         self: Arc<Self>,
         identity: String,
         (kernel, session): (Kernel, SessionId),
@@ -71,7 +71,7 @@ impl<B: Broker> Bus<B> {
                     }
                 }
                 Some(Err(error)) => {
-                    self.failed(&error);
+                    self.note_failure(&error);
                     tokio::time::sleep(BREATH).await;
                 }
             }
@@ -87,7 +87,7 @@ impl<B: Broker> Bus<B> {
         if parcel.tries > TRIES {
             // The task is not even parsed: it may be the cause of the crashes.
             let message = format!("given out {TRIES} times, and no host has reported it");
-            if self.bury(inbox, parcel, &message).await {
+            if self.move_to_dead_letters(inbox, parcel, &message).await {
                 let asked = self.read(identity, parcel).ok(); // silent-ok: nobody can be told of what is not a task
                 self.tell_lost(ends, on.0, asked.as_ref(), ("hosts_lost", &message))
                     .await;
@@ -95,7 +95,10 @@ impl<B: Broker> Bus<B> {
             return;
         }
         let (buried, params) = match self.read(identity, parcel) {
-            Ok(params) => match self.worked((identity, inbox), parcel, params.clone(), on).await {
+            Ok(params) => match self
+                .run_bus_task((identity, inbox), parcel, params.clone(), on)
+                .await
+            {
                 Some(Ok(told)) => {
                     self.put_away(ends, (inbox, parcel), on.0, told).await;
                     return;
@@ -112,15 +115,15 @@ impl<B: Broker> Bus<B> {
             self.tell_lost(ends, on.0, params.as_ref(), (&reason, &message))
                 .await;
         }
-        self.bury(inbox, parcel, &message).await;
+        self.move_to_dead_letters(inbox, parcel, &message).await;
     }
 
     /// Moves a message to the dead letters. Returns whether that succeeded.
-    async fn bury(&self, inbox: &B, parcel: &InboxMessage<B::Receipt>, reason: &str) -> bool {
+    async fn move_to_dead_letters(&self, inbox: &B, parcel: &InboxMessage<B::Receipt>, reason: &str) -> bool {
         tracing::warn!(%reason, "a task of the bus is a dead letter");
-        let buried = inbox.bury(parcel, reason).await;
+        let buried = inbox.move_to_dead_letters(parcel, reason).await;
         if let Err(error) = &buried {
-            self.failed(error);
+            self.note_failure(error);
         }
         buried.is_ok()
     }
@@ -135,7 +138,7 @@ impl<B: Broker> Bus<B> {
     ) {
         let Some(params) = params else { return };
         let token = params.context.report_token.as_deref();
-        let line = reports::lost(kernel, &params.task_id, why, token);
+        let line = reports::lost_report(kernel, &params.task_id, why, token);
         if let Some(inbox) = &ends.inbox
             && let Err(error) = self.put_report(ends, inbox, &params.task_id, &line).await
         {
@@ -164,14 +167,14 @@ impl<B: Broker> Bus<B> {
         let most = limits
             .and_then(|limits| limits.timeout_ms)
             .map(Duration::from_millis);
-        if most.is_some_and(|most| self.steady.since(parcel.put) > most) {
+        if most.is_some_and(|most| self.steady.elapsed_since(parcel.put) > most) {
             return Err("its time was over before anybody took it".to_owned());
         }
         Ok(asked.params)
     }
 
     /// The report of a task. `None`: the task is delivered again. An error: the task can't run at all.
-    async fn worked(
+    async fn run_bus_task(
         &self,
         (identity, inbox): (&str, &B),
         parcel: &InboxMessage<B::Receipt>,
@@ -191,7 +194,7 @@ impl<B: Broker> Bus<B> {
         {
             return line.map(|line| Ok(told(line)));
         }
-        match kernel.delegate(session, params).await {
+        match kernel.delegate_task(session, params).await {
             Ok(_) => {}
             Err(KernelError::NotReady(_) | KernelError::Journal(_)) => return None, // silent-ok: it comes again
             Err(KernelError::Swarm { reason, message, .. }) => return Some(Err((reason, message))),
@@ -201,7 +204,7 @@ impl<B: Broker> Bus<B> {
             Err(error) => return Some(Err(("refused".to_owned(), error.to_string()))),
         }
         // Effects wait until this host holds the task; a refused host holds nothing.
-        let held = self.claims.hold(&task, identity);
+        let held = self.claims.hold_task(&task, identity);
         let ended = kernel.swarm_result(&task);
         tokio::pin!(ended);
         let result = loop {
@@ -209,20 +212,20 @@ impl<B: Broker> Bus<B> {
                 result = &mut ended => break result?,
                 () = tokio::time::sleep(SIGN) => {
                     let sent = Instant::now();
-                    match tokio::time::timeout(PUT, inbox.progress(&parcel.receipt)).await {
-                        Ok(Ok(())) => held.heard(sent),
+                    match tokio::time::timeout(PUT, inbox.report_progress(&parcel.receipt)).await {
+                        Ok(Ok(())) => held.note_heard(sent),
                         Ok(Err(error)) => tracing::debug!(%error, "a task may be given to another host"),
                         Err(_) => tracing::debug!("a task may be given to another host"), // silent-ok: the deadline is the whole cause
                     }
                 }
             }
         };
-        self.claims.forget(&task);
+        self.claims.forget_task(&task);
         if !held.may_report() {
             tracing::warn!(%task, "this host was cut off while it worked: whoever holds the task now reports it");
             return None;
         }
-        let line = reports::text(kernel, &task, &result, token.as_deref());
+        let line = reports::report_request(kernel, &task, &result, token.as_deref());
         Some(Ok(told(line)))
     }
 
@@ -236,10 +239,10 @@ impl<B: Broker> Bus<B> {
         (kernel, task): (&Kernel, &RequestId),
         token: Option<&str>,
     ) -> Option<Option<String>> {
-        let owner = match inbox.owner(task.as_str()).await {
+        let owner = match inbox.task_owner(task.as_str()).await {
             Ok(owner) => owner.filter(|owner| *owner != self.host)?,
             Err(error) => {
-                self.failed(&error);
+                self.note_failure(&error);
                 return Some(None);
             }
         };
@@ -247,7 +250,7 @@ impl<B: Broker> Bus<B> {
             return Some(None);
         }
         let message = format!("the host `{owner}` began effects of it and has not reported");
-        Some(Some(reports::lost(
+        Some(Some(reports::lost_report(
             kernel,
             task,
             ("effects_unknown", &message),
@@ -268,7 +271,7 @@ impl<B: Broker> Bus<B> {
             Ok(()) => Ok(()),
             Err(error) => {
                 let message = format!("the answer can't be reported: {error}");
-                let line = reports::lost(
+                let line = reports::lost_report(
                     kernel,
                     &told.task,
                     ("report_too_long", &message),
@@ -281,9 +284,9 @@ impl<B: Broker> Bus<B> {
             tracing::error!(task = %told.task, %error, "the report of a task can't be put into the bus");
             return;
         }
-        if let Err(error) = inbox.done(&parcel.receipt).await {
+        if let Err(error) = inbox.acknowledge_message(&parcel.receipt).await {
             // The task is delivered again, and its stored report is sent again.
-            self.failed(&error);
+            self.note_failure(&error);
         }
     }
 
@@ -301,12 +304,12 @@ impl<B: Broker> Bus<B> {
         // The id includes a digest of the text, so that a different message under the task's id can't displace this report.
         let id = format!("{task}.{}", digest_of(line.as_bytes()).to_hex());
         loop {
-            let put = inbox.publish(&ends.names.outbox, &self.host, line.as_bytes(), &id);
+            let put = inbox.publish_line(&ends.names.outbox, &self.host, line.as_bytes(), &id);
             match tokio::time::timeout(PUT, put).await {
                 Ok(Err(error @ QueueError::TooLong(_))) => return Err(error),
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => self.failed(&error),
-                Err(_) => self.failed(&"no answer"), // silent-ok: the deadline is the whole cause
+                Ok(Err(error)) => self.note_failure(&error),
+                Err(_) => self.note_failure(&"no answer"), // silent-ok: the deadline is the whole cause
             }
             tokio::time::sleep(BREATH).await;
         }

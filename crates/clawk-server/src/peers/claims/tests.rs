@@ -19,24 +19,24 @@ fn task() -> RequestId {
 #[tokio::test(start_paused = true)]
 async fn an_effect_waits_while_its_host_is_not_heard_and_begins_when_it_holds_the_task_again() {
     let claims = Arc::new(Claims::default());
-    let held = claims.hold(&task(), "hand");
-    assert!(claims.fresh(&task()).await.is_ok());
+    let held = claims.hold_task(&task(), "hand");
+    assert!(claims.wait_fresh_claim(&task()).await.is_ok());
     advance(YOUNG).await;
     // Cut off for two thirds of the time: nothing begins, and the report may still go out.
     assert!(
-        timeout(Duration::from_secs(5), claims.fresh(&task()))
+        timeout(Duration::from_secs(5), claims.wait_fresh_claim(&task()))
             .await
             .is_err()
     );
     assert!(held.may_report());
     // A sign that the bus heard in time makes it young.
-    held.heard(Instant::now());
-    assert!(claims.fresh(&task()).await.is_ok());
+    held.note_heard(Instant::now());
+    assert!(claims.wait_fresh_claim(&task()).await.is_ok());
     // One that left after the bus gave the task away proves nothing.
     advance(VISIBLE_AGAIN).await;
-    held.heard(Instant::now());
+    held.note_heard(Instant::now());
     assert!(
-        timeout(Duration::from_secs(5), claims.fresh(&task()))
+        timeout(Duration::from_secs(5), claims.wait_fresh_claim(&task()))
             .await
             .is_err()
     );
@@ -45,33 +45,33 @@ async fn an_effect_waits_while_its_host_is_not_heard_and_begins_when_it_holds_th
     let waiting = {
         let claims = Arc::clone(&claims);
         #[expect(clippy::disallowed_methods, reason = "awaited below")]
-        tokio::spawn(async move { claims.fresh(&task()).await.is_ok() })
+        tokio::spawn(async move { claims.wait_fresh_claim(&task()).await.is_ok() })
     };
     tokio::task::yield_now().await;
-    let again = claims.hold(&task(), "hand");
+    let again = claims.hold_task(&task(), "hand");
     assert!(waiting.await.unwrap());
     assert!(again.may_report());
     // Or it never does.
     advance(VISIBLE_AGAIN).await;
     let start = Instant::now();
-    assert!(claims.fresh(&task()).await.is_err());
+    assert!(claims.wait_fresh_claim(&task()).await.is_err());
     assert!(start.elapsed() >= PATIENCE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn whose_effects_have_begun_reports_after_a_cut_and_whose_are_lost_never_does() {
     let claims = Claims::default();
-    let held = claims.hold(&task(), "hand");
-    held.own();
+    let held = claims.hold_task(&task(), "hand");
+    held.mark_owned();
     advance(VISIBLE_AGAIN * 4).await;
     assert!(held.may_report(), "nobody else can have done anything");
-    assert!(claims.hold(&task(), "hand").is_owner(), "it stays the owner");
-    held.lose();
+    assert!(claims.hold_task(&task(), "hand").is_owner(), "it stays the owner");
+    held.mark_lost();
     assert!(!held.may_report());
-    let other = claims.hold(&task(), "hand");
-    other.lose();
+    let other = claims.hold_task(&task(), "hand");
+    other.mark_lost();
     let start = Instant::now();
-    assert!(claims.fresh(&task()).await.is_err());
+    assert!(claims.wait_fresh_claim(&task()).await.is_err());
     assert_eq!(start.elapsed(), Duration::ZERO, "known at once");
 }
 
@@ -94,10 +94,10 @@ async fn of_two_hosts_that_begin_effects_of_one_task_the_bus_names_the_first() {
         CkpSqliteBroker::open(&clock, &folder.path().join("bus.db"), lane).unwrap()
     };
     let (one, two) = (open("one"), open("two"));
-    assert_eq!(two.owner("t").await.unwrap(), None);
-    assert_eq!(one.own("t", "one").await.unwrap(), "one");
-    assert_eq!(two.own("t", "two").await.unwrap(), "one");
-    assert_eq!(one.own("t", "one").await.unwrap(), "one", "asked again");
-    assert_eq!(two.owner("t").await.unwrap().as_deref(), Some("one"));
-    assert_eq!(two.own("u", "two").await.unwrap(), "two");
+    assert_eq!(two.task_owner("t").await.unwrap(), None);
+    assert_eq!(one.claim_task("t", "one").await.unwrap(), "one");
+    assert_eq!(two.claim_task("t", "two").await.unwrap(), "one");
+    assert_eq!(one.claim_task("t", "one").await.unwrap(), "one", "asked again");
+    assert_eq!(two.task_owner("t").await.unwrap().as_deref(), Some("one"));
+    assert_eq!(two.claim_task("u", "two").await.unwrap(), "two");
 }

@@ -37,7 +37,7 @@ fn added(content: &str) -> String {
 async fn asked(state: &StateDir, query: StoreQuery) -> Result<Vec<MemoryEntry>, MemoryError> {
     state
         .memory()
-        .query(&notes(true), &Scope::default(), query, 9)
+        .query_entries(&notes(true), &Scope::default(), query, 9)
         .await
 }
 
@@ -88,7 +88,7 @@ async fn an_entry_that_anybody_can_read_is_an_error_in_an_encrypted_store() {
         }
         let (memory, notes) = (state.memory(), notes(true));
         // It goes into no model of embeddings, no summary and no answer of what is forgotten.
-        memory.lacking(&notes, "m", 99).await.unwrap_err();
+        memory.unembedded_entries(&notes, "m", 99).await.unwrap_err();
         if what.contains("new") {
             let place = Scope::default();
             let removed = memory.remove(&notes, &place, ConversationFilter::All, "forged".to_owned());
@@ -105,7 +105,7 @@ async fn an_entry_that_anybody_can_read_is_an_error_in_an_encrypted_store() {
     let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
     let many = (0..6).map(|n| new(&format!("m{n}"), None, "more")).collect();
     let (memory, notes, place) = (state.memory(), notes(true), Scope::default());
-    let kept = memory.keep(&notes, &place, many, T0, Batch::default());
+    let kept = memory.store_entries(&notes, &place, many, T0, Batch::default());
     kept.await.unwrap_err();
     state.close();
 }
@@ -124,12 +124,12 @@ async fn a_vector_that_anybody_can_read_and_one_of_another_scope_bring_nothing()
     for (identity, text) in [("mine", "the door is red"), ("theirs", "the lamp is green")] {
         let entries = vec![new(identity, None, text)];
         let place = place(identity);
-        let kept = memory.keep(&store, &place, entries, T0, Batch::default());
+        let kept = memory.store_entries(&store, &place, entries, T0, Batch::default());
         kept.await.unwrap();
     }
     let lamp = StoreQuery::Text("green lamp".to_owned());
     let found = memory
-        .query(&store, &place("mine"), lamp.clone(), 9)
+        .query_entries(&store, &place("mine"), lamp.clone(), 9)
         .await
         .unwrap();
     assert!(found.iter().all(|hit| hit.id == "mine"), "{found:?}");
@@ -145,7 +145,7 @@ async fn a_vector_that_anybody_can_read_and_one_of_another_scope_bring_nothing()
     let state = open(dir.path(), Some(keys("a", &["notes"]))).unwrap();
     let found = state
         .memory()
-        .query(&store, &place("mine"), lamp.clone(), 9)
+        .query_entries(&store, &place("mine"), lamp.clone(), 9)
         .await
         .unwrap();
     assert!(found.iter().all(|hit| hit.id == "mine"), "{found:?}");
@@ -156,7 +156,7 @@ async fn a_vector_that_anybody_can_read_and_one_of_another_scope_bring_nothing()
     let state = open(dir.path(), Some(keys("a", &["notes"]))).unwrap();
     let error = state
         .memory()
-        .query(&store, &place("mine"), lamp, 9)
+        .query_entries(&store, &place("mine"), lamp, 9)
         .await
         .unwrap_err()
         .to_string();

@@ -83,7 +83,7 @@ fn a_bounded_queue_refuses_what_is_beyond() {
     }
     let refused = sim
         .coord
-        .accept(&id(4), brief("task"), None, "test", sim.now)
+        .accept_run(&id(4), brief("task"), None, "test", sim.now)
         .unwrap_err();
     assert_eq!((refused.code, refused.reason), (-32040, "busy"));
 }

@@ -143,9 +143,13 @@ fn a_report_counts_once_and_is_the_members_own() {
     let refused = |fact: &SwarmFact| matches!(fact, SwarmFact::Refused { .. });
     assert_eq!(sim.facts.iter().filter(|fact| refused(fact)).count(), 2);
     let ended = result.answers[0].task_id.clone();
-    let (reception, _) = sim.coord.report(&ended, Some("a"), Completed, &json!("late"));
+    let (reception, _) = sim
+        .coord
+        .accept_report(&ended, Some("a"), Completed, &json!("late"));
     assert_eq!(reception, ReportReception::Late);
-    let (reception, effects) = sim.coord.report(&id(99), Some("a"), Completed, &json!("x"));
+    let (reception, effects) = sim
+        .coord
+        .accept_report(&id(99), Some("a"), Completed, &json!("x"));
     assert_eq!((reception, effects), (ReportReception::Unknown, vec![]));
 }
 
@@ -164,7 +168,7 @@ fn another_members_report_does_not_count() {
         .task
         .clone();
     for by in [Some("b"), None] {
-        let (reception, effects) = sim.coord.report(&task, by, Completed, &json!("forged"));
+        let (reception, effects) = sim.coord.accept_report(&task, by, Completed, &json!("forged"));
         assert_eq!(reception, ReportReception::NotYours);
         sim.take(effects);
     }
@@ -237,13 +241,15 @@ fn the_same_request_is_the_same_task() {
     let mut sim = Sim::new("broadcast", "merge", PEERS, json!({}), |_, _| say("x"));
     sim.accept(1, "task");
     assert_eq!(
-        sim.coord.accept(&id(1), brief("task"), None, "test", sim.now),
+        sim.coord.accept_run(&id(1), brief("task"), None, "test", sim.now),
         Ok(vec![])
     );
-    let other = sim.coord.accept(&id(1), brief("other"), None, "test", sim.now);
+    let other = sim
+        .coord
+        .accept_run(&id(1), brief("other"), None, "test", sim.now);
     assert_eq!(other.unwrap_err().reason, "task_id_reused");
     sim.go();
-    let over = sim.coord.accept(&id(1), brief("task"), None, "test", sim.now);
+    let over = sim.coord.accept_run(&id(1), brief("task"), None, "test", sim.now);
     assert_eq!(
         over.unwrap_err().reason,
         "task_id_reused",
@@ -251,11 +257,11 @@ fn the_same_request_is_the_same_task() {
     );
     let nobody = sim
         .coord
-        .accept(&id(2), brief("task"), Some("zed"), "test", sim.now);
+        .accept_run(&id(2), brief("task"), Some("zed"), "test", sim.now);
     assert_eq!(nobody.unwrap_err().reason, "unknown_member");
     let empty = sim
         .coord
-        .accept(&id(2), TaskBrief::default(), None, "test", sim.now);
+        .accept_run(&id(2), TaskBrief::default(), None, "test", sim.now);
     assert_eq!(empty.unwrap_err().reason, "bad_task");
 }
 
@@ -266,7 +272,7 @@ fn one_member_can_be_meant() {
     });
     let effects = sim
         .coord
-        .accept(&id(1), brief("task"), Some("b"), "test", sim.now)
+        .accept_run(&id(1), brief("task"), Some("b"), "test", sim.now)
         .unwrap();
     sim.take(effects);
     sim.go();
@@ -299,7 +305,7 @@ fn a_restart_at_any_point_goes_on() {
     for cut in cuts {
         let mut sim = Sim::new("leader-worker", "best-of-n", agents, more.clone(), script);
         for fact in &whole.facts[..cut] {
-            sim.coord.apply(fact);
+            sim.coord.apply_fact(fact);
             sim.facts.push(fact.clone());
         }
         let ended = |fact: &SwarmFact| matches!(fact, SwarmFact::Reported { .. });
@@ -353,7 +359,7 @@ fn a_swarm_that_changed_ends_its_runs() {
     let other = Sim::new("broadcast", "merge", &[("z", "w", 1)], json!({}), |_, _| say("z"));
     let mut after: SwarmCoordinator = other.coord;
     for fact in &sim.facts {
-        after.apply(fact);
+        after.apply_fact(fact);
     }
     let effects = after.resume(sim.now);
     let ended = effects.iter().find_map(|effect| {

@@ -11,7 +11,7 @@ use clawk_sandbox::{LaunchInput, LaunchOutcome, Launcher, Spec};
 
 use super::{CHECKS, FileToolReply, Job};
 use crate::builtin::launch_error;
-use crate::call::{ExecutorCall, cut, failed, in_time};
+use crate::call::{ExecutorCall, failure_outcome, in_time, truncate_text};
 
 /// The first argument that starts such a process.
 pub const MODE: &str = "__builtin";
@@ -26,7 +26,7 @@ const MAX_STDERR_BYTES: usize = 500;
 /// the process with the returned exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    match answer() {
+    match answer_job() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}"); // silent-ok: the exit code says it, too
@@ -35,18 +35,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn answer() -> std::io::Result<()> {
+fn answer_job() -> std::io::Result<()> {
     let mut text = Vec::new();
     std::io::stdin().take(MAX_JOB_BYTES).read_to_end(&mut text)?;
     let job: Job = serde_json::from_slice(&text)?;
-    let reply = serde_json::to_vec(&FileToolReply::from(job.work()))?;
+    let reply = serde_json::to_vec(&FileToolReply::from(job.run_builtin()))?;
     let mut out = std::io::stdout().lock();
     out.write_all(&reply)?;
     out.flush()
 }
 
 /// Builds the launch spec of the process for this job.
-pub(super) fn spec(call: &ExecutorCall<'_>, job: &Job) -> Result<Spec, RunError> {
+pub(super) fn job_spec(call: &ExecutorCall<'_>, job: &Job) -> Result<Spec, RunError> {
     let text = serde_json::to_vec(job).map_err(|error| RunError::Unavailable(error.to_string()))?;
     let mut spec = Spec::new(OWN_PROGRAM, call.plan.clone());
     spec.args = vec![MODE.to_owned()];
@@ -64,23 +64,23 @@ pub(super) async fn run(launcher: &Launcher, spec: &Spec) -> Result<RunOutcome, 
     if let Some(limit) = &outcome.limit {
         return Ok(RunOutcome {
             obtained: outcome.obtained,
-            ..failed(format!("[{limit}]"))
+            ..failure_outcome(format!("[{limit}]"))
         });
     }
     match serde_json::from_slice::<FileToolReply>(&outcome.stdout) {
-        Ok(reply) if outcome.success() => reply.told(outcome.obtained),
-        Ok(_) | Err(_) => Err(RunError::Unknown(broken(&outcome))), // silent-ok: told in our words
+        Ok(reply) if outcome.is_success() => reply.into_outcome(outcome.obtained),
+        Ok(_) | Err(_) => Err(RunError::Unknown(failure_text(&outcome))), // silent-ok: told in our words
     }
 }
 
-fn broken(outcome: &LaunchOutcome) -> String {
+fn failure_text(outcome: &LaunchOutcome) -> String {
     let how = match (outcome.exit_code, outcome.signal) {
         (Some(0), _) => "gave no readable reply".to_owned(),
         (Some(code), _) => format!("ended with code {code}"),
         (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
     };
     let stderr = String::from_utf8_lossy(&outcome.stderr);
-    let why = cut(stderr.trim(), MAX_STDERR_BYTES).0;
+    let why = truncate_text(stderr.trim(), MAX_STDERR_BYTES).0;
     let colon = if why.is_empty() { "" } else { ": " };
     format!("the file tool's process {how}{colon}{why}")
 }

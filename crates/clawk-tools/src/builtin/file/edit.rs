@@ -4,8 +4,8 @@ use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{FileToolStop, Job, read::whole_text, write::replace};
-use crate::call::done;
+use super::{FileToolStop, Job, read::whole_text, write::replace_file};
+use crate::call::success_outcome;
 
 /// How many positions the error names if the old text is not unique.
 const NAMED_PLACES: usize = 10;
@@ -17,22 +17,22 @@ struct Args {
     new_text: String,
 }
 
-pub(super) fn edit(job: &Job) -> Result<RunOutcome, FileToolStop> {
+pub(super) fn run_edit(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
-    let place = job.place(&args.path, true)?;
-    let (file, stat) = job.file(&place.root, &place.below, true)?;
-    job.same(&args.path, Some(&stat))?;
+    let place = job.resolve_path(&args.path, true)?;
+    let (file, stat) = job.open_file(&place.root, &place.below, true)?;
+    job.check_same_file(&args.path, Some(&stat))?;
     let text = whole_text(file, &args.path)?;
-    let (edited, line) = replaced(&text, &args)?;
-    let (folder, name) = place.root.parent(&place.below, false)?;
-    replace(job, &folder, name, edited.as_bytes(), &args.path)?;
-    Ok(done(
+    let (edited, line) = replace_text(&text, &args)?;
+    let (folder, name) = place.root.open_parent(&place.below, false)?;
+    replace_file(job, &folder, name, edited.as_bytes(), &args.path)?;
+    Ok(success_outcome(
         format!("edited `{}` at line {line}", args.path),
         json!({"path": args.path, "line": line, "bytes": edited.len()}),
     ))
 }
 
-fn replaced(text: &str, args: &Args) -> Result<(String, usize), FileToolStop> {
+fn replace_text(text: &str, args: &Args) -> Result<(String, usize), FileToolStop> {
     if args.old_text.is_empty() {
         return Err(FileToolStop::Failed(
             "`old_text` is empty; use file-write for a new file".to_owned(),

@@ -25,7 +25,7 @@ const NAMES: [&str; 6] = ["a", "b", "s", ".env", "k", "l"];
 struct SeededDice(u64);
 
 impl SeededDice {
-    fn below(&mut self, n: usize) -> usize {
+    fn next_below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,11 +34,11 @@ impl SeededDice {
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
+        of[self.next_below(of.len())]
     }
 
-    fn way(&mut self, names: &[&str], most: usize) -> String {
-        let length = 1 + self.below(most);
+    fn random_path(&mut self, names: &[&str], most: usize) -> String {
+        let length = 1 + self.next_below(most);
         let parts: Vec<&str> = (0..length).map(|_| self.pick(names)).collect();
         parts.join("/")
     }
@@ -66,15 +66,15 @@ impl Tree {
             work,
             words: BTreeMap::new(),
         };
-        tree.file(&tree.all.join("deep/o/f"));
-        for _ in 0..8 + dice.below(16) {
-            let way = dice.way(&NAMES, 3);
-            tree.grow(dice, &way);
+        tree.create_file(&tree.all.join("deep/o/f"));
+        for _ in 0..8 + dice.next_below(16) {
+            let way = dice.random_path(&NAMES, 3);
+            tree.grow_tree(dice, &way);
         }
         tree
     }
 
-    fn file(&mut self, path: &Path) {
+    fn create_file(&mut self, path: &Path) {
         let word = format!("word{}end", self.words.len());
         if path.symlink_metadata().is_err() && std::fs::write(path, format!("{word}\n")).is_ok() {
             let about = path.metadata().unwrap();
@@ -82,7 +82,7 @@ impl Tree {
         }
     }
 
-    fn grow(&mut self, dice: &mut SeededDice, way: &str) {
+    fn grow_tree(&mut self, dice: &mut SeededDice, way: &str) {
         let path = self.work.join(way);
         let parent = path.parent().unwrap();
         let _ = std::fs::create_dir_all(parent); // a file may be in the way
@@ -92,9 +92,9 @@ impl Tree {
         {
             return;
         }
-        match dice.below(6) {
+        match dice.next_below(6) {
             0 => drop(std::fs::create_dir(&path)),
-            1 | 2 => self.file(&path),
+            1 | 2 => self.create_file(&path),
             3 | 4 => {
                 let whole = self.work.to_string_lossy().into_owned();
                 let inner = format!("{whole}/{}", dice.pick(&NAMES));
@@ -104,14 +104,14 @@ impl Tree {
                 drop(symlink(dice.pick(&to), &path));
             }
             _ => {
-                let from = self.work.join(dice.way(&NAMES, 2));
+                let from = self.work.join(dice.random_path(&NAMES, 2));
                 drop(std::fs::hard_link(from, &path));
             }
         }
     }
 
     /// All files below a folder, found without following links.
-    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    fn collect_files(folder: &Path, found: &mut Vec<PathBuf>) {
         let Ok(about) = folder.symlink_metadata() else {
             return;
         };
@@ -119,19 +119,19 @@ impl Tree {
             found.push(folder.to_owned());
         } else if about.is_dir() {
             for entry in folder.read_dir().unwrap() {
-                Self::files(&entry.unwrap().path(), found);
+                Self::collect_files(&entry.unwrap().path(), found);
             }
         }
     }
 
     /// The words of all files that are below one of `roots`, under any name, or outside the test folder.
-    fn secret(&self, roots: &[&str]) -> BTreeSet<&str> {
+    fn secret_words(&self, roots: &[&str]) -> BTreeSet<&str> {
         let real = roots
             .iter()
             .filter_map(|root| self.work.join(root).canonicalize().ok());
         let mut files = vec![self.all.join("deep/o/f")];
         for root in real.chain([self.all.join("deep/o")]) {
-            Self::files(&root, &mut files);
+            Self::collect_files(&root, &mut files);
         }
         let id = |path: &PathBuf| {
             let about = path.metadata().unwrap();
@@ -144,7 +144,7 @@ impl Tree {
     }
 }
 
-async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
+async fn start_kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
     let names = ["file-read", "file-list", "file-search", "file-edit"];
     let tools: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
     let declared = manifest(json!({
@@ -159,7 +159,7 @@ async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
     }));
     let mut host = host(&tree.work);
     host.defaults.allow_none = true;
-    let runner = bind(&declared, &ToolsConfig::default(), host).unwrap();
+    let runner = bind_tools(&declared, &ToolsConfig::default(), host).unwrap();
     let mut rig = Rig::new(declared);
     rig.workdir.clone_from(&tree.work);
     let mut parts = rig.parts();
@@ -169,8 +169,8 @@ async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
 
 /// Answers every approval request with no.
 #[expect(clippy::disallowed_methods, reason = "the test ends it itself")]
-fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
-    let mut questions = kernel.questions();
+fn refuse_approvals(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
+    let mut questions = kernel.subscribe_questions();
     let kernel = kernel.clone();
     tokio::spawn(async move {
         while let Ok(question) = questions.recv().await {
@@ -181,13 +181,19 @@ fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
                 reason: None,
                 seen: clawk_kernel::sheet::PreviewReceipt::Short,
             };
-            kernel.reply(&question.request_id, no).await;
+            kernel.reply_to_question(&question.request_id, no).await;
         }
     })
 }
 
 /// The call's output; `None`: the call was refused.
-async fn told(kernel: &Kernel, session: SessionId, n: usize, tool: &str, arguments: Value) -> Option<String> {
+async fn call_tool(
+    kernel: &Kernel,
+    session: SessionId,
+    n: usize,
+    tool: &str,
+    arguments: Value,
+) -> Option<String> {
     let params = ToolCallParams {
         name: tool.to_owned(),
         arguments: arguments.as_object().cloned().unwrap(),
@@ -203,16 +209,16 @@ async fn told(kernel: &Kernel, session: SessionId, n: usize, tool: &str, argumen
     Some(texts.join("\n"))
 }
 
-fn attack(dice: &mut SeededDice, work: &Path) -> (&'static str, Value) {
+fn random_attack(dice: &mut SeededDice, work: &Path) -> (&'static str, Value) {
     let ways = [NAMES.as_slice(), &["..", ".", "f", "o", "w"]].concat();
-    let mut way = dice.way(&ways, 4);
-    if dice.below(4) == 0 {
+    let mut way = dice.random_path(&ways, 4);
+    if dice.next_below(4) == 0 {
         way.push('/');
     }
-    if dice.below(4) == 0 {
+    if dice.next_below(4) == 0 {
         way = format!("{}/{way}", work.display());
     }
-    match dice.below(6) {
+    match dice.next_below(6) {
         0 => ("file-search", json!({"pattern": "word"})),
         1 => ("file-search", json!({"pattern": "word", "path": way})),
         2 => ("file-list", json!({"path": way, "recursive": true})),
@@ -225,7 +231,7 @@ fn attack(dice: &mut SeededDice, work: &Path) -> (&'static str, Value) {
 }
 
 /// The real paths of the names in a listing.
-fn listed(work: &Path, arguments: &Value, told: &str) -> Vec<PathBuf> {
+fn listed_paths(work: &Path, arguments: &Value, told: &str) -> Vec<PathBuf> {
     let folder = work.join(arguments["path"].as_str().unwrap_or("."));
     let lines = told.lines().filter(|line| !line.starts_with(['[', '(']));
     lines
@@ -245,7 +251,7 @@ async fn reads_what_is_open(
     secret: &BTreeSet<&str>,
 ) -> usize {
     let mut files = Vec::new();
-    Tree::files(&tree.work, &mut files);
+    Tree::collect_files(&tree.work, &mut files);
     let mut read = 0;
     for (n, file) in files.iter().enumerate() {
         let about = file.metadata().unwrap();
@@ -256,7 +262,7 @@ async fn reads_what_is_open(
         if secret.contains(word.as_str()) || closed.iter().any(|root| below.starts_with(root)) {
             continue;
         }
-        let told = told(kernel, session, 1000 + n, "file-read", json!({ "path": below })).await;
+        let told = call_tool(kernel, session, 1000 + n, "file-read", json!({ "path": below })).await;
         let about = format!("closed {closed:?}: {}: {told:?}", below.display());
         assert!(
             told.is_some_and(|told| told.contains(word) || told.contains("taken")),
@@ -268,9 +274,11 @@ async fn reads_what_is_open(
 }
 
 /// Checks that no edit changed a closed file.
-fn unchanged(tree: &Tree, closed: &[PathBuf]) {
+fn assert_unchanged(tree: &Tree, closed: &[PathBuf]) {
     let mut files = vec![tree.all.join("deep/o/f")];
-    closed.iter().for_each(|root| Tree::files(root, &mut files));
+    closed
+        .iter()
+        .for_each(|root| Tree::collect_files(root, &mut files));
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(!text.contains("taken"), "closed {closed:?}: {}", file.display());
@@ -289,25 +297,25 @@ async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
             [dice.pick(&["k", "a/b", "a/k"])],
         );
         let all = [denied.as_slice(), &asked].concat();
-        let secret = tree.secret(&all);
+        let secret = tree.secret_words(&all);
         let real: Vec<PathBuf> = all
             .iter()
             .filter_map(|root| tree.work.join(root).canonicalize().ok())
             .collect();
         closed += secret.len();
-        let kernel = kernel(&tree, &denied, &asked).await;
-        let session = kernel.open(EntryPoint::Cli).await.unwrap();
-        let person = refuse(&kernel);
+        let kernel = start_kernel(&tree, &denied, &asked).await;
+        let session = kernel.open_session(EntryPoint::Cli).await.unwrap();
+        let person = refuse_approvals(&kernel);
         for n in 0..CALLS {
-            let (tool, arguments) = attack(&mut dice, &tree.work);
-            let Some(told) = told(&kernel, session.id, n, tool, arguments.clone()).await else {
+            let (tool, arguments) = random_attack(&mut dice, &tree.work);
+            let Some(told) = call_tool(&kernel, session.id, n, tool, arguments.clone()).await else {
                 refused += 1;
                 continue;
             };
             let about = format!("seed {seed}, closed {all:?}: {tool} {arguments}: {told}");
             assert!(!secret.iter().any(|word| told.contains(word)), "{about}");
             if tool == "file-list" {
-                for name in listed(&tree.work, &arguments, &told) {
+                for name in listed_paths(&tree.work, &arguments, &told) {
                     assert!(
                         !real.iter().any(|root| name.starts_with(root)),
                         "{}: {about}",
@@ -317,7 +325,7 @@ async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
             }
         }
         read += reads_what_is_open(&tree, &kernel, session.id, &all, &secret).await;
-        unchanged(&tree, &real);
+        assert_unchanged(&tree, &real);
         person.abort();
         kernel.shutdown("tested", 100).await;
     }

@@ -47,29 +47,30 @@ impl Job {
         if reads {
             let denied = self.filesystem.denied.iter();
             let denied = denied.map(|denied| self.workdir.join(denied.text()));
-            self.linked = linked(self.apart.out.iter().cloned().chain(denied).collect());
+            self.linked = find_hard_links(self.apart.out.iter().cloned().chain(denied).collect());
         }
         self
     }
 
     /// Whether a walk excludes the entry `named`, whose real path is `real`.
     pub(super) fn leaves_out(&self, named: &Path, real: &Path, stat: &Stat) -> bool {
-        let closed = |path: &Path| self.apart.leaves_out(path) || self.filesystem.denies(path, &self.workdir);
+        let closed =
+            |path: &Path| self.apart.leaves_out(path) || self.filesystem.denies_path(path, &self.workdir);
         closed(named) || closed(real) || self.is_linked(stat)
     }
 
     /// Opens a regular file for reading, unless another of its hard links is closed.
-    pub(super) fn file(
+    pub(super) fn open_file(
         &self,
         root: &Root<'_>,
         below: &Path,
         write: bool,
     ) -> Result<(File, Stat), FileToolStop> {
-        let (file, stat) = root.file(below, write)?;
+        let (file, stat) = root.open_file(below, write)?;
         if self.is_linked(&stat) {
             return Err(FileToolStop::Failed(format!(
                 "`{}` is another name of a file that the policy or the sandbox closes",
-                root.shown(below)
+                root.display_path(below)
             )));
         }
         Ok((file, stat))
@@ -85,7 +86,7 @@ impl Job {
     }
 }
 
-fn linked(mut open: Vec<PathBuf>) -> HardLinkedFiles {
+fn find_hard_links(mut open: Vec<PathBuf>) -> HardLinkedFiles {
     let mut files = HashSet::new();
     let mut left = MAX_ENTRIES;
     while let Some(path) = open.pop() {
@@ -108,7 +109,7 @@ fn linked(mut open: Vec<PathBuf>) -> HardLinkedFiles {
 }
 
 /// The note about excluded entries.
-pub(super) fn note(count: u64) -> String {
+pub(super) fn left_out_note(count: u64) -> String {
     match count {
         0 => String::new(),
         1 => "\n[1 entry was left out: a rule or the sandbox closes it to this call]".to_owned(),

@@ -9,10 +9,10 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::left::note;
+use super::left::left_out_note;
 use super::root::{Root, real_path};
 use super::{FileToolStop, Job};
-use crate::call::done;
+use crate::call::success_outcome;
 
 /// The maximum number of entries in one listing.
 const MAX_ENTRIES: usize = 1_000;
@@ -33,14 +33,14 @@ struct Args {
     glob: Option<String>,
 }
 
-pub(super) fn list(job: &Job) -> Result<RunOutcome, FileToolStop> {
+pub(super) fn run_list(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = job.place(path, false)?;
-    let fits = args.glob.as_deref().map(glob).transpose()?;
+    let place = job.resolve_path(path, false)?;
+    let fits = args.glob.as_deref().map(compile_glob).transpose()?;
     let recursive = args.recursive || args.glob.as_deref().is_some_and(|glob| glob.contains('/'));
     let mut lines = Vec::new();
-    let walked = walk(job, &place.root, &place.below, recursive, &mut |entry| {
+    let walked = walk_folder(job, &place.root, &place.below, recursive, &mut |entry| {
         if fits.as_ref().is_some_and(|fits| !fits.is_match(entry.inside)) {
             return ControlFlow::Continue(());
         }
@@ -66,14 +66,14 @@ pub(super) fn list(job: &Job) -> Result<RunOutcome, FileToolStop> {
     if !complete {
         text.push_str("\n[cut: there is more; narrow the path or give a glob]");
     }
-    text.push_str(&note(left_out));
-    Ok(done(
+    text.push_str(&left_out_note(left_out));
+    Ok(success_outcome(
         text,
         json!({"path": path, "entries": count, "truncated": !complete, "left_out": left_out}),
     ))
 }
 
-pub(super) fn glob(text: &str) -> Result<GlobMatcher, FileToolStop> {
+pub(super) fn compile_glob(text: &str) -> Result<GlobMatcher, FileToolStop> {
     let bad = |error: globset::Error| FileToolStop::Failed(format!("`glob` can't be read: {}", error.kind()));
     // `*.rs` matches at any depth, `src/*.rs` only in that folder.
     let anywhere = if text.contains('/') {
@@ -109,7 +109,7 @@ pub(super) struct WalkSummary {
 }
 
 /// Walks the admitted entries below `start`, sorted by name, each folder before its content. Links are not followed.
-pub(super) fn walk(
+pub(super) fn walk_folder(
     job: &Job,
     root: &Root<'_>,
     start: &Path,
@@ -121,7 +121,7 @@ pub(super) fn walk(
     let mut walked = WalkSummary::default();
     let mut complete = true;
     while let Some(folder) = open.pop() {
-        let (real, entries) = match entries(root, &folder) {
+        let (real, entries) = match folder_entries(root, &folder) {
             Ok(listing) => listing,
             // An unreadable subfolder is skipped; an unreadable start folder is an error.
             Err(stop) if folder == start => return Err(stop),
@@ -134,7 +134,8 @@ pub(super) fn walk(
                 return Ok(walked);
             }
             let below = folder.join(&name);
-            if !root.admits(&below) || job.leaves_out(&root.named(&below), &real.join(&name), &stat) {
+            if !root.is_admitted(&below) || job.leaves_out(&root.plan_path(&below), &real.join(&name), &stat)
+            {
                 walked.left_out += 1;
                 continue;
             }
@@ -164,15 +165,15 @@ pub(super) fn walk(
 }
 
 /// The real path of a folder, and its entries.
-fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), FileToolStop> {
+fn folder_entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), FileToolStop> {
     use std::os::unix::ffi::OsStrExt as _;
-    let shown = root.shown(folder);
-    let fd = root.open(folder, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
-    let real = real_path(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
-    let listing = Dir::read_from(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
+    let shown = root.display_path(folder);
+    let fd = root.open_below(folder, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
+    let real = real_path(&fd).map_err(|error| FileToolStop::for_path(&shown, error))?;
+    let listing = Dir::read_from(&fd).map_err(|error| FileToolStop::for_path(&shown, error))?;
     let mut all = Vec::new();
     for entry in listing.take(MAX_VISITED) {
-        let entry = entry.map_err(|error| FileToolStop::on(&shown, error))?;
+        let entry = entry.map_err(|error| FileToolStop::for_path(&shown, error))?;
         let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
         if name == "." || name == ".." {
             continue;

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use apart::{MODE, main};
 
-use crate::call::{ExecutorCall, failed, plainly};
+use crate::call::{ExecutorCall, failure_outcome, plain_error_text};
 use left::HardLinkedFiles;
 
 /// The mechanism that keeps a path inside its mount, at every level.
@@ -62,8 +62,8 @@ pub(super) enum FileToolStop {
 
 impl FileToolStop {
     /// An I/O error at `path`.
-    fn on(path: &str, error: impl Into<std::io::Error>) -> Self {
-        Self::Failed(format!("`{path}`: {}", plainly(&error.into())))
+    fn for_path(path: &str, error: impl Into<std::io::Error>) -> Self {
+        Self::Failed(format!("`{path}`: {}", plain_error_text(&error.into())))
     }
 }
 
@@ -93,7 +93,7 @@ impl Job {
 
     /// Checks that the file to be written is the one that was shown to a person. Compares with the file that is beneath the open
     /// folder now. If no person was asked, any file is accepted.
-    fn same(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), FileToolStop> {
+    fn check_same_file(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), FileToolStop> {
         let whole = self.workdir.join(path);
         let Some(mark) = self.marks.iter().find(|mark| mark.path == whole) else {
             return Ok(());
@@ -121,16 +121,16 @@ impl Job {
     }
 
     /// Admits a path and opens its mount.
-    fn place(&self, path: &str, write: bool) -> Result<root::ResolvedPath<'_>, FileToolStop> {
-        root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
+    fn resolve_path(&self, path: &str, write: bool) -> Result<root::ResolvedPath<'_>, FileToolStop> {
+        root::resolve_path(&self.filesystem, &self.apart, &self.workdir, path, write)
     }
 
-    fn bytes(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, FileToolStop> {
-        let place = self.place(path, false)?;
-        let (file, _) = self.file(&place.root, &place.below, false)?;
+    fn read_bytes(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, FileToolStop> {
+        let place = self.resolve_path(path, false)?;
+        let (file, _) = self.open_file(&place.root, &place.below, false)?;
         let mut bytes = Vec::new();
         let read = file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes);
-        read.map_err(|error| FileToolStop::on(path, error))?;
+        read.map_err(|error| FileToolStop::for_path(path, error))?;
         if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max_bytes {
             return Err(FileToolStop::Failed(format!(
                 "`{path}` has more than {max_bytes} bytes"
@@ -139,13 +139,13 @@ impl Job {
         Ok(bytes)
     }
 
-    fn work(&self) -> Result<RunOutcome, FileToolStop> {
+    fn run_builtin(&self) -> Result<RunOutcome, FileToolStop> {
         match self.tool {
             FileTool::Read => read::read(self),
             FileTool::Write => write::write(self),
-            FileTool::Edit => edit::edit(self),
-            FileTool::List => list::list(self),
-            FileTool::Search => search::search(self),
+            FileTool::Edit => edit::run_edit(self),
+            FileTool::List => list::run_list(self),
+            FileTool::Search => search::run_search(self),
         }
     }
 }
@@ -176,7 +176,7 @@ impl From<Result<RunOutcome, FileToolStop>> for FileToolReply {
 }
 
 impl FileToolReply {
-    fn told(self, obtained: ObtainedEnforcement) -> Result<RunOutcome, RunError> {
+    fn into_outcome(self, obtained: ObtainedEnforcement) -> Result<RunOutcome, RunError> {
         match self {
             Self::Done { content, structured } => Ok(RunOutcome {
                 content,
@@ -186,7 +186,7 @@ impl FileToolReply {
             }),
             Self::Failed(text) => Ok(RunOutcome {
                 obtained,
-                ..failed(text)
+                ..failure_outcome(text)
             }),
             Self::Refused(refusal) => Err(RunError::Sandbox(refusal)),
             Self::Changed(text) => Err(RunError::Changed(text)),
@@ -208,16 +208,16 @@ pub(super) enum PriorContent {
 
 /// Reads the content that a write would replace, for a preview. It uses the same path checks as the tool, and reads nothing that
 /// the plan does not admit.
-pub(super) fn before(look: &InspectedCall<'_>, path: &str) -> PriorContent {
-    let found = root::place(
+pub(super) fn prior_content(look: &InspectedCall<'_>, path: &str) -> PriorContent {
+    let found = root::resolve_path(
         look.plan.filesystem(),
         &ExcludedPaths::default(),
         look.workdir,
         path,
         true,
     )
-    .and_then(|place| place.root.there(&place.below))
-    .and_then(|file| file.map(|file| contents(file, path)).transpose());
+    .and_then(|place| place.root.existing_file(&place.below))
+    .and_then(|file| file.map(|file| read_prior_content(file, path)).transpose());
     match found {
         Ok(None) => PriorContent::Absent,
         Ok(Some(before)) => before,
@@ -228,11 +228,11 @@ pub(super) fn before(look: &InspectedCall<'_>, path: &str) -> PriorContent {
     }
 }
 
-fn contents((file, size): (File, u64), path: &str) -> Result<PriorContent, FileToolStop> {
+fn read_prior_content((file, size): (File, u64), path: &str) -> Result<PriorContent, FileToolStop> {
     let mut bytes = Vec::new();
     file.take(HASHED_BYTES)
         .read_to_end(&mut bytes)
-        .map_err(|error| FileToolStop::on(path, error))?;
+        .map_err(|error| FileToolStop::for_path(path, error))?;
     let digest = witness::digest_of(&bytes);
     let all = if size > HASHED_BYTES {
         format!("sha256 of its first {HASHED_BYTES} bytes")
@@ -250,9 +250,9 @@ fn contents((file, size): (File, u64), path: &str) -> Result<PriorContent, FileT
 }
 
 /// The real path that a write to `path` would reach. `None`: the write will be refused.
-pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf> {
+pub(crate) fn write_target(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf> {
     let apart = ExcludedPaths::default();
-    let place = root::place(plan.filesystem(), &apart, workdir, path, true).ok()?; // silent-ok: the tool says why
+    let place = root::resolve_path(plan.filesystem(), &apart, workdir, path, true).ok()?; // silent-ok: the tool says why
     let mut rest = vec![place.below.file_name()?.to_owned()];
     let mut holder = place.below.parent().unwrap_or(Path::new(""));
     loop {
@@ -260,7 +260,7 @@ pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf
         // silent-ok: the tool itself reports the reason
         if let Some(real) = place
             .root
-            .open(holder, flags, false)
+            .open_below(holder, flags, false)
             .ok()
             .and_then(|fd| root::real_path(&fd).ok())
         {
@@ -276,25 +276,32 @@ pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf
 ///
 /// # Errors
 /// The sandbox refuses the path, or the file is not the one that was shown to a person.
-pub async fn load(permit: &Permit, path: &str, max_bytes: u64) -> Result<Result<Vec<u8>, String>, RunError> {
+pub async fn load_file(
+    permit: &Permit,
+    path: &str,
+    max_bytes: u64,
+) -> Result<Result<Vec<u8>, String>, RunError> {
     let asked = Request::Path {
         path,
         write: false,
         workdir: permit.workdir(),
     };
-    permit.plan().preflight(&asked).map_err(RunError::Sandbox)?;
+    permit
+        .sandbox_plan()
+        .preflight(&asked)
+        .map_err(RunError::Sandbox)?;
     let job = Job {
         tool: FileTool::Read,
         arguments: Map::from_iter([("path".to_owned(), Value::from(path))]),
-        filesystem: permit.plan().filesystem().clone(),
+        filesystem: permit.sandbox_plan().filesystem().clone(),
         workdir: permit.workdir().to_path_buf(),
-        marks: permit.marks().to_vec(),
-        apart: permit.apart().clone(),
+        marks: permit.file_marks().to_vec(),
+        apart: permit.excluded_paths().clone(),
         linked: HardLinkedFiles::default(),
         stop: CancellationToken::new(),
     };
     let path = path.to_owned();
-    let work = tokio::task::spawn_blocking(move || job.with_linked().bytes(&path, max_bytes)).await;
+    let work = tokio::task::spawn_blocking(move || job.with_linked().read_bytes(&path, max_bytes)).await;
     match work {
         Ok(Ok(bytes)) => Ok(Ok(bytes)),
         Ok(Err(FileToolStop::Failed(why))) => Ok(Err(why)),
@@ -324,11 +331,11 @@ pub(super) async fn run(
     let job =
         looked.map_err(|error| RunError::Unavailable(format!("its files can't be looked at: {error}")))?;
     if call.plan.level() >= Level::Process {
-        return apart::run(launcher, &apart::spec(call, &job)?).await;
+        return apart::run(launcher, &apart::job_spec(call, &job)?).await;
     }
     // Blocking work, so it runs outside the async threads.
-    match tokio::task::spawn_blocking(move || job.work()).await {
-        Ok(result) => FileToolReply::from(result).told(ObtainedEnforcement::open(CHECKS)),
+    match tokio::task::spawn_blocking(move || job.run_builtin()).await {
+        Ok(result) => FileToolReply::from(result).into_outcome(ObtainedEnforcement::for_unsandboxed(CHECKS)),
         Err(error) => Err(RunError::Unknown(format!("the file tool broke: {error}"))),
     }
 }

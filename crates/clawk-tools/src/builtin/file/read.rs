@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{FileToolStop, Job};
-use crate::call::done;
+use crate::call::success_outcome;
 
 /// The maximum size of one call's result, in bytes.
 const MAX_RETURN_BYTES: usize = 256 << 10;
@@ -33,8 +33,8 @@ struct Args {
 
 pub(super) fn read(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
-    let place = job.place(&args.path, false)?;
-    let (file, stat) = job.file(&place.root, &place.below, false)?;
+    let place = job.resolve_path(&args.path, false)?;
+    let (file, stat) = job.open_file(&place.root, &place.below, false)?;
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
     let first = args.start_line.unwrap_or(1).max(1);
     let last = args.end_line.unwrap_or(u64::MAX);
@@ -46,7 +46,7 @@ pub(super) fn read(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let mut reader = BufReader::with_capacity(SNIFF_BYTES, file);
     let beginning = reader
         .fill_buf()
-        .map_err(|error| FileToolStop::on(&args.path, error))?;
+        .map_err(|error| FileToolStop::for_path(&args.path, error))?;
     if is_binary(beginning) {
         return Err(FileToolStop::Failed(format!(
             "`{}` is a binary file of {bytes} bytes",
@@ -69,7 +69,7 @@ pub(super) fn read(job: &Job) -> Result<RunOutcome, FileToolStop> {
         ));
     }
     let facts = json!({"path": args.path, "bytes": bytes, "start_line": first, "lines": taken.lines, "truncated": taken.truncated});
-    Ok(done(text, facts))
+    Ok(success_outcome(text, facts))
 }
 
 struct LineExcerpt {
@@ -101,7 +101,7 @@ fn take_lines(
         line.clear();
         let room = MAX_RETURN_BYTES.saturating_sub(taken.text.len());
         let (read, whole) =
-            read_line(&mut reader, &mut line, room).map_err(|error| FileToolStop::on(path, error))?;
+            read_line(&mut reader, &mut line, room).map_err(|error| FileToolStop::for_path(path, error))?;
         if read == 0 {
             break;
         }
@@ -156,7 +156,7 @@ pub(super) fn whole_text(file: File, path: &str) -> Result<String, FileToolStop>
     let mut bytes = Vec::new();
     file.take(MAX_WHOLE_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| FileToolStop::on(path, error))?;
+        .map_err(|error| FileToolStop::for_path(path, error))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_WHOLE_BYTES {
         return Err(FileToolStop::Failed(format!(
             "`{path}` is larger than {MAX_WHOLE_BYTES} bytes"

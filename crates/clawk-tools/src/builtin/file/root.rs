@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clawk_kernel::place::ExcludedPaths;
 use clawk_plan::Filesystem;
-use clawk_plan::preflight::path::{AllowedPath, permit};
+use clawk_plan::preflight::path::{AllowedPath, permit_path};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -33,7 +33,7 @@ pub(super) struct ResolvedPath<'a> {
 }
 
 /// Checks that the plan admits `path`, and opens its mount.
-pub(super) fn place<'a>(
+pub(super) fn resolve_path<'a>(
     filesystem: &'a Filesystem,
     apart: &'a ExcludedPaths,
     workdir: &'a Path,
@@ -44,11 +44,11 @@ pub(super) fn place<'a>(
         root: named,
         below,
         absolute: _,
-    } = permit(filesystem, path, write, workdir).map_err(FileToolStop::Refused)?;
+    } = permit_path(filesystem, path, write, workdir).map_err(FileToolStop::Refused)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd = rustix::fs::open(&named, flags, Mode::empty())
-        .map_err(|e| FileToolStop::on(&named.to_string_lossy(), e))?;
-    let real = real_path(&fd).map_err(|error| FileToolStop::on(path, error))?;
+        .map_err(|e| FileToolStop::for_path(&named.to_string_lossy(), e))?;
+    let real = real_path(&fd).map_err(|error| FileToolStop::for_path(path, error))?;
     Ok(ResolvedPath {
         root: Root {
             filesystem,
@@ -65,20 +65,29 @@ pub(super) fn place<'a>(
 impl Root<'_> {
     /// Opens the entry at `below`. Links are followed as long as they stay inside the mount. The plan must also admit the real
     /// path.
-    pub(super) fn open(&self, below: &Path, flags: OFlags, write: bool) -> Result<OwnedFd, FileToolStop> {
-        let shown = self.shown(below);
+    pub(super) fn open_below(
+        &self,
+        below: &Path,
+        flags: OFlags,
+        write: bool,
+    ) -> Result<OwnedFd, FileToolStop> {
+        let shown = self.display_path(below);
         let fd = self
             .open_raw(below, flags)
-            .map_err(|error| FileToolStop::on(&shown, explain(error)))?;
-        self.judge(&fd, None, write, &shown)?;
+            .map_err(|error| FileToolStop::for_path(&shown, explain_error(error)))?;
+        self.judge_opened(&fd, None, write, &shown)?;
         Ok(fd)
     }
 
     /// Opens a regular file for reading. It never blocks on a pipe or a device.
-    pub(super) fn file(&self, below: &Path, write: bool) -> Result<(File, rustix::fs::Stat), FileToolStop> {
-        let shown = self.shown(below);
-        let fd = self.open(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
+    pub(super) fn open_file(
+        &self,
+        below: &Path,
+        write: bool,
+    ) -> Result<(File, rustix::fs::Stat), FileToolStop> {
+        let shown = self.display_path(below);
+        let fd = self.open_below(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::for_path(&shown, error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((File::from(fd), stat)),
             FileType::Directory => Err(FileToolStop::Failed(format!("`{shown}` is a folder"))),
@@ -88,8 +97,8 @@ impl Root<'_> {
 
     /// Opens the file that a write would replace, and returns its size; `None`: there is no file. A link is not followed, because
     /// writes do not follow links either.
-    pub(super) fn there(&self, below: &Path) -> Result<Option<(File, u64)>, FileToolStop> {
-        let shown = self.shown(below);
+    pub(super) fn existing_file(&self, below: &Path) -> Result<Option<(File, u64)>, FileToolStop> {
+        let shown = self.display_path(below);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
         let fd = match self.open_raw(below, flags) {
             Ok(fd) => fd,
@@ -100,12 +109,12 @@ impl Root<'_> {
                         "`{shown}` is a link to `{}`, and nothing is written through it",
                         target.to_string_lossy()
                     )),
-                    Err(_) => FileToolStop::on(&shown, explain(error)), // silent-ok: it is no link
+                    Err(_) => FileToolStop::for_path(&shown, explain_error(error)), // silent-ok: it is no link
                 });
             }
         };
-        self.judge(&fd, None, true, &shown)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
+        self.judge_opened(&fd, None, true, &shown)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::for_path(&shown, error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -117,12 +126,12 @@ impl Root<'_> {
     }
 
     /// Opens the folder that contains `below`, and returns the entry's name. If `make` is set, missing folders are created.
-    pub(super) fn parent<'p>(
+    pub(super) fn open_parent<'p>(
         &self,
         below: &'p Path,
         make: bool,
     ) -> Result<(OwnedFd, &'p OsStr), FileToolStop> {
-        let shown = self.shown(below);
+        let shown = self.display_path(below);
         let name = below
             .file_name()
             .ok_or_else(|| FileToolStop::Failed(format!("`{shown}` is a folder")))?;
@@ -134,23 +143,23 @@ impl Root<'_> {
                 let Component::Normal(part) = component else {
                     continue;
                 };
-                let holder = self.open(&so_far, flags, false)?;
+                let holder = self.open_below(&so_far, flags, false)?;
                 so_far.push(part);
                 match rustix::fs::mkdirat(&holder, part, Mode::from_bits_truncate(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(FileToolStop::on(&self.shown(&so_far), error)),
+                    Err(error) => return Err(FileToolStop::for_path(&self.display_path(&so_far), error)),
                 }
             }
         }
         let fd = self
             .open_raw(parent, flags)
-            .map_err(|error| FileToolStop::on(&shown, explain(error)))?;
-        self.judge(&fd, Some(name), true, &shown)?;
+            .map_err(|error| FileToolStop::for_path(&shown, explain_error(error)))?;
+        self.judge_opened(&fd, Some(name), true, &shown)?;
         Ok((fd, name))
     }
 
     /// The path that the model sees.
-    pub(super) fn shown(&self, below: &Path) -> String {
+    pub(super) fn display_path(&self, below: &Path) -> String {
         let whole = self.named.join(below);
         let short = whole.strip_prefix(self.workdir).unwrap_or(&whole);
         if short.as_os_str().is_empty() {
@@ -161,14 +170,14 @@ impl Root<'_> {
     }
 
     /// Whether the plan admits this path below the mount, as text.
-    pub(super) fn admits(&self, below: &Path) -> bool {
-        self.named(below)
+    pub(super) fn is_admitted(&self, below: &Path) -> bool {
+        self.plan_path(below)
             .to_str()
-            .is_some_and(|path| permit(self.filesystem, path, false, self.workdir).is_ok())
+            .is_some_and(|path| permit_path(self.filesystem, path, false, self.workdir).is_ok())
     }
 
     /// The path under the mount's name in the plan.
-    pub(super) fn named(&self, below: &Path) -> PathBuf {
+    pub(super) fn plan_path(&self, below: &Path) -> PathBuf {
         self.named.join(below)
     }
 
@@ -192,14 +201,14 @@ impl Root<'_> {
         )
     }
 
-    fn judge(
+    fn judge_opened(
         &self,
         fd: &OwnedFd,
         name: Option<&OsStr>,
         write: bool,
         shown: &str,
     ) -> Result<(), FileToolStop> {
-        let mut real = real_path(fd).map_err(|error| FileToolStop::on(shown, error))?;
+        let mut real = real_path(fd).map_err(|error| FileToolStop::for_path(shown, error))?;
         real.extend(name);
         if self.apart.leaves_out(&real) {
             return Err(FileToolStop::Failed(format!(
@@ -214,7 +223,7 @@ impl Root<'_> {
         let place = place
             .to_str()
             .ok_or_else(|| FileToolStop::Failed(format!("`{shown}` has a name that is not UTF-8")))?;
-        permit(self.filesystem, place, write, self.workdir)
+        permit_path(self.filesystem, place, write, self.workdir)
             .map(drop)
             .map_err(FileToolStop::Refused)
     }
@@ -226,7 +235,7 @@ pub(super) fn real_path(fd: &OwnedFd) -> std::io::Result<PathBuf> {
 }
 
 /// The kernel's error text for a path that leaves its root talks about devices. This replaces it.
-fn explain(error: Errno) -> std::io::Error {
+fn explain_error(error: Errno) -> std::io::Error {
     match error {
         Errno::XDEV => std::io::Error::other("a link on the way leads out of the allowed folders"),
         Errno::NOSYS => {

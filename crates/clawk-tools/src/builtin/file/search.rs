@@ -9,12 +9,12 @@ use rustix::fs::FileType;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::left::note;
-use super::list::{WalkEntry, WalkSummary, glob, walk};
+use super::left::left_out_note;
+use super::list::{WalkEntry, WalkSummary, compile_glob, walk_folder};
 use super::read::is_binary;
 use super::root::Root;
 use super::{FileToolStop, Job};
-use crate::call::{cut, done};
+use crate::call::{success_outcome, truncate_text};
 
 /// The number of results of one search: the default, and the maximum.
 const RESULTS: (usize, usize) = (100, 1_000);
@@ -38,7 +38,7 @@ struct Args {
     max_results: Option<usize>,
 }
 
-fn pattern(args: &Args) -> Result<Regex, FileToolStop> {
+fn search_pattern(args: &Args) -> Result<Regex, FileToolStop> {
     RegexBuilder::new(&args.pattern)
         .case_insensitive(args.ignore_case)
         .size_limit(4 << 20)
@@ -46,12 +46,12 @@ fn pattern(args: &Args) -> Result<Regex, FileToolStop> {
         .map_err(|error| FileToolStop::Failed(format!("`pattern` can't be read: {error}")))
 }
 
-pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
+pub(super) fn run_search(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
-    let pattern = pattern(&args)?;
+    let pattern = search_pattern(&args)?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = job.place(path, false)?;
-    let fits = args.glob.as_deref().map(glob).transpose()?;
+    let place = job.resolve_path(path, false)?;
+    let fits = args.glob.as_deref().map(compile_glob).transpose()?;
     let mut found = SearchMatches {
         lines: Vec::new(),
         most: args.max_results.unwrap_or(RESULTS.0).clamp(1, RESULTS.1),
@@ -59,18 +59,22 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
         refused: 0,
     };
     let start = rustix::fs::FileType::from_raw_mode(
-        rustix::fs::fstat(place.root.open(&place.below, rustix::fs::OFlags::PATH, false)?)
-            .map_err(|error| FileToolStop::on(path, error))?
-            .st_mode,
+        rustix::fs::fstat(
+            place
+                .root
+                .open_below(&place.below, rustix::fs::OFlags::PATH, false)?,
+        )
+        .map_err(|error| FileToolStop::for_path(path, error))?
+        .st_mode,
     );
     let WalkSummary { complete, left_out } = if start == FileType::RegularFile {
-        let searched = found.search(job, &place.root, &place.below, &pattern)?;
+        let searched = found.search_file(job, &place.root, &place.below, &pattern)?;
         WalkSummary {
             complete: searched.is_continue(),
             left_out: 0,
         }
     } else {
-        walk(
+        walk_folder(
             job,
             &place.root,
             &place.below,
@@ -85,7 +89,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
                     return ControlFlow::Continue(());
                 }
                 // Skip a file that can't be read.
-                match found.search(job, &place.root, below, &pattern) {
+                match found.search_file(job, &place.root, below, &pattern) {
                     Ok(flow) => return flow,
                     Err(FileToolStop::Refused(_)) => found.refused += 1,
                     Err(FileToolStop::Changed(_) | FileToolStop::Failed(_)) => {} // silent-ok: see above
@@ -94,7 +98,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
             },
         )?
     };
-    Ok(found.told(complete, left_out))
+    Ok(found.into_outcome(complete, left_out))
 }
 
 struct SearchMatches {
@@ -108,7 +112,7 @@ struct SearchMatches {
 
 impl SearchMatches {
     /// Builds the answer, with notes about skipped files.
-    fn told(self, complete: bool, left_out: u64) -> RunOutcome {
+    fn into_outcome(self, complete: bool, left_out: u64) -> RunOutcome {
         let count = self.lines.len();
         let mut text = if count == 0 {
             "nothing found".to_owned()
@@ -125,27 +129,27 @@ impl SearchMatches {
             ));
         }
         let left_out = left_out + self.refused;
-        text.push_str(&note(left_out));
-        done(
+        text.push_str(&left_out_note(left_out));
+        success_outcome(
             text,
             json!({"matches": count, "truncated": !complete, "skipped": self.skipped, "left_out": left_out}),
         )
     }
 
-    fn search(
+    fn search_file(
         &mut self,
         job: &Job,
         root: &Root<'_>,
         below: &std::path::Path,
         pattern: &regex::Regex,
     ) -> Result<ControlFlow<()>, FileToolStop> {
-        let (file, _) = job.file(root, below, false)?;
-        let shown = root.shown(below);
+        let (file, _) = job.open_file(root, below, false)?;
+        let shown = root.display_path(below);
         let mut reader = BufReader::with_capacity(64 << 10, file);
         if is_binary(
             reader
                 .fill_buf()
-                .map_err(|error| FileToolStop::on(&shown, error))?,
+                .map_err(|error| FileToolStop::for_path(&shown, error))?,
         ) {
             return Ok(ControlFlow::Continue(()));
         }
@@ -153,7 +157,7 @@ impl SearchMatches {
             if job.stop.is_cancelled() {
                 return Ok(ControlFlow::Break(()));
             }
-            let line = line.map_err(|error| FileToolStop::on(&shown, error))?;
+            let line = line.map_err(|error| FileToolStop::for_path(&shown, error))?;
             let line = String::from_utf8_lossy(&line);
             if !pattern.is_match(&line) {
                 continue;
@@ -161,7 +165,7 @@ impl SearchMatches {
             if self.lines.len() == self.most {
                 return Ok(ControlFlow::Break(()));
             }
-            let (text, cut) = cut(line.trim_end(), MAX_LINE_BYTES);
+            let (text, cut) = truncate_text(line.trim_end(), MAX_LINE_BYTES);
             self.lines
                 .push(format!("{shown}:{}:{text}{}", at + 1, if cut { "…" } else { "" }));
         }

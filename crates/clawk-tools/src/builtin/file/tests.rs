@@ -143,7 +143,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         workdir: dir.to_path_buf(),
         stop: CancellationToken::new(),
     };
-    let mut spec = apart::spec(&call, &job).expect("a process");
+    let mut spec = apart::job_spec(&call, &job).expect("a process");
     spec.args = vec![mode.to_owned()];
     apart::run(&launcher(), &spec).await.expect_err("broken")
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{FileToolStop, Job};
-use crate::call::done;
+use crate::call::success_outcome;
 
 /// The maximum size of a written file, in bytes.
 const MAX_WRITE_BYTES: usize = 16 << 20;
@@ -31,12 +31,12 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, FileToolStop> {
             "`content` is larger than {MAX_WRITE_BYTES} bytes"
         )));
     }
-    let place = job.place(&args.path, true)?;
-    let (folder, name) = place.root.parent(&place.below, true)?;
-    let created = replace(job, &folder, name, args.content.as_bytes(), &args.path)?;
+    let place = job.resolve_path(&args.path, true)?;
+    let (folder, name) = place.root.open_parent(&place.below, true)?;
+    let created = replace_file(job, &folder, name, args.content.as_bytes(), &args.path)?;
     let verb = if created { "created" } else { "replaced" };
     let facts = json!({"path": args.path, "bytes": args.content.len(), "created": created});
-    Ok(done(
+    Ok(success_outcome(
         format!("{verb} `{}`, {} bytes", args.path, args.content.len()),
         facts,
     ))
@@ -44,7 +44,7 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, FileToolStop> {
 
 /// Replaces `target` by `bytes` atomically: readers see the old file or the new one. The old file's mode is kept. Returns true if
 /// there was no file before.
-pub(super) fn replace(
+pub(super) fn replace_file(
     job: &Job,
     folder: &OwnedFd,
     target: &OsStr,
@@ -54,7 +54,7 @@ pub(super) fn replace(
     let before = match rustix::fs::statat(folder, target, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
         Err(Errno::NOENT) => None,
-        Err(error) => return Err(FileToolStop::on(shown, error)),
+        Err(error) => return Err(FileToolStop::for_path(shown, error)),
     };
     if let Some(stat) = &before {
         match FileType::from_raw_mode(stat.st_mode) {
@@ -68,10 +68,10 @@ pub(super) fn replace(
             _ => return Err(FileToolStop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
-    job.same(shown, before.as_ref())?;
-    let (mut file, mut temporary) = match nameless(folder) {
+    job.check_same_file(shown, before.as_ref())?;
+    let (mut file, mut temporary) = match create_nameless(folder) {
         Some(file) => (file, None),
-        None => named(folder, shown).map(|(name, file)| (file, Some(name)))?,
+        None => create_named(folder, shown).map(|(name, file)| (file, Some(name)))?,
     };
     let written = file
         .write_all(bytes)
@@ -88,7 +88,7 @@ pub(super) fn replace(
         if let Some(name) = &temporary {
             let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty()); // silent-ok: the first error is told
         }
-        return Err(FileToolStop::on(shown, error));
+        return Err(FileToolStop::for_path(shown, error));
     }
     Ok(before.is_none())
 }
@@ -99,7 +99,7 @@ fn keep_mode(file: &File, stat: &rustix::fs::Stat) -> std::io::Result<()> {
 }
 
 /// Opens a file without a name, so that nothing remains if the process is killed. Some file systems do not support this.
-fn nameless(folder: &OwnedFd) -> Option<File> {
+fn create_nameless(folder: &OwnedFd) -> Option<File> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     rustix::fs::openat(folder, ".", flags, Mode::from_bits_truncate(0o666))
         .ok() // silent-ok: a named one is tried, and tells what is wrong
@@ -113,11 +113,11 @@ fn name(file: &File, folder: &OwnedFd) -> std::io::Result<String> {
         .map(|(name, ())| name)
 }
 
-fn named(folder: &OwnedFd, shown: &str) -> Result<(String, File), FileToolStop> {
+fn create_named(folder: &OwnedFd, shown: &str) -> Result<(String, File), FileToolStop> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     free_name(|name| rustix::fs::openat(folder, name, flags, Mode::from_bits_truncate(0o666)))
         .map(|(name, fd)| (name, File::from(fd)))
-        .map_err(|error| FileToolStop::on(shown, error))
+        .map_err(|error| FileToolStop::for_path(shown, error))
 }
 
 /// Calls `make` with temporary names until one is free.

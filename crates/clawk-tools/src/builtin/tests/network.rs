@@ -139,7 +139,7 @@ async fn the_network_is_closed_unless_it_is_opened() {
 fn html_becomes_text() {
     let page = "<!doctype html><head><title> A &amp; B </title><style>x{}</style></head><body><!-- no --><h2>Head</h2>\
         <p>One&nbsp;two<br>three</p><ul><li>x<li>y</ul><SCRIPT>if (a < b) {}</SCRIPT>4 < 5 &#233; &unknown; <a href='a>b'>link</a>";
-    let (title, text) = html::readable(page);
+    let (title, text) = html::extract_readable(page);
     assert_eq!(title.as_deref(), Some("A & B"));
     assert_eq!(text, "## Head\nOne two\nthree\n- x\n- y\n4 < 5 é &unknown; link");
     for broken in [
@@ -153,6 +153,6 @@ fn html_becomes_text() {
         "<p",
         "</script",
     ] {
-        let _ = html::readable(broken);
+        let _ = html::extract_readable(broken);
     }
 }

@@ -2,13 +2,13 @@ use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Value, json};
 
-use super::outcome;
+use super::outcome_from_result;
 
 const PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 fn read(result: &Value) -> (String, bool, usize) {
-    let ran = outcome(result, 1_000, ObtainedEnforcement::remote("test"));
+    let ran = outcome_from_result(result, 1_000, ObtainedEnforcement::for_remote("test"));
     let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
     let pictures = ran
         .content
@@ -162,7 +162,7 @@ fn a_long_result_is_shown_in_part_and_stays_done() {
         "{text}"
     );
     let result = json!({"structuredContent": {"a": "x".repeat(1_500)}});
-    let ran = outcome(&result, 1_000, ObtainedEnforcement::remote("test"));
+    let ran = outcome_from_result(&result, 1_000, ObtainedEnforcement::for_remote("test"));
     assert_eq!(ran.structured, Some(json!({"truncated": true})));
     assert!(!ran.is_error);
 }

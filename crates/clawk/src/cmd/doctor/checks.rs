@@ -26,26 +26,26 @@ const CONNECT: Duration = Duration::from_secs(3);
 const NOT_BEFORE: Timestamp = Timestamp(1_735_689_600_000_000);
 
 /// Runs every check, in order.
-pub(super) async fn all(
+pub(super) async fn run_checks(
     manifest: Option<&Path>,
     config: Option<&Path>,
     state: Option<&Path>,
     outside: AllowOutsideArgs,
 ) -> Vec<DoctorCheck> {
-    let mut checks = vec![clock(), state_home()];
-    let loaded = Config::load(config, manifest).map(|config| config.outside(outside));
-    checks.extend(sandbox(loaded.as_ref().ok()).await);
-    checks.push(configuration(&loaded));
+    let mut checks = vec![check_clock(), state_home()];
+    let loaded = Config::load(config, manifest).map(|config| config.with_outside_access(outside));
+    checks.extend(check_sandbox(loaded.as_ref().ok()).await);
+    checks.push(check_configuration(&loaded));
     let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
     };
     match ResolvedConfig::with_config(path, config).await {
         Ok(blueprint) => {
-            checks.extend(programs(path, &blueprint));
-            let channels = channels(path, &blueprint).await;
+            checks.extend(check_programs(path, &blueprint));
+            let channels = check_channels(path, &blueprint).await;
             let blueprint = blueprint.asking_nobody();
-            checks.extend(agent(path, &blueprint, state).await);
-            checks.extend(servers(path, &blueprint).await);
+            checks.extend(check_agent(path, &blueprint, state).await);
+            checks.extend(check_servers(path, &blueprint).await);
             checks.extend(channels);
         }
         Err(error) => {
@@ -58,7 +58,7 @@ pub(super) async fn all(
 
 /// Checks for each channel that the platform accepts its token, lets the bot read and send, has the same time, and can reach this
 /// listener. A folder without the user's consent must not choose a secret or the host it is sent to.
-async fn channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
+async fn check_channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let (config, manifest) = (&blueprint.config, &blueprint.manifest);
     let usual = clawk_channels::ChannelConfig::default();
     let all: Vec<_> = manifest
@@ -74,7 +74,7 @@ async fn channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     if all.is_empty() {
         return Vec::new();
     }
-    if !trust::trusted(config, Some(manifest)) {
+    if !trust::is_trusted(config, Some(manifest)) {
         return vec![DoctorCheck::warn(
             "channel-token",
             "no platform was asked: this folder's files say where secrets go, and nobody agreed to that",
@@ -85,13 +85,13 @@ async fn channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
         )];
     }
     let clock = SystemClock::default();
-    let nonce = format!("{:016x}{:016x}", clock.random(), clock.random());
+    let nonce = format!("{:016x}{:016x}", clock.random_u64(), clock.random_u64());
     // As before a start: a program of the folder is not asked for secrets here.
     let resolver = match config.beside && config.settings.secrets_store.command.is_some() {
         true => SecretResolver::without_store(EnvironmentSource::Process),
         false => blueprint.resolver.clone(),
     };
-    let found = clawk_channels::check(&all, &resolver, clock.now(), &nonce).await;
+    let found = clawk_channels::check_channels(&all, &resolver, clock.now(), &nonce).await;
     found
         .into_iter()
         .map(|(name, finding)| of_channel(&name, finding))
@@ -108,7 +108,7 @@ fn of_channel(name: &str, finding: clawk_channels::Finding) -> DoctorCheck {
 }
 
 /// Checks that each MCP server starts and lists its tools. A folder without the user's consent starts nothing here.
-async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
+async fn check_servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let tools = blueprint.manifest.tools.iter();
     let served: Vec<&str> = tools
         .filter(|tool| tool.mcp_source.is_some())
@@ -117,7 +117,7 @@ async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     if served.is_empty() {
         return Vec::new();
     }
-    if !trust::trusted(&blueprint.config, Some(&blueprint.manifest)) {
+    if !trust::is_trusted(&blueprint.config, Some(&blueprint.manifest)) {
         return vec![DoctorCheck::warn(
             "mcp",
             format!(
@@ -130,7 +130,7 @@ async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
             ),
         )];
     }
-    let Ok(runner) = blueprint.runner(None, None) else {
+    let Ok(runner) = blueprint.build_runner(None, None) else {
         return Vec::new(); // the check of tools says why
     };
     let mut checks = Vec::new();
@@ -145,9 +145,9 @@ async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
 }
 
 /// Lists the programs that a start would run because of the folder's files, without running them.
-fn programs(path: &Path, blueprint: &ResolvedConfig) -> Option<DoctorCheck> {
-    let runs = trust::of(&blueprint.config, Some(&blueprint.manifest));
-    let lines: Vec<String> = runs.iter().map(trust::StartupProgram::line).collect();
+fn check_programs(path: &Path, blueprint: &ResolvedConfig) -> Option<DoctorCheck> {
+    let runs = trust::find_startup_programs(&blueprint.config, Some(&blueprint.manifest));
+    let lines: Vec<String> = runs.iter().map(trust::StartupProgram::display_line).collect();
     let (first, more) = (lines.first()?, lines.len() - 1);
     let more = match more {
         0 => String::new(),
@@ -160,7 +160,7 @@ fn programs(path: &Path, blueprint: &ResolvedConfig) -> Option<DoctorCheck> {
     ))
 }
 
-fn clock() -> DoctorCheck {
+fn check_clock() -> DoctorCheck {
     let now = SystemClock::default().now();
     if now < NOT_BEFORE {
         return DoctorCheck::fail(
@@ -175,7 +175,7 @@ fn clock() -> DoctorCheck {
 /// Checks that state can be stored: creates and removes a directory.
 fn state_home() -> DoctorCheck {
     let probe = || -> anyhow::Result<String> {
-        let home = state::home()?;
+        let home = state::state_home()?;
         let probe = home.join(format!(".doctor-{}", std::process::id()));
         std::fs::create_dir_all(&probe)?;
         std::fs::remove_dir(&probe)?;
@@ -191,7 +191,7 @@ fn state_home() -> DoctorCheck {
     }
 }
 
-fn configuration(loaded: &anyhow::Result<Config>) -> DoctorCheck {
+fn check_configuration(loaded: &anyhow::Result<Config>) -> DoctorCheck {
     match loaded {
         Ok(config) => {
             let file = config.file.as_deref().map_or_else(
@@ -209,16 +209,16 @@ fn configuration(loaded: &anyhow::Result<Config>) -> DoctorCheck {
 }
 
 /// Checks the isolation levels for tools: starts a real sandbox (R32).
-async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
-    let own = config.map(|config| config.clone().running_nothing().levels(None));
+async fn check_sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
+    let own = config.map(|config| config.clone().running_nothing().level_settings(None));
     let launcher = Launcher::default().with_levels(own.unwrap_or_default());
     // Programs that a file beside the manifest names are only looked for, not started.
-    let named = config.map(|config| Launcher::default().with_levels(config.levels(None)));
+    let named = config.map(|config| Launcher::default().with_levels(config.level_settings(None)));
     // Without a declared sandbox and without level `none`, the plan requests level `process`.
-    let plan = Arc::new(Plan::undeclared(&PlanDefaults::default()));
+    let plan = Arc::new(Plan::for_undeclared(&PlanDefaults::default()));
     let spec = Spec::new("/bin/true", plan);
     let process = match launcher.launch(&spec).await {
-        Ok(outcome) if outcome.success() => {
+        Ok(outcome) if outcome.is_success() => {
             let missing = match outcome.obtained.missing.as_slice() {
                 [] => String::new(),
                 missing => format!("; not held: {}", missing.join(", ")),
@@ -242,10 +242,12 @@ async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
     let mut checks = vec![process];
     for level in [Level::Wasm, Level::Container, Level::Vm] {
         let id = lacks::of_level(level);
-        let absent = named.as_ref().and_then(|named| named.known(level).err());
+        let absent = named
+            .as_ref()
+            .and_then(|named| named.level_availability(level).err());
         checks.push(match absent {
-            Some(refusal) => unavailable(id, refusal),
-            None => stronger(&launcher, id, level).await,
+            Some(refusal) => unavailable_level(id, refusal),
+            None => check_stronger_level(&launcher, id, level).await,
         });
     }
     checks
@@ -253,14 +255,14 @@ async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
 
 /// Checks a stronger level. A missing one is not a problem of the machine, unless a manifest requests it; that manifest is then
 /// refused.
-async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> DoctorCheck {
-    match launcher.probe(level).await {
+async fn check_stronger_level(launcher: &Launcher, id: &'static str, level: Level) -> DoctorCheck {
+    match launcher.probe_level(level).await {
         Ok(obtained) => DoctorCheck::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
-        Err(refusal) => unavailable(id, refusal),
+        Err(refusal) => unavailable_level(id, refusal),
     }
 }
 
-fn unavailable(id: &'static str, refusal: SandboxRefusal) -> DoctorCheck {
+fn unavailable_level(id: &'static str, refusal: SandboxRefusal) -> DoctorCheck {
     match refusal {
         SandboxRefusal::Unavailable {
             mechanism,
@@ -273,7 +275,7 @@ fn unavailable(id: &'static str, refusal: SandboxRefusal) -> DoctorCheck {
 }
 
 /// Warns about private addresses that this machine opens for tools.
-fn egress(blueprint: &ResolvedConfig) -> DoctorCheck {
+fn check_egress(blueprint: &ResolvedConfig) -> DoctorCheck {
     let settings = &blueprint.config.settings;
     let private: Vec<String> = settings
         .egress
@@ -314,7 +316,7 @@ fn egress(blueprint: &ResolvedConfig) -> DoctorCheck {
     )
 }
 
-async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) -> Vec<DoctorCheck> {
+async fn check_agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) -> Vec<DoctorCheck> {
     let manifest = &blueprint.manifest;
     let about = format!("`{}`, {}", manifest.metadata.name, manifest.conformance_level());
     let mut checks = vec![match &blueprint.warning {
@@ -325,7 +327,7 @@ async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) ->
             format!("clawk validate {}", path.display()),
         ),
     }];
-    checks.push(policy(path, blueprint));
+    checks.push(check_policy(path, blueprint));
     checks.extend(
         blueprint
             .models
@@ -341,21 +343,21 @@ async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) ->
         )
     }));
     checks.push(own_state(blueprint, state));
-    checks.extend(telemetry(blueprint, state));
-    checks.extend(secrets(blueprint));
-    checks.push(egress(blueprint));
-    checks.push(faults(
+    checks.extend(check_telemetry(blueprint, state));
+    checks.extend(check_secrets(blueprint));
+    checks.push(check_egress(blueprint));
+    checks.push(check_from_faults(
         lacks::TOOLS,
-        blueprint.runner(None, None).map(|_| manifest.tools.len()),
+        blueprint.build_runner(None, None).map(|_| manifest.tools.len()),
         "bind it in clawk.toml: docs/reference/config.md",
     ));
-    match blueprint.providers() {
+    match blueprint.build_providers() {
         Ok(_) => {
             for provider in &manifest.providers {
-                checks.push(reach(provider).await);
+                checks.push(check_reachable(provider).await);
             }
         }
-        Err(all) => checks.push(faults(
+        Err(all) => checks.push(check_from_faults(
             lacks::PROVIDER,
             Err(all),
             "correct the provider, or its section in clawk.toml",
@@ -365,11 +367,11 @@ async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) ->
 }
 
 /// Checks whether each telemetry exporter delivers, by its last status in the state.
-fn telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorCheck> {
+fn check_telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorCheck> {
     blueprint.manifest.telemetry.as_ref()?;
     // silent-ok: `own_state` reports what is wrong with it
-    let dir = blueprint.state(state).dir().ok()?;
-    let troubles = crate::compose::telemetry::troubles(&dir);
+    let dir = blueprint.state_lookup(state).dir().ok()?;
+    let troubles = crate::compose::telemetry::exporter_troubles(&dir);
     Some(match troubles.is_empty() {
         true => DoctorCheck::ok("telemetry", "no exporter lags"),
         false => DoctorCheck::warn(
@@ -381,7 +383,7 @@ fn telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorC
 }
 
 /// Reports rules that never decide, and conditions that the engine does not know.
-fn policy(path: &Path, blueprint: &ResolvedConfig) -> DoctorCheck {
+fn check_policy(path: &Path, blueprint: &ResolvedConfig) -> DoctorCheck {
     let cure = format!("clawk validate {}", path.display());
     match Engine::compile(&blueprint.manifest.policies) {
         Err(error) => DoctorCheck::fail("policy", error.to_string(), cure),
@@ -398,7 +400,7 @@ fn policy(path: &Path, blueprint: &ResolvedConfig) -> DoctorCheck {
     }
 }
 
-fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> DoctorCheck {
+fn check_from_faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> DoctorCheck {
     match outcome {
         Ok(0) => DoctorCheck::ok(id, "none declared"),
         Ok(count) => DoctorCheck::ok(id, format!("{count} bound")),
@@ -408,7 +410,7 @@ fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> 
 
 /// Checks that the agent's state is complete and that its chains are unbroken.
 fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
-    let dir = match blueprint.state(flag).dir() {
+    let dir = match blueprint.state_lookup(flag).dir() {
         Ok(dir) => dir,
         Err(error) => return DoctorCheck::fail("state", format!("{error:#}"), "say --state DIR"),
     };
@@ -417,7 +419,7 @@ fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
     }
     let look = || -> anyhow::Result<_> {
         let reader = read_only(&dir)?;
-        Ok((reader.verify(None)?, verify::problems(&reader)?))
+        Ok((reader.verify(None)?, verify::find_problems(&reader)?))
     };
     match look() {
         Ok((report, problems)) if report.valid && problems.is_empty() => DoctorCheck::ok(
@@ -441,7 +443,7 @@ fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
     }
 }
 
-fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
+fn check_secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let manifest = &blueprint.manifest;
     // The platforms of other channels are asked directly, with the secret.
     let mailboxes = manifest.channels.iter().filter_map(|channel| {
@@ -455,7 +457,7 @@ fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
         .filter_map(|channel| settings.channels.get(&channel.name));
     let more_of_channels = more_of_channels.flat_map(|config| config.secrets.values().map(String::as_str));
     let of_servers = compose::of_servers(settings).chain(more_of_channels);
-    let providers = manifest.providers.iter().filter_map(needed);
+    let providers = manifest.providers.iter().filter_map(required_secret);
     let mut names: Vec<&str> = providers.chain(of_servers).chain(mailboxes).collect();
     names.sort_unstable();
     names.dedup();
@@ -467,7 +469,7 @@ fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
         false => blueprint.resolver.clone(),
     };
     let resolve = |name| match resolver.resolve(name) {
-        Ok(secret) => known(name, &secret),
+        Ok(secret) => check_secret_value(name, &secret),
         Err(_) if asked_at_a_start => DoctorCheck::warn(
             "secret",
             format!("the command of `[secrets_store]` was not asked for {name}"),
@@ -482,7 +484,7 @@ fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
 }
 
 /// Reports anything unusual about a secret's value, without showing any part of it.
-fn known(name: &str, secret: &Secret) -> DoctorCheck {
+fn check_secret_value(name: &str, secret: &Secret) -> DoctorCheck {
     let value = secret.expose();
     let quoted = |mark: char| value.len() > 1 && value.starts_with(mark) && value.ends_with(mark);
     let odd = if quoted('"') || quoted('\'') {
@@ -498,7 +500,7 @@ fn known(name: &str, secret: &Secret) -> DoctorCheck {
     DoctorCheck::warn("secret", format!("{name} is known, but {odd}"), cure)
 }
 
-fn needed(provider: &Provider) -> Option<&str> {
+fn required_secret(provider: &Provider) -> Option<&str> {
     provider
         .auth
         .secret_ref
@@ -507,7 +509,7 @@ fn needed(provider: &Provider) -> Option<&str> {
 }
 
 /// Checks that a server listens at the provider's address. No request is sent.
-async fn reach(provider: &Provider) -> DoctorCheck {
+async fn check_reachable(provider: &Provider) -> DoctorCheck {
     let name = format!(
         "`{}` ({}, model `{}`)",
         provider.name, provider.protocol, provider.model
@@ -522,7 +524,7 @@ async fn reach(provider: &Provider) -> DoctorCheck {
             "correct the endpoint",
         );
     };
-    if proxied() {
+    if is_proxied() {
         return DoctorCheck::warn(
             "provider",
             format!("{name}: reached through a proxy, not tried"),
@@ -556,7 +558,7 @@ async fn reach(provider: &Provider) -> DoctorCheck {
     }
 }
 
-fn proxied() -> bool {
+fn is_proxied() -> bool {
     ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
         .iter()
         .any(|name| env::non_empty(name).is_some())

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use clawk_channels::{ChannelConfig, CheckGrade, check};
+use clawk_channels::{ChannelConfig, CheckGrade, check_channels};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Channel;
 use clawk_secrets::{EnvironmentSource, SecretResolver};
@@ -71,40 +71,48 @@ pub(super) struct ChannelDraft {
 type ChannelAnswers = Vec<(ChannelQuestion, String)>;
 
 /// Asks, checks, and returns what to write. Writes nothing.
-pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
+pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
     let needs = kind.needs();
     if asks {
-        out::line(&format!("{}: {}", kind.word(), needs.how))?;
+        out::print_line(&format!("{}: {}", kind.manifest_word(), needs.how))?;
     }
-    let (taken, base_url) = taken(args, kind, &needs, asks)?;
+    let (taken, base_url) = collect_answers(args, kind, &needs, asks)?;
     let reference = args
         .secret_ref
         .clone()
         .unwrap_or_else(|| first_secret(&needs, &taken).to_owned());
-    variable(&reference)?;
+    check_variable_name(&reference)?;
     let people = matches!(needs.lets_in, LetIn::Pairing | LetIn::Admin);
     let admin = match &args.admin {
         Some(admin) if people => Some(admin.clone()),
-        Some(_) => bail!("`--admin` says nothing to `{}`: {}", kind.word(), alone(&needs)),
+        Some(_) => bail!(
+            "`--admin` says nothing to `{}`: {}",
+            kind.manifest_word(),
+            no_sender_reason(&needs)
+        ),
         None if asks && people => {
-            Some(text("Your id on the platform (empty: later)?")?).filter(|id| !id.is_empty())
+            Some(prompt_text("Your id on the platform (empty: later)?")?).filter(|id| !id.is_empty())
         }
         None => None,
     };
-    let config = config(&needs, base_url, &taken, admin.as_deref())?;
-    let manifest = manifest(kind, &needs, &reference, &taken, admin.as_deref());
+    let config = channel_config(&needs, base_url, &taken, admin.as_deref())?;
+    let manifest = channel_manifest(kind, &needs, &reference, &taken, admin.as_deref());
     let declared: Channel = serde_json::from_value(manifest.clone())?;
-    if let Some(fault) = config.faults(&declared).first() {
-        bail!("nothing was written: {}", out::block(fault));
+    if let Some(fault) = config.config_faults(&declared).first() {
+        bail!("nothing was written: {}", out::sanitize_block(fault));
     }
     let mut variables = vec![reference];
     variables.retain(|name| name != NO_SECRET);
     variables.extend(needs.secrets.iter().map(|(_, variable)| (*variable).to_owned()));
     if !args.no_check {
-        let typed = if asks { typed(&variables)? } else { BTreeMap::new() };
-        looked(&declared, &config, &typed, &variables)?;
+        let typed = if asks {
+            prompt_secrets(&variables)?
+        } else {
+            BTreeMap::new()
+        };
+        check_platform(&declared, &config, &typed, &variables)?;
     }
-    let provider = provider(&taken);
+    let provider = speech_provider_yaml(&taken);
     // Explains once where each secret comes from.
     let mut hows = variables
         .into_iter()
@@ -122,9 +130,9 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraf
         })
         .collect();
     Ok(ChannelDraft {
-        manifest: yaml(&manifest),
+        manifest: channel_yaml(&manifest),
         provider,
-        config: toml(&config)?,
+        config: channel_toml(&config)?,
         next,
         flags: if needs.listens {
             " --listen 127.0.0.1:8080"
@@ -135,13 +143,13 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraf
 }
 
 /// Returns the settings that the type needs, from flags or from the person, and the platform's address if it is not the vendor's.
-fn taken(
+fn collect_answers(
     args: &Args,
     kind: Kind,
     needs: &ChannelNeeds,
     asks: bool,
 ) -> Result<(ChannelAnswers, Option<String>)> {
-    let mut given = pairs(&args.settings)?;
+    let mut given = parse_pairs(&args.settings)?;
     if let Some(url) = &args.base_url {
         given.insert("base_url".to_owned(), url.clone());
     }
@@ -150,9 +158,9 @@ fn taken(
         let value = match given.remove(ask.name) {
             Some(value) => value,
             None if asks && ask.place == AnswerTarget::Optional => {
-                text(&format!("{}: {} (empty: later)?", ask.name, ask.what))?
+                prompt_text(&format!("{}: {} (empty: later)?", ask.name, ask.what))?
             }
-            None if asks => text(&format!("{}: {}?", ask.name, ask.what))?,
+            None if asks => prompt_text(&format!("{}: {}?", ask.name, ask.what))?,
             None if ask.place == AnswerTarget::Optional => continue,
             None => bail!("`--setting {}=…` is missing: {}", ask.name, ask.what),
         };
@@ -168,15 +176,15 @@ fn taken(
     if let Some((unknown, _)) = given.first_key_value() {
         bail!(
             "`{}` needs no setting `{}`",
-            kind.word(),
-            out::clipped(unknown, 60)
+            kind.manifest_word(),
+            out::clip_line(unknown, 60)
         );
     }
     Ok((taken, base_url))
 }
 
 /// Returns the reason why no sender's id is needed.
-const fn alone(needs: &ChannelNeeds) -> &'static str {
+const fn no_sender_reason(needs: &ChannelNeeds) -> &'static str {
     match needs.lets_in {
         LetIn::User => "the person with its token is its admin",
         LetIn::Nobody | LetIn::Pairing | LetIn::Admin => "nobody writes there",
@@ -193,7 +201,7 @@ fn first_secret(needs: &ChannelNeeds, taken: &ChannelAnswers) -> &'static str {
 }
 
 /// Asks the person for secrets that are not in the environment. They are used only for the check.
-fn typed(variables: &[String]) -> Result<BTreeMap<String, String>> {
+fn prompt_secrets(variables: &[String]) -> Result<BTreeMap<String, String>> {
     let mut typed = BTreeMap::new();
     for name in variables
         .iter()
@@ -210,7 +218,7 @@ fn typed(variables: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(typed)
 }
 
-fn text(question: &str) -> Result<String> {
+fn prompt_text(question: &str) -> Result<String> {
     Ok(inquire::Text::new(question)
         .prompt()
         .context("not answered")?
@@ -218,18 +226,18 @@ fn text(question: &str) -> Result<String> {
         .to_owned())
 }
 
-fn pairs(settings: &[String]) -> Result<BTreeMap<String, String>> {
+fn parse_pairs(settings: &[String]) -> Result<BTreeMap<String, String>> {
     let pair = |setting: &String| {
         let (name, value) = setting
             .split_once('=')
-            .with_context(|| format!("`{}` is not NAME=VALUE", out::clipped(setting, 60)))?;
+            .with_context(|| format!("`{}` is not NAME=VALUE", out::clip_line(setting, 60)))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     settings.iter().map(pair).collect()
 }
 
 /// Checks that the text is a variable's name, because a secret typed here would end up in the manifest.
-fn variable(name: &str) -> Result<()> {
+fn check_variable_name(name: &str) -> Result<()> {
     let fits = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
         bail!(
@@ -239,7 +247,7 @@ fn variable(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn config(
+fn channel_config(
     needs: &ChannelNeeds,
     base_url: Option<String>,
     taken: &ChannelAnswers,
@@ -283,14 +291,14 @@ fn config(
     Ok(config)
 }
 
-fn manifest(
+fn channel_manifest(
     kind: Kind,
     needs: &ChannelNeeds,
     reference: &str,
     taken: &ChannelAnswers,
     admin: Option<&str>,
 ) -> Value {
-    let mut channel = json!({"name": NAME, "type": kind.word(), "transport": needs.transport,
+    let mut channel = json!({"name": NAME, "type": kind.manifest_word(), "transport": needs.transport,
         "auth": {"secret_ref": reference}});
     let access = match needs.lets_in {
         LetIn::Pairing => {
@@ -318,7 +326,7 @@ fn manifest(
 }
 
 /// Returns the provider for speech as lines of the manifest's `providers`. Values are JSON, which is valid YAML.
-fn provider(taken: &ChannelAnswers) -> String {
+fn speech_provider_yaml(taken: &ChannelAnswers) -> String {
     let of = |name: &str| {
         let found = taken.iter().find(|(ask, _)| ask.name == name);
         found.map(|(_, value)| json!(value).to_string())
@@ -339,7 +347,7 @@ fn provider(taken: &ChannelAnswers) -> String {
 }
 
 /// Asks the platform, if the secrets are available.
-fn looked(
+fn check_platform(
     channel: &Channel,
     config: &ChannelConfig,
     typed: &BTreeMap<String, String>,
@@ -358,21 +366,22 @@ fn looked(
             .map(str::to_owned);
             let known = variables.iter().cloned().chain(proxies);
             let known = known.filter_map(|name| Some((name.clone(), clawk_secrets::env::non_empty(&name)?)));
-            SecretResolver::without_store(EnvironmentSource::fixed(known.chain(typed.clone())))
+            SecretResolver::without_store(EnvironmentSource::from_pairs(known.chain(typed.clone())))
         }
     };
     if let Some(missing) = variables.iter().find(|name| resolver.resolve(name).is_err()) {
-        out::note(&format!(
+        out::print_note(&format!(
             "not checked: {missing} is not set; `clawk doctor` checks it later"
         ));
         return Ok(());
     }
     let clock = SystemClock::default();
-    let found = compose::runtime()?.block_on(check(&[(channel, config)], &resolver, clock.now(), ""));
+    let found =
+        compose::build_runtime()?.block_on(check_channels(&[(channel, config)], &resolver, clock.now(), ""));
     for (_, finding) in &found {
-        out::line(&format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
+        out::print_line(&format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
         if finding.grade == CheckGrade::Warn {
-            out::line(&format!("  → {}", out::one_line(&finding.cure)))?;
+            out::print_line(&format!("  → {}", out::one_line(&finding.cure)))?;
         }
     }
     if let Some((_, bad)) = found
@@ -392,7 +401,7 @@ fn looked(
 const KEYS: [&str; 6] = ["name", "type", "transport", "auth", "access_control", "trigger"];
 
 /// Returns the channel as lines of the manifest's `spec`. Values are JSON, which is valid YAML.
-fn yaml(manifest: &Value) -> String {
+fn channel_yaml(manifest: &Value) -> String {
     let mut lines = vec![
         "\n  # Who reaches it, and where. `clawk channels` shows the state while `clawk serve claw.yaml` runs.".to_owned(),
         "  channels:".to_owned(),
@@ -406,7 +415,7 @@ fn yaml(manifest: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-fn toml(config: &ChannelConfig) -> Result<Option<String>> {
+fn channel_toml(config: &ChannelConfig) -> Result<Option<String>> {
     let usual = serde_json::to_value(ChannelConfig::default())?;
     let mut keys = serde_json::to_value(config)?;
     if let (Some(keys), Some(usual)) = (keys.as_object_mut(), usual.as_object()) {

@@ -100,43 +100,43 @@ pub(super) struct ChannelNeeds {
     pub(super) listens: bool,
 }
 
-const fn ask(name: &'static str, place: AnswerTarget, what: &'static str) -> ChannelQuestion {
+const fn new_question(name: &'static str, place: AnswerTarget, what: &'static str) -> ChannelQuestion {
     ChannelQuestion { name, place, what }
 }
 
-const PUBLIC: ChannelQuestion = ask(
+const PUBLIC: ChannelQuestion = new_question(
     "public_url",
     AnswerTarget::Optional,
     "the address under which the platform reaches this agent, for example https://agent.example.org",
 );
-const APP_ID: ChannelQuestion = ask(
+const APP_ID: ChannelQuestion = new_question(
     "app_id",
     AnswerTarget::Setting,
     "the app id that the platform's console shows",
 );
-const PROMPT: ChannelQuestion = ask(
+const PROMPT: ChannelQuestion = new_question(
     "prompt",
     AnswerTarget::Optional,
     "what the agent is to do then, for example `Look at this: {event}`",
 );
-const DELIVER: ChannelQuestion = ask(
+const DELIVER: ChannelQuestion = new_question(
     "deliver_to",
     AnswerTarget::Optional,
     "where the answer goes, `CHANNEL:CONVERSATION`",
 );
-const IMAP_URL: ChannelQuestion = ask(
+const IMAP_URL: ChannelQuestion = new_question(
     "url",
     AnswerTarget::Key,
     "the IMAP server, for example imaps://USER@imap.example.org",
 );
-const AUTHSERV: ChannelQuestion = ask(
+const AUTHSERV: ChannelQuestion = new_question(
     "authserv_id",
     AnswerTarget::Setting,
     "the first word of Authentication-Results in a mail that you received there",
 );
 
 /// A chat that needs only a token and uses WebSocket and pairing.
-const fn chat() -> ChannelNeeds {
+const fn chat_needs() -> ChannelNeeds {
     ChannelNeeds {
         transport: "websocket",
         secret: "NONE",
@@ -149,11 +149,11 @@ const fn chat() -> ChannelNeeds {
 }
 
 /// A chat whose platform sends HTTP requests.
-fn hook() -> ChannelNeeds {
+fn webhook_needs() -> ChannelNeeds {
     ChannelNeeds {
         transport: "webhook",
         listens: true,
-        ..chat()
+        ..chat_needs()
     }
 }
 
@@ -162,13 +162,13 @@ fn source() -> ChannelNeeds {
     ChannelNeeds {
         transport: "stdio",
         lets_in: LetIn::Nobody,
-        ..chat()
+        ..chat_needs()
     }
 }
 
 impl Kind {
     /// Returns the type's word in the manifest.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn manifest_word(self) -> &'static str {
         match self {
             Self::Telegram => "telegram",
             Self::Slack => "slack",
@@ -212,37 +212,37 @@ impl Kind {
                 how: "at api.slack.com/apps make an app with Socket Mode; OAuth & Permissions shows the bot token (xoxb-), Basic \
                       Information the app token (xapp-)",
                 secrets: &[("app_token", "SLACK_APP_TOKEN")],
-                ..chat()
+                ..chat_needs()
             },
             Self::Discord => ChannelNeeds {
                 secret: "DISCORD_TOKEN",
                 how: "at discord.com/developers/applications make an application; Bot shows the token, and MESSAGE CONTENT INTENT \
                       must be on",
-                ..chat()
+                ..chat_needs()
             },
             Self::Matrix => ChannelNeeds {
                 transport: "polling",
                 secret: "MATRIX_TOKEN",
                 how: "make a user for the agent on your homeserver; in Element, All settings, Help & About shows its access token",
                 asks: vec![
-                    ask(
+                    new_question(
                         "user_id",
                         AnswerTarget::Setting,
                         "the agent's user id, for example @bot:example.org",
                     ),
-                    ask(
+                    new_question(
                         "base_url",
                         AnswerTarget::Key,
                         "the homeserver's address, for example https://matrix.example.org",
                     ),
                 ],
-                ..chat()
+                ..chat_needs()
             },
             _ => ChannelNeeds {
                 transport: "polling",
                 secret: "TELEGRAM_TOKEN",
                 how: "in Telegram, write to @BotFather, send /newbot, and copy the token",
-                ..chat()
+                ..chat_needs()
             },
         }
     }
@@ -259,14 +259,14 @@ impl Kind {
                     ("verify_token", "WHATSAPP_VERIFY_TOKEN"),
                 ],
                 asks: vec![
-                    ask(
+                    new_question(
                         "phone_number_id",
                         AnswerTarget::Setting,
                         "the phone number ID, not the number itself",
                     ),
                     PUBLIC,
                 ],
-                ..hook()
+                ..webhook_needs()
             },
             Self::Line => ChannelNeeds {
                 secret: "LINE_TOKEN",
@@ -274,24 +274,24 @@ impl Kind {
                       shows the channel secret",
                 secrets: &[("channel_secret", "LINE_SECRET")],
                 asks: vec![PUBLIC],
-                ..hook()
+                ..webhook_needs()
             },
             Self::Lark => ChannelNeeds {
                 secret: "LARK_SECRET",
                 how: "at open.feishu.cn (or open.larksuite.com) make a custom app with a bot; Credentials shows its id and secret. \
                       Outside of China set --base-url https://open.larksuite.com",
                 asks: vec![APP_ID],
-                ..chat()
+                ..chat_needs()
             },
             Self::Dingtalk => ChannelNeeds {
                 secret: "DINGTALK_SECRET",
                 how: "at open-dev.dingtalk.com make an internal app with a robot in Stream mode; Credentials shows its client id and secret",
-                asks: vec![ask(
+                asks: vec![new_question(
                     "client_id",
                     AnswerTarget::Setting,
                     "the client id (app key) that the console shows",
                 )],
-                ..chat()
+                ..chat_needs()
             },
             Self::Wechat => ChannelNeeds {
                 secret: "WECHAT_SECRET",
@@ -299,13 +299,13 @@ impl Kind {
                       word of your own",
                 secrets: &[("token", "WECHAT_TOKEN"), ("encoding_aes_key", "WECHAT_AES_KEY")],
                 asks: vec![APP_ID, PUBLIC],
-                ..hook()
+                ..webhook_needs()
             },
             _ => ChannelNeeds {
                 secret: "QQ_SECRET",
                 how: "at q.qq.com make a bot; its development settings show the app id and the app secret",
                 asks: vec![APP_ID, PUBLIC],
-                ..hook()
+                ..webhook_needs()
             },
         }
     }
@@ -318,35 +318,35 @@ impl Kind {
                 secret: "MAIL_PASSWORD",
                 how: "make a mailbox for the agent alone, with a password of its own",
                 asks: vec![
-                    ask("address", AnswerTarget::Setting, "the mailbox's address"),
+                    new_question("address", AnswerTarget::Setting, "the mailbox's address"),
                     AUTHSERV,
                     IMAP_URL,
-                    ask(
+                    new_question(
                         "smtp_url",
                         AnswerTarget::Key,
                         "the SMTP server, for example smtps://USER@smtp.example.org",
                     ),
                 ],
                 lets_in: LetIn::Admin,
-                ..chat()
+                ..chat_needs()
             },
             Self::Web => ChannelNeeds {
                 secret: "WEB_TOKEN",
                 how: "make a long random text, for example with `openssl rand -hex 32`; it is what you sign in with",
                 lets_in: LetIn::User,
                 listens: true,
-                ..chat()
+                ..chat_needs()
             },
             Self::Voice => ChannelNeeds {
                 secret: "VOICE_TOKEN",
                 how: "make a long random text, for example with `openssl rand -hex 32`; it is what you connect with",
                 asks: vec![
-                    ask(
+                    new_question(
                         "speech_url",
                         AnswerTarget::Speech,
                         "a server with OpenAI's speech API, for example https://speech.example.org/v1",
                     ),
-                    ask(
+                    new_question(
                         "speech_model",
                         AnswerTarget::Speech,
                         "its model that understands speech, for example whisper-large-v3",
@@ -354,24 +354,24 @@ impl Kind {
                 ],
                 lets_in: LetIn::User,
                 listens: true,
-                ..chat()
+                ..chat_needs()
             },
             Self::Custom => ChannelNeeds {
                 transport: "stdio",
                 how: "write a program that speaks the line protocol: docs/how-to/channels.md",
-                asks: vec![ask(
+                asks: vec![new_question(
                     "command",
                     AnswerTarget::Command,
                     "the program and its arguments, for example `python3 adapter.py`",
                 )],
-                ..chat()
+                ..chat_needs()
             },
             _ => ChannelNeeds {
                 secret: "WEBHOOK_SECRET",
                 how: "make a long random text, for example with `openssl rand -hex 32`; both sides sign with it",
                 asks: vec![PUBLIC],
                 lets_in: LetIn::Admin,
-                ..hook()
+                ..webhook_needs()
             },
         }
     }
@@ -383,12 +383,12 @@ impl Kind {
                 secret: "BROKER_PASSWORD",
                 how: "the password of the user in the broker's address",
                 asks: vec![
-                    ask(
+                    new_question(
                         "queue_name",
                         AnswerTarget::Trigger,
                         "the queue, stream or subject to take messages from",
                     ),
-                    ask(
+                    new_question(
                         "url",
                         AnswerTarget::Key,
                         "the broker, for example amqp://agent@mq.example.org, nats://… or redis://…",
@@ -402,7 +402,7 @@ impl Kind {
                 secret: "MAIL_PASSWORD",
                 how: "make a mailbox for the agent alone, with a password of its own",
                 asks: vec![
-                    ask("mailbox", AnswerTarget::Trigger, "the mailbox, for example INBOX"),
+                    new_question("mailbox", AnswerTarget::Trigger, "the mailbox, for example INBOX"),
                     IMAP_URL,
                     AUTHSERV,
                     PROMPT,
@@ -414,12 +414,12 @@ impl Kind {
                 secret: "DB_PASSWORD",
                 how: "the password of the user in the database's address",
                 asks: vec![
-                    ask(
+                    new_question(
                         "table",
                         AnswerTarget::Trigger,
                         "the table whose changes start a run",
                     ),
-                    ask(
+                    new_question(
                         "url",
                         AnswerTarget::Key,
                         "the database, for example postgres://agent@db.example.org/shop or sqlite:shop.db",
@@ -429,27 +429,27 @@ impl Kind {
                 ],
                 ..source()
             },
-            _ => schedule(),
+            _ => schedule_needs(),
         }
     }
 }
 
 /// Runs at scheduled times.
-fn schedule() -> ChannelNeeds {
+fn schedule_needs() -> ChannelNeeds {
     ChannelNeeds {
         how: "five fields say when: minute, hour, day of the month, month, day of the week",
         asks: vec![
-            ask(
+            new_question(
                 "schedule",
                 AnswerTarget::Trigger,
                 "when, for example `0 7 * * 1-5`",
             ),
-            ask(
+            new_question(
                 "timezone",
                 AnswerTarget::Optional,
                 "the time zone, for example Europe/Berlin; UTC without it",
             ),
-            ask(
+            new_question(
                 "prompt",
                 AnswerTarget::Optional,
                 "what the agent is to do then, for example `It is {time}. Sum up yesterday.`",

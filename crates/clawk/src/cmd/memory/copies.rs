@@ -28,7 +28,7 @@ pub(super) struct ContentNeedle {
 }
 
 impl ContentNeedle {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let marked = text
             .replace('&', "&amp;")
             .replace('<', "&lt;")
@@ -36,9 +36,9 @@ impl ContentNeedle {
             .replace('"', "&quot;");
         let forms = [
             text.to_owned(),
-            escaped(text),
-            escaped(&marked),
-            escaped(&escaped(text)),
+            escape_json(text),
+            escape_json(&marked),
+            escape_json(&escape_json(text)),
         ];
         let long = forms.into_iter().filter(|form| form.len() >= MIN_BYTES);
         Self {
@@ -57,27 +57,27 @@ impl ContentNeedle {
 }
 
 /// Returns the text as in a JSON string, without the quotation marks.
-fn escaped(text: &str) -> String {
+fn escape_json(text: &str) -> String {
     let quoted = Value::String(text.to_owned()).to_string();
     quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
 }
 
 /// Returns the texts of an entry's content: each string in it at any depth, and the whole content if it is not one string.
-pub(super) fn texts(content: &Value) -> Vec<String> {
+pub(super) fn content_texts(content: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if !content.is_string() {
         found.push(content.to_string());
     }
-    strings(content, &mut found);
+    collect_strings(content, &mut found);
     found
 }
 
-fn strings(value: &Value, found: &mut Vec<String>) {
+fn collect_strings(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
         Value::String(text) => found.push(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| strings(item, found)),
-        Value::Object(members) => members.values().for_each(|member| strings(member, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_strings(item, found)),
+        Value::Object(members) => members.values().for_each(|member| collect_strings(member, found)),
     }
 }
 
@@ -88,7 +88,7 @@ type ContentCopy = (SessionId, Digest);
 /// has the first session that refers to it.
 ///
 /// Also returns all texts that were searched for.
-pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
+pub(super) fn find_copies(reader: &StateReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
         .filter(|text| !text.trim().is_empty())
@@ -101,10 +101,10 @@ pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<Conten
         let needles: Vec<ContentNeedle> = wanted
             .iter()
             .skip(done)
-            .map(|text| ContentNeedle::of(text))
+            .map(|text| ContentNeedle::from_text(text))
             .collect();
         done = wanted.len();
-        each(reader, |event| {
+        for_each_event(reader, |event| {
             let Some(content) = &event.content else { return };
             let summary = summary_of(event);
             let from = summary
@@ -135,7 +135,7 @@ pub(super) fn are_in(texts: &[String], bytes: &[u8]) -> bool {
     let digest = digest_of(bytes);
     texts
         .iter()
-        .any(|text| ContentNeedle::of(text).is_in(digest, bytes))
+        .any(|text| ContentNeedle::from_text(text).is_in(digest, bytes))
 }
 
 /// Returns what a conversation summary replaced, and its text.
@@ -149,7 +149,7 @@ fn summary_of(event: &RecordedEvent) -> Option<(Vec<Digest>, String)> {
     Some((of.filter_map(Digest::from_hex).collect(), text))
 }
 
-fn each(reader: &StateReader, mut take: impl FnMut(&RecordedEvent)) -> Result<()> {
+fn for_each_event(reader: &StateReader, mut take: impl FnMut(&RecordedEvent)) -> Result<()> {
     let mut scan = JournalScan {
         limit: PAGE,
         with_content: true,
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_text_is_found_however_a_content_holds_it() {
-        let needle = ContentNeedle::of("say \"yes\" <now>");
+        let needle = ContentNeedle::from_text("say \"yes\" <now>");
         let within = |bytes: &str| needle.is_in(digest_of(bytes.as_bytes()), bytes.as_bytes());
         assert!(within("say \"yes\" <now>"));
         assert!(within(
@@ -187,13 +187,13 @@ mod tests {
         ));
         assert!(!within("say yes now"));
         // A short text occurs in too many contents.
-        let short = ContentNeedle::of("tea");
+        let short = ContentNeedle::from_text("tea");
         assert!(short.is_in(digest_of(b"tea"), b"tea") && !short.is_in(digest_of(b"steam"), b"steam"));
     }
 
     #[test]
     fn every_string_of_an_entry_counts() {
-        assert_eq!(texts(&json!("one")), ["one"]);
-        assert_eq!(texts(&json!({"a": ["x", 1]})), [r#"{"a":["x",1]}"#, "x"]);
+        assert_eq!(content_texts(&json!("one")), ["one"]);
+        assert_eq!(content_texts(&json!({"a": ["x", 1]})), [r#"{"a":["x",1]}"#, "x"]);
     }
 }

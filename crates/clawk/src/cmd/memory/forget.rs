@@ -12,8 +12,8 @@ use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
 use super::PartArgs;
-use super::copies::{are_in, find, texts};
-use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at};
+use super::copies::{are_in, content_texts, find_copies};
+use super::held::{LocatedEntry, OpenedMemory, ScopedStore, format_location};
 use crate::compose::{self, UNDO};
 use crate::out::{self, Format, one_line};
 use crate::state::kept::{self, ErasureSelection, MAX_FORGOTTEN, RememberedEntry, StateDir, StateReader};
@@ -27,24 +27,24 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
     // Check the names before taking the lock.
-    let OpenedMemory { reader, parts, .. } = which.open()?;
-    meant(&reader, &parts, ids)?;
+    let OpenedMemory { reader, parts, .. } = which.open_memory()?;
+    resolve_entries(&reader, &parts, ids)?;
     drop((reader, parts));
     let (
         state,
         OpenedMemory {
             reader, mut parts, ..
         },
-    ) = which.own("an agent that runs may be writing what is to be forgotten")?;
-    let gone = meant(&reader, &parts, ids)?;
-    let (texts, embedded) = said(&reader, &parts, &gone)?;
-    let (copies, texts) = find(&reader, &texts)?;
+    ) = which.open_exclusive("an agent that runs may be writing what is to be forgotten")?;
+    let gone = resolve_entries(&reader, &parts, ids)?;
+    let (texts, embedded) = collect_texts(&reader, &parts, &gone)?;
+    let (copies, texts) = find_copies(&reader, &texts)?;
     drop(reader);
-    let (gone, copies, originals) = compose::runtime()?.block_on(async {
-        record(&state, &gone, embedded, reason, &by).await?;
-        erase(&mut parts, &gone)?;
-        let erased = contents(&state, &copies, reason, &by).await?;
-        let originals = undo::erase(&state.path().join(UNDO), state.vault(), |bytes| {
+    let (gone, copies, originals) = compose::build_runtime()?.block_on(async {
+        record_erasure(&state, &gone, embedded, reason, &by).await?;
+        erase_entries(&mut parts, &gone)?;
+        let erased = erase_contents(&state, &copies, reason, &by).await?;
+        let originals = undo::erase_contents(&state.path().join(UNDO), state.vault(), |bytes| {
             are_in(&texts, bytes)
         })
         .context("what calls overwrote can't be looked through")?;
@@ -56,17 +56,19 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     })?;
     let ids: Vec<&str> = gone.iter().map(|one| one.hit.entry.id.as_str()).collect();
     if format == Format::Json {
-        out::json(&json!({ "copies": copies, "forgotten": ids, "originals": originals, "reason": reason }))?;
+        out::print_json(
+            &json!({ "copies": copies, "forgotten": ids, "originals": originals, "reason": reason }),
+        )?;
     } else {
         for id in &ids {
-            out::line(&format!("{} is forgotten", one_line(id)))?;
+            out::print_line(&format!("{} is forgotten", one_line(id)))?;
         }
-        out::line(&format!(
+        out::print_line(&format!(
             "{copies} contents of the trace that held the same text are erased; the chain stays valid, and says that something was \
              forgotten, not what"
         ))?;
         if originals > 0 {
-            out::line(&format!(
+            out::print_line(&format!(
                 "{originals} files that calls had overwritten held it, too: they can't be put back by `clawk undo` any more"
             ))?;
         }
@@ -75,12 +77,12 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
 }
 
 /// Finds exactly one entry for each name. Otherwise nothing is deleted.
-fn meant(reader: &StateReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
+fn resolve_entries(reader: &StateReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
     let mut gone: Vec<LocatedEntry> = Vec::new();
     for id in ids {
         let mut found = Vec::new();
         for part in parts {
-            found.extend(part.named(reader, id)?);
+            found.extend(part.find_named(reader, id)?);
         }
         match found.as_slice() {
             [] => bail!(
@@ -90,7 +92,10 @@ fn meant(reader: &StateReader, parts: &[ScopedStore], ids: &[String]) -> Result<
             [one] if gone.iter().any(|known| is_same(known, one)) => {}
             [one] => gone.push(one.clone()),
             several => {
-                let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
+                let places: Vec<String> = several
+                    .iter()
+                    .map(|one| format_location(&one.store, &one.scope))
+                    .collect();
                 bail!(
                     "`{}` is in {}; say which by `--store` and `--scope`, or by its id; nothing is forgotten",
                     one_line(id),
@@ -111,7 +116,7 @@ fn is_same(a: &LocatedEntry, b: &LocatedEntry) -> bool {
 
 /// Returns the texts of the entries and of summaries made from them, and the digests under which the embeddings of these texts are
 /// stored.
-fn said(
+fn collect_texts(
     reader: &StateReader,
     parts: &[ScopedStore],
     gone: &[LocatedEntry],
@@ -121,7 +126,7 @@ fn said(
     let mut ids: Vec<String> = gone.iter().map(|one| one.hit.entry.id.clone()).collect();
     let mut found: Vec<String> = gone
         .iter()
-        .flat_map(|one| texts(&one.hit.entry.content))
+        .flat_map(|one| content_texts(&one.hit.entry.content))
         .collect();
     let mut summaries = Vec::new();
     for part in parts {
@@ -133,8 +138,8 @@ fn said(
             summaries.extend(of.map(|of| (found.hit.entry, of)));
             Ok(())
         };
-        part.each(reader, summary)?;
-        for aside in part.newest(reader, true, usize::MAX)? {
+        part.for_each_entry(reader, summary)?;
+        for aside in part.newest_entries(reader, true, usize::MAX)? {
             if let Some(of) = aside
                 .hit
                 .entry
@@ -158,7 +163,7 @@ fn said(
             return Ok((found, embedded));
         }
         for (entry, _) in made {
-            found.extend(texts(&entry.content));
+            found.extend(content_texts(&entry.content));
             embedded.push(digest(&entry));
             ids.push(entry.id);
         }
@@ -167,7 +172,7 @@ fn said(
 
 /// Records what will be deleted, then deletes from the state's database: entries, their vectors and embeddings, entries set aside
 /// for them, and summaries made from them.
-async fn record(
+async fn record_erasure(
     state: &StateDir,
     gone: &[LocatedEntry],
     embedded: Vec<Digest>,
@@ -187,14 +192,14 @@ async fn record(
     let entries = if told.is_empty() {
         Vec::new()
     } else {
-        kept::forgotten(&told, reason, by, &clock)?
+        kept::forgotten_journal_entries(&told, reason, by, &clock)?
     };
     state.forgotten_elsewhere(entries, embedded).await?;
     Ok(())
 }
 
 /// Deletes from folders and servers.
-fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
+fn erase_entries(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
     for one in gone.iter().filter(|one| one.row.is_none()) {
         for part in &mut *parts {
             if part.store() != one.store || part.scope() != one.scope {
@@ -202,8 +207,8 @@ fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
             }
             match part {
                 ScopedStore::Rows(_) => None,
-                ScopedStore::Folder(held) => held.forget(&one.hit.entry.id)?,
-                ScopedStore::Server(held) => held.forget(&one.hit.entry.id)?,
+                ScopedStore::Folder(held) => held.forget_entry(&one.hit.entry.id)?,
+                ScopedStore::Server(held) => held.forget_entry(&one.hit.entry.id)?,
             };
         }
     }
@@ -211,7 +216,12 @@ fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
 }
 
 /// Deletes contents of the journal with the same text. Returns their number.
-async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str, by: &str) -> Result<u64> {
+async fn erase_contents(
+    state: &StateDir,
+    copies: &[(SessionId, Digest)],
+    reason: &str,
+    by: &str,
+) -> Result<u64> {
     let mut erased = 0;
     for (session, digest) in copies {
         let what = ErasureSelection::Digest(*session, *digest);

@@ -9,7 +9,7 @@ use clawk_recall::entry::EntryHit;
 use serde_json::{Value, json};
 
 use super::PartArgs;
-use super::server::{OnServer, dir_of, elsewhere, hint};
+use super::server::{OnServer, dir_of, remote_stores, remote_stores_hint};
 use crate::compose::ResolvedConfig;
 use crate::out::{self, one_line};
 use crate::state::kept::{self, MemoryPart, Options, RememberedEntry, StateDir, StateError, StateReader};
@@ -66,7 +66,7 @@ impl ScopedStore {
         }
     }
 
-    pub(super) fn entries(&self) -> u64 {
+    pub(super) fn entry_count(&self) -> u64 {
         match self {
             Self::Rows(part) => part.entries,
             Self::Folder(held) => held.count(),
@@ -74,7 +74,7 @@ impl ScopedStore {
         }
     }
 
-    fn found(&self, hits: Vec<EntryHit>) -> Vec<LocatedEntry> {
+    fn locate_hits(&self, hits: Vec<EntryHit>) -> Vec<LocatedEntry> {
         let found = |hit| LocatedEntry {
             store: self.store().to_owned(),
             scope: self.scope().to_owned(),
@@ -85,15 +85,15 @@ impl ScopedStore {
     }
 
     /// Returns entries, newest first.
-    pub(super) fn newest(
+    pub(super) fn newest_entries(
         &self,
         reader: &StateReader,
         aside: bool,
         limit: usize,
     ) -> Result<Vec<LocatedEntry>> {
         let rows = match self {
-            Self::Folder(held) => return Ok(self.found(held.newest(aside, limit))),
-            Self::Server(one) => return Ok(self.found(one.newest(aside, limit)?)),
+            Self::Folder(held) => return Ok(self.locate_hits(held.newest_entries(aside, limit))),
+            Self::Server(one) => return Ok(self.locate_hits(one.newest_entries(aside, limit)?)),
             Self::Rows(part) if aside => reader.set_aside(part, limit)?,
             Self::Rows(part) => reader.remembered(part, None, limit)?,
         };
@@ -101,15 +101,15 @@ impl ScopedStore {
     }
 
     /// Searches entries by words, best match first.
-    pub(super) fn search(
+    pub(super) fn search_entries(
         &self,
         reader: &StateReader,
         words: &str,
         limit: usize,
     ) -> Result<Vec<LocatedEntry>> {
         match self {
-            Self::Folder(held) => Ok(self.found(held.search(words, limit))),
-            Self::Server(one) => Ok(self.found(one.search(words, limit)?)),
+            Self::Folder(held) => Ok(self.locate_hits(held.search_words(words, limit))),
+            Self::Server(one) => Ok(self.locate_hits(one.search_entries(words, limit)?)),
             Self::Rows(part) => {
                 let rows = reader.recalled(part, words, limit)?;
                 Ok(rows.into_iter().map(LocatedEntry::from).collect())
@@ -118,10 +118,10 @@ impl ScopedStore {
     }
 
     /// Returns the entries with this id or key.
-    pub(super) fn named(&self, reader: &StateReader, name: &str) -> Result<Vec<LocatedEntry>> {
+    pub(super) fn find_named(&self, reader: &StateReader, name: &str) -> Result<Vec<LocatedEntry>> {
         match self {
-            Self::Folder(held) => Ok(self.found(held.named(name))),
-            Self::Server(one) => Ok(self.found(one.named(name)?)),
+            Self::Folder(held) => Ok(self.locate_hits(held.entries_named(name))),
+            Self::Server(one) => Ok(self.locate_hits(one.find_named(name)?)),
             Self::Rows(part) => {
                 let rows = reader.remembered_as(std::slice::from_ref(part), name)?;
                 Ok(rows.into_iter().map(LocatedEntry::from).collect())
@@ -130,19 +130,19 @@ impl ScopedStore {
     }
 
     /// Visits each entry, newest first, without those that compaction set aside.
-    pub(super) fn each(
+    pub(super) fn for_each_entry(
         &self,
         reader: &StateReader,
         mut take: impl FnMut(LocatedEntry) -> Result<()>,
     ) -> Result<()> {
         let part = match self {
             Self::Folder(held) => {
-                let all = self.found(held.newest(false, usize::MAX));
+                let all = self.locate_hits(held.newest_entries(false, usize::MAX));
                 return all.into_iter().try_for_each(take);
             }
             Self::Server(one) => {
                 return one.each_of(false, usize::MAX, |hit| {
-                    self.found(vec![hit]).into_iter().try_for_each(&mut take)
+                    self.locate_hits(vec![hit]).into_iter().try_for_each(&mut take)
                 });
             }
             Self::Rows(part) => part,
@@ -166,32 +166,32 @@ pub(super) struct OpenedMemory {
 
 impl PartArgs {
     /// Opens the state and selects the parts: those of the named store and scope, or all.
-    pub(super) fn open(&self) -> Result<OpenedMemory> {
-        let blueprint = self.claw.blueprint()?;
-        let dir = self.dir(blueprint.as_ref())?;
-        self.look(dir, blueprint.as_ref(), None)
+    pub(super) fn open_memory(&self) -> Result<OpenedMemory> {
+        let blueprint = self.claw.resolve_config()?;
+        let dir = self.state_dir(blueprint.as_ref())?;
+        self.open_parts(dir, blueprint.as_ref(), None)
     }
 
     /// Opens the state and holds its lock, so that no other process writes.
-    pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, OpenedMemory)> {
-        let blueprint = self.claw.blueprint()?;
-        let dir = self.dir(blueprint.as_ref())?;
+    pub(super) fn open_exclusive(&self, why: &'static str) -> Result<(StateDir, OpenedMemory)> {
+        let blueprint = self.claw.resolve_config()?;
+        let dir = self.state_dir(blueprint.as_ref())?;
         let state = match StateDir::open(&dir, Options::default()) {
             Err(error @ StateError::Locked { .. }) => return Err(error).context(why),
             other => other?,
         };
-        let opened = self.look(dir, blueprint.as_ref(), Some(&state))?;
+        let opened = self.open_parts(dir, blueprint.as_ref(), Some(&state))?;
         Ok((state, opened))
     }
 
-    fn dir(&self, blueprint: Option<&ResolvedConfig>) -> Result<PathBuf> {
+    fn state_dir(&self, blueprint: Option<&ResolvedConfig>) -> Result<PathBuf> {
         match blueprint {
             Some(blueprint) if self.which.state.is_none() && self.which.agent.is_none() => dir_of(blueprint),
-            Some(_) | None => self.which.dir(),
+            Some(_) | None => self.which.find_dir(),
         }
     }
 
-    fn look(
+    fn open_parts(
         &self,
         dir: PathBuf,
         blueprint: Option<&ResolvedConfig>,
@@ -201,7 +201,7 @@ impl PartArgs {
             Some(_) => StateReader::open(&dir)?,
             None => kept::read_only(&dir)?,
         };
-        let mut all = all(&dir, &reader, state)?;
+        let mut all = all_parts(&dir, &reader, state)?;
         let mut unseen = Vec::new();
         match blueprint {
             Some(blueprint) => {
@@ -218,12 +218,12 @@ impl PartArgs {
                         .chain(asked.clone())
                         .collect()
                 };
-                let found = OnServer::all(on_servers, self.store.as_deref(), known)?;
+                let found = OnServer::from_stores(on_servers, self.store.as_deref(), known)?;
                 all.extend(found.into_iter().map(|one| ScopedStore::Server(Box::new(one))));
             }
-            None => unseen = elsewhere(&reader)?,
+            None => unseen = remote_stores(&reader)?,
         }
-        let known: Vec<String> = all.iter().map(place).collect();
+        let known: Vec<String> = all.iter().map(format_part).collect();
         let fits = |part: &ScopedStore| {
             self.store.as_ref().is_none_or(|store| store == part.store())
                 && self.scope.as_ref().is_none_or(|scope| scope == part.scope())
@@ -232,7 +232,7 @@ impl PartArgs {
         unseen.retain(|(store, _)| self.store.as_ref().is_none_or(|meant| meant == store));
         if parts.is_empty() && (self.store.is_some() || self.scope.is_some()) {
             if !unseen.is_empty() {
-                bail!("nothing is remembered there; {}", hint(&unseen));
+                bail!("nothing is remembered there; {}", remote_stores_hint(&unseen));
             }
             bail!(
                 "nothing is remembered there; there is: {}",
@@ -244,17 +244,21 @@ impl PartArgs {
             );
         }
         if !unseen.is_empty() {
-            out::note(&hint(&unseen));
+            out::print_note(&remote_stores_hint(&unseen));
         }
         Ok(OpenedMemory { dir, reader, parts })
     }
 }
 
 /// Returns every part of the state, those in the database first. Parts on a server can be changed only with the open `state`.
-pub(super) fn all(dir: &Path, reader: &StateReader, state: Option<&StateDir>) -> Result<Vec<ScopedStore>> {
+pub(super) fn all_parts(
+    dir: &Path,
+    reader: &StateReader,
+    state: Option<&StateDir>,
+) -> Result<Vec<ScopedStore>> {
     let mut parts: Vec<ScopedStore> = match kept::on_server(reader, state)? {
         Some(stores) => {
-            let found = OnServer::all(stores, None, |_| Vec::new())?;
+            let found = OnServer::from_stores(stores, None, |_| Vec::new())?;
             found
                 .into_iter()
                 .map(|one| ScopedStore::Server(Box::new(one)))
@@ -268,27 +272,30 @@ pub(super) fn all(dir: &Path, reader: &StateReader, state: Option<&StateDir>) ->
         }
     };
     let vault = reader.vault().cloned().map(Arc::new);
-    let held = FolderScopeView::all(&dir.join("memory"), vault.as_ref()).with_context(|| {
-        match reader.lacks_key() {
-            Some(why) => format!("the stores in folders can't be read: something is encrypted, and {why}"),
-            None => "the stores in folders can't be read".to_owned(),
-        }
-    })?;
+    let held =
+        FolderScopeView::all_scopes(&dir.join("memory"), vault.as_ref()).with_context(|| {
+            match reader.lacks_key() {
+                Some(why) => {
+                    format!("the stores in folders can't be read: something is encrypted, and {why}")
+                }
+                None => "the stores in folders can't be read".to_owned(),
+            }
+        })?;
     parts.extend(held.into_iter().map(|held| ScopedStore::Folder(Box::new(held))));
     Ok(parts)
 }
 
-fn place(part: &ScopedStore) -> String {
-    at(part.store(), part.scope())
+fn format_part(part: &ScopedStore) -> String {
+    format_location(part.store(), part.scope())
 }
 
-pub(super) fn at(store: &str, scope: &str) -> String {
+pub(super) fn format_location(store: &str, scope: &str) -> String {
     let scope = if scope.is_empty() { "everybody" } else { scope };
     format!("`{}` of {}", one_line(store), one_line(scope))
 }
 
 /// Returns an entry as JSON.
-pub(super) fn one(found: &LocatedEntry) -> Value {
+pub(super) fn entry_json(found: &LocatedEntry) -> Value {
     let EntryHit { entry, mark } = &found.hit;
     let mut all = json!({
         "store": found.store, "scope": found.scope, "id": entry.id, "key": entry.key,
@@ -302,7 +309,7 @@ pub(super) fn one(found: &LocatedEntry) -> Value {
     all
 }
 
-pub(super) fn text(content: &Value) -> String {
+pub(super) fn content_text(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -23,7 +23,7 @@ pub(super) fn run(
     (claw, config): (Option<&Path>, Option<&Path>),
     format: Format,
 ) -> Result<ExitCode> {
-    let dir = which.dir()?;
+    let dir = which.find_dir()?;
     let Some(references) = StateReader::open(&dir)?.key_references()? else {
         bail!(
             "nothing in `{}` is encrypted, so there is no key to change",
@@ -36,8 +36,8 @@ pub(super) fn run(
         Some(_) | None => references.current,
     };
     let from = from.unwrap_or(&recorded);
-    let old = kept::key(from).context("the old key is not found")?;
-    let new = kept::key(to).context("the new key is not found")?;
+    let old = kept::load_key(from).context("the old key is not found")?;
+    let new = kept::load_key(to).context("the new key is not found")?;
     if old == new {
         bail!("`{}` and `{}` name the same key", one_line(from), one_line(to));
     }
@@ -61,7 +61,7 @@ pub(super) fn run(
     ));
     let (folders, of_folders) = FolderScopeView::seal_all_anew(&dir.join("memory"), &Arc::new(vault.clone()));
     report.add_report(of_folders);
-    let servers = compose::runtime()?.block_on(async {
+    let servers = compose::build_runtime()?.block_on(async {
         let servers = match claw {
             Some(claw) => {
                 let blueprint = ResolvedConfig::with_config(claw, Config::load(config, Some(claw))?).await?;
@@ -81,12 +81,12 @@ pub(super) fn run(
         let unsealed: Vec<_> = faults()
             .map(|fault| json!({ "value": fault.value, "why": fault.why }))
             .collect();
-        out::json(&json!({
+        out::print_json(&json!({
             "from": from, "to": to, "folders": folders, "on_servers": servers,
             "unsealed": unsealed, "unsealed_count": report.fault_count(),
         }))?;
     } else if report.is_complete() {
-        out::line(&format!(
+        out::print_line(&format!(
             "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
              long as you keep backups",
             one_line(to)
@@ -96,7 +96,7 @@ pub(super) fn run(
         return Ok(ExitCode::SUCCESS);
     }
     for fault in faults() {
-        out::note(&format!(
+        out::print_note(&format!(
             "not sealed: {}: {}",
             one_line(&fault.value),
             one_line(&fault.why)

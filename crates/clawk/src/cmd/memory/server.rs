@@ -37,10 +37,12 @@ pub(super) struct OnServer {
 }
 
 /// Runs work on threads that live until the process ends, and waits for it. Each operation of a back end has a deadline.
-fn wait<T: Send + 'static>(work: impl Future<Output = Result<T, MemoryError>> + Send + 'static) -> Result<T> {
+fn block_on<T: Send + 'static>(
+    work: impl Future<Output = Result<T, MemoryError>> + Send + 'static,
+) -> Result<T> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let runtime = RUNTIME
-        .get_or_init(|| compose::runtime().map_err(|error| format!("{error:#}")))
+        .get_or_init(|| compose::build_runtime().map_err(|error| format!("{error:#}")))
         .as_ref();
     let runtime = runtime.map_err(|error| anyhow!(error.clone()))?;
     let (send, receive) = sync_channel(1);
@@ -54,7 +56,7 @@ fn wait<T: Send + 'static>(work: impl Future<Output = Result<T, MemoryError>> + 
 impl OnServer {
     /// Returns every scope of these stores. `only`: only the store with this name. `known`: scopes from the manifest, and a
     /// requested one.
-    pub(super) fn all(
+    pub(super) fn from_stores(
         stores: Vec<InspectedStore>,
         only: Option<&str>,
         known: impl Fn(&Store) -> Vec<String>,
@@ -65,7 +67,7 @@ impl OnServer {
                 continue;
             }
             let (spec, back, parts) = (store.clone(), Arc::clone(&kept), known(&store));
-            let found = wait(async move { back.parts(&spec, &parts).await })?;
+            let found = block_on(async move { back.list_parts(&spec, &parts).await })?;
             all.extend(found.into_iter().map(|(scope, entries)| Self {
                 store: store.clone(),
                 scope,
@@ -81,7 +83,7 @@ impl OnServer {
     }
 
     /// Returns at most `limit` entries, newest first; or those that compaction set aside.
-    pub(super) fn newest(&self, aside: bool, limit: usize) -> Result<Vec<EntryHit>> {
+    pub(super) fn newest_entries(&self, aside: bool, limit: usize) -> Result<Vec<EntryHit>> {
         let mut hits = Vec::new();
         self.each_of(aside, limit, |hit| {
             hits.push(hit);
@@ -105,7 +107,7 @@ impl OnServer {
                 limit: left.min(PAGE),
             };
             let one = self.clone();
-            let found = wait(async move { one.kept.page(&one.store, &one.scope, page).await })?;
+            let found = block_on(async move { one.kept.list_entries(&one.store, &one.scope, page).await })?;
             let Some((last, _)) = found.last() else { break };
             before = Some(*last);
             left = left.saturating_sub(found.len());
@@ -115,8 +117,8 @@ impl OnServer {
     }
 
     /// Searches by words as the agent would, best match first.
-    pub(super) fn search(&self, words: &str, limit: usize) -> Result<Vec<EntryHit>> {
-        let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
+    pub(super) fn search_entries(&self, words: &str, limit: usize) -> Result<Vec<EntryHit>> {
+        let Some((place, store)) = Scope::from_part_name(&self.scope, &self.store) else {
             return Ok(Vec::new());
         };
         let ask = MemorySearch {
@@ -126,29 +128,29 @@ impl OnServer {
             limit,
         };
         let kept = Arc::clone(&self.kept);
-        let found = wait(async move { kept.ask(&store, &place, ask).await })?;
+        let found = block_on(async move { kept.search_entries(&store, &place, ask).await })?;
         Ok(found.hits)
     }
 
     /// Returns entries with this id or key. Entries that were set aside are found by id, too.
-    pub(super) fn named(&self, name: &str) -> Result<Vec<EntryHit>> {
+    pub(super) fn find_named(&self, name: &str) -> Result<Vec<EntryHit>> {
         let (one, name) = (self.clone(), name.to_owned());
-        wait(async move { one.kept.named(&one.store, &one.scope, &name).await })
+        block_on(async move { one.kept.find_entries(&one.store, &one.scope, &name).await })
     }
 
     /// Deletes an entry permanently, with the entries set aside for it and summaries made from it.
-    pub(super) fn forget(&self, id: &str) -> Result<Option<EntryHit>> {
-        let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
+    pub(super) fn forget_entry(&self, id: &str) -> Result<Option<EntryHit>> {
+        let Some((place, store)) = Scope::from_part_name(&self.scope, &self.store) else {
             return Ok(None);
         };
         let (kept, id) = (Arc::clone(&self.kept), id.to_owned());
-        wait(async move { kept.remove(&store, &place, ConversationFilter::All, id).await })
+        block_on(async move { kept.remove(&store, &place, ConversationFilter::All, id).await })
     }
 
     /// Restores what compaction set aside: one entry, the entries behind a summary, or everything. Returns their number.
-    pub(super) fn restore(&self, id: Option<&str>) -> Result<u64> {
+    pub(super) fn restore_entries(&self, id: Option<&str>) -> Result<u64> {
         let (one, id) = (self.clone(), id.map(str::to_owned));
-        wait(async move { one.kept.bring_back(&one.store, &one.scope, id.as_deref()).await })
+        block_on(async move { one.kept.bring_back(&one.store, &one.scope, id.as_deref()).await })
     }
 }
 
@@ -165,19 +167,19 @@ pub(super) struct MemoryServerArgs {
 
 impl MemoryServerArgs {
     /// Returns the named agent's configuration, if one is named. Asks for consent as a start would.
-    pub(super) fn blueprint(&self) -> Result<Option<ResolvedConfig>> {
+    pub(super) fn resolve_config(&self) -> Result<Option<ResolvedConfig>> {
         let Some(claw) = &self.claw else { return Ok(None) };
         let config = Config::load(self.config.as_deref(), Some(claw))?;
-        let blueprint = compose::runtime()?.block_on(async {
+        let blueprint = compose::build_runtime()?.block_on(async {
             let blueprint = ResolvedConfig::with_config(claw, config).await?;
-            blueprint.agreed(false, trust::asks()).await
+            blueprint.with_consent(false, trust::can_ask_user()).await
         });
         blueprint.map(Some)
     }
 }
 
 /// Returns the stores on servers that the agent's last start described, by back end. A command can't see them without the manifest.
-pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static str)>> {
+pub(super) fn remote_stores(reader: &StateReader) -> Result<Vec<(String, &'static str)>> {
     let mut scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         with_content: true,
@@ -220,7 +222,7 @@ pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static st
 }
 
 /// Returns the hint about such stores.
-pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
+pub(super) fn remote_stores_hint(elsewhere: &[(String, &'static str)]) -> String {
     let names: Vec<String> = elsewhere
         .iter()
         .map(|(name, backend)| format!("`{}` ({backend})", one_line(name)))
@@ -233,7 +235,7 @@ pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
 
 /// Returns the state directory of an agent named by its manifest.
 pub(super) fn dir_of(blueprint: &ResolvedConfig) -> Result<PathBuf> {
-    let dir = blueprint.state(None).dir()?;
+    let dir = blueprint.state_lookup(None).dir()?;
     if !Path::is_dir(&dir) {
         bail!(
             "there is no state directory `{}`: the agent has not run",

@@ -10,7 +10,7 @@ use clawk_kernel::ports::JournalScan;
 use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, TerminalStyle, block, one_line};
+use crate::out::{self, Format, TerminalStyle, one_line, sanitize_block};
 use crate::state;
 use crate::state::kept::read_only;
 
@@ -38,8 +38,8 @@ pub(super) fn run(
         .and_then(|name| name.to_str())
         .context("name a file")?;
     let folder = file.parent().unwrap_or(Path::new("")).join(VERSIONS);
-    let mut versions = kept(&folder, name)?;
-    versions.extend(written(which, file)?);
+    let mut versions = stored_versions(&folder, name)?;
+    versions.extend(written_versions(which, file)?);
     versions.sort_by(|a, b| a.at.cmp(&b.at));
     if versions.is_empty() {
         bail!(
@@ -52,7 +52,7 @@ pub(super) fn run(
             .get(number.wrapping_sub(1))
             .with_context(|| format!("there are {} versions", versions.len()))?;
         let bytes = version.bytes.as_ref().context("what it said is erased")?;
-        out::piece(&block(&String::from_utf8_lossy(bytes)))?;
+        out::print_piece(&sanitize_block(&String::from_utf8_lossy(bytes)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let facts = |version: &Version| {
@@ -64,10 +64,10 @@ pub(super) fn run(
     };
     let all: Vec<Value> = versions.iter().map(facts).collect();
     if format == Format::Json {
-        out::json(&json!({ "file": file, "versions": all }))?;
+        out::print_json(&json!({ "file": file, "versions": all }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for (number, version) in (1..).zip(&versions) {
         let size = match &version.bytes {
             Some(bytes) => format!("{} bytes", bytes.len()),
@@ -78,18 +78,18 @@ pub(super) fn run(
             (None, Some(call)) => format!("written by call {call}"),
             (None, None) => String::new(),
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {}  {size}",
             paint.bold(&number.to_string()),
             version.at
         ))?;
-        out::line(&paint.dim(&format!("    {}", one_line(&from))))?;
+        out::print_line(&paint.dim(&format!("    {}", one_line(&from))))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the versions in the folder beside the file.
-fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
+fn stored_versions(folder: &Path, name: &str) -> Result<Vec<Version>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("can't read `{}`", folder.display()))?,
@@ -117,8 +117,8 @@ fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
 }
 
 /// Returns the versions that the agent wrote, by the journal.
-fn written(which: &state::StateSelector, file: &Path) -> Result<Vec<Version>> {
-    let Ok(dir) = which.dir() else {
+fn written_versions(which: &state::StateSelector, file: &Path) -> Result<Vec<Version>> {
+    let Ok(dir) = which.find_dir() else {
         return Ok(Vec::new());
     };
     let reader = read_only(&dir)?;

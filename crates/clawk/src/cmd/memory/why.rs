@@ -10,8 +10,8 @@ use clawk_kernel::{kind, taint};
 use serde_json::{Map, Value, json};
 
 use super::PartArgs;
-use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at, text};
-use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use super::held::{LocatedEntry, OpenedMemory, ScopedStore, content_text, format_location};
+use crate::out::{self, Format, TerminalStyle, clip_line, one_line};
 use crate::state::kept::StateReader;
 
 /// Longest chain, in steps.
@@ -28,10 +28,10 @@ struct ProvenanceStep {
 }
 
 pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let OpenedMemory { dir, reader, parts } = which.open()?;
+    let OpenedMemory { dir, reader, parts } = which.open_memory()?;
     let mut found = Vec::new();
     for part in &parts {
-        found.extend(part.named(&reader, id)?);
+        found.extend(part.find_named(&reader, id)?);
     }
     let [entry] = found.as_slice() else {
         match found.as_slice() {
@@ -41,7 +41,10 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
                 dir.display()
             ),
             several => {
-                let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
+                let places: Vec<String> = several
+                    .iter()
+                    .map(|one| format_location(&one.store, &one.scope))
+                    .collect();
                 bail!(
                     "`{}` is in {}; say which by `--store` and `--scope`",
                     one_line(id),
@@ -56,7 +59,7 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
         seen: BTreeSet::new(),
         steps: Vec::new(),
     }
-    .back(entry)?;
+    .trace_back(entry)?;
     if format == Format::Json {
         let steps = chain.iter().map(|step| {
             let mut all = json!({ "depth": step.depth, "kind": step.kind, "name": step.name });
@@ -65,27 +68,27 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
             }
             all
         });
-        out::json(
+        out::print_json(
             &json!({ "id": entry.hit.entry.id, "store": entry.store, "untrusted": entry.hit.mark.untrusted,
             "chain": steps.collect::<Vec<_>>() }),
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     for step in &chain {
         let facts: Vec<String> = step
             .facts
             .iter()
-            .map(|(name, value)| format!("{name}: {}", text(value)))
+            .map(|(name, value)| format!("{name}: {}", content_text(value)))
             .collect();
         let indent = "  ".repeat(step.depth);
-        out::line(&format!(
+        out::print_line(&format!(
             "{indent}{} {}",
             paint.bold(&step.kind),
             one_line(&step.name)
         ))?;
         for fact in facts {
-            out::line(&paint.dim(&format!("{indent}  {}", clipped(&fact, 100))))?;
+            out::print_line(&paint.dim(&format!("{indent}  {}", clip_line(&fact, 100))))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -121,12 +124,12 @@ struct ProvenanceSearch<'a> {
 }
 
 impl ProvenanceSearch<'_> {
-    fn back(mut self, entry: &LocatedEntry) -> Result<Vec<ProvenanceStep>> {
-        self.entry(entry, 0)?;
+    fn trace_back(mut self, entry: &LocatedEntry) -> Result<Vec<ProvenanceStep>> {
+        self.trace_entry(entry, 0)?;
         Ok(self.steps)
     }
 
-    fn step(&mut self, depth: usize, (kind, name): (&str, &str), facts: Value) -> bool {
+    fn add_step(&mut self, depth: usize, (kind, name): (&str, &str), facts: Value) -> bool {
         if self.steps.len() >= MAX_STEPS || !self.seen.insert(format!("{kind} {name}")) {
             return false;
         }
@@ -146,15 +149,15 @@ impl ProvenanceSearch<'_> {
         true
     }
 
-    fn entry(&mut self, found: &LocatedEntry, depth: usize) -> Result<()> {
+    fn trace_entry(&mut self, found: &LocatedEntry, depth: usize) -> Result<()> {
         let mark = &found.hit.mark;
         let about = &found.hit.entry;
         let facts = json!({
             "store": found.store, "origin": mark.origin, "untrusted": mark.untrusted, "timestamp": about.timestamp,
             "author": Some(&mark.author).filter(|author| !author.is_empty()),
-            "session": Some(&mark.session).filter(|session| !session.is_empty()), "content": clipped(&text(&about.content), 200),
+            "session": Some(&mark.session).filter(|session| !session.is_empty()), "content": clip_line(&content_text(&about.content), 200),
         });
-        if !self.step(depth, ("entry", &about.id), facts) {
+        if !self.add_step(depth, ("entry", &about.id), facts) {
             return Ok(());
         }
         // For a summary: the entries it replaced.
@@ -170,10 +173,10 @@ impl ProvenanceSearch<'_> {
                 .filter(|part| part.store() == found.store && part.scope() == found.scope);
             let mut stood = Vec::new();
             for part in parts {
-                stood.extend(part.named(self.reader, id)?);
+                stood.extend(part.find_named(self.reader, id)?);
             }
             for one in stood {
-                self.entry(&one, depth + 1)?;
+                self.trace_entry(&one, depth + 1)?;
             }
         }
         for source in std::iter::once(&mark.origin).chain(&mark.made_from) {
@@ -186,29 +189,32 @@ impl ProvenanceSearch<'_> {
         let (kind, name) = source.split_once(' ').unwrap_or((source, ""));
         match kind {
             "" | "user" | "agent" | "memory" => Ok(()),
-            "message" => self.message(name, depth),
+            "message" => self.trace_message(name, depth),
             "call" => self.call(name, depth),
-            _ => self.origin(kind, name, depth),
+            _ => self.trace_origin(kind, name, depth),
         }
     }
 
-    fn message(&mut self, id: &str, depth: usize) -> Result<()> {
-        let found = self.event(&[kind::MESSAGE_ACCEPTED], |_, facts| is(facts, "message_id", id))?;
+    fn trace_message(&mut self, id: &str, depth: usize) -> Result<()> {
+        let found = self.find_event(&[kind::MESSAGE_ACCEPTED], |_, facts| {
+            has_value(facts, "message_id", id)
+        })?;
         // The inner turn of a composite tool has no message.
         if found.is_none()
             && self.seen.insert(format!("turn {id}"))
-            && let Some((asked, _)) =
-                self.event(&[kind::PROVIDER_REQUESTED], |_, facts| is(facts, "turn", id))?
+            && let Some((asked, _)) = self.find_event(&[kind::PROVIDER_REQUESTED], |_, facts| {
+                has_value(facts, "turn", id)
+            })?
         {
-            return self.turn(&asked, id, depth);
+            return self.trace_turn(&asked, id, depth);
         }
         let facts = found.map(|(event, facts)| {
             json!({
                 "session": event.session, "event": event.sequence, "at": event.at.to_string(), "door": facts.get("door"),
-                "channel": facts.get("channel"), "sender": facts.get("sender"), "text": said(&event),
+                "channel": facts.get("channel"), "sender": facts.get("sender"), "text": event_text(&event),
             })
         });
-        self.step(
+        self.add_step(
             depth,
             ("message", id),
             facts.unwrap_or_else(|| json!({ "text": "[not in this journal]" })),
@@ -217,35 +223,37 @@ impl ProvenanceSearch<'_> {
     }
 
     fn call(&mut self, id: &str, depth: usize) -> Result<()> {
-        let found = self.event(&[kind::ACTION_REQUESTED], |_, facts| is(facts, "request_id", id))?;
+        let found = self.find_event(&[kind::ACTION_REQUESTED], |_, facts| {
+            has_value(facts, "request_id", id)
+        })?;
         let Some((event, facts)) = found else {
-            self.step(depth, ("call", id), json!({ "text": "[not in this journal]" }));
+            self.add_step(depth, ("call", id), json!({ "text": "[not in this journal]" }));
             return Ok(());
         };
         let told = json!({
             "session": event.session, "event": event.sequence, "at": event.at.to_string(), "tool": facts.get("action_id"),
-            "arguments": said(&event),
+            "arguments": event_text(&event),
         });
-        if self.step(depth, ("call", id), told)
+        if self.add_step(depth, ("call", id), told)
             && let Some(turn) = facts.get("turn").and_then(Value::as_str)
         {
-            self.turn(&event, turn, depth + 1)?;
+            self.trace_turn(&event, turn, depth + 1)?;
         }
         Ok(())
     }
 
     /// Adds the start of a call's turn: its message, or the composite tool's call for an inner turn. A skill that was active during
     /// the call comes before it.
-    fn turn(&mut self, call: &RecordedEvent, turn: &str, depth: usize) -> Result<()> {
+    fn trace_turn(&mut self, call: &RecordedEvent, turn: &str, depth: usize) -> Result<()> {
         let past = self.turn_of(call, turn)?;
         let mut depth = depth;
         for skill in &past.skills {
-            self.step(depth, ("skill", skill), json!({ "session": call.session }));
+            self.add_step(depth, ("skill", skill), json!({ "session": call.session }));
             depth += 1;
         }
         match past.outer {
             Some(outer) => self.call(&outer, depth),
-            None => self.message(turn, depth),
+            None => self.trace_message(turn, depth),
         }
     }
 
@@ -294,11 +302,11 @@ impl ProvenanceSearch<'_> {
 
     /// Adds the call that read a page or a file: the first call whose arguments name it. Text of a file with known provenance is
     /// listed with the file.
-    fn origin(&mut self, kind: &str, name: &str, depth: usize) -> Result<()> {
+    fn trace_origin(&mut self, kind: &str, name: &str, depth: usize) -> Result<()> {
         let bare = name.rsplit_once(" (in ").map_or(name, |(bare, _)| bare);
-        let found = self.event(&[kind::ACTION_REQUESTED], |event, facts| {
-            is(facts, "action_id", bare)
-                || (!bare.is_empty() && said(event).is_some_and(|text| text.contains(bare)))
+        let found = self.find_event(&[kind::ACTION_REQUESTED], |event, facts| {
+            has_value(facts, "action_id", bare)
+                || (!bare.is_empty() && event_text(event).is_some_and(|text| text.contains(bare)))
         })?;
         let facts = found.map(|(event, facts)| {
             json!({
@@ -313,12 +321,12 @@ impl ProvenanceSearch<'_> {
                 json!(taint::words(&format!("{kind} {name}"))),
             );
         }
-        self.step(depth, (kind, name), facts);
+        self.add_step(depth, (kind, name), facts);
         Ok(())
     }
 
     /// Returns the first event of these types that matches.
-    fn event(
+    fn find_event(
         &self,
         kinds: &'static [&'static str],
         fits: impl Fn(&RecordedEvent, &Map<String, Value>) -> bool,
@@ -342,12 +350,12 @@ impl ProvenanceSearch<'_> {
     }
 }
 
-fn is(facts: &Map<String, Value>, key: &str, value: &str) -> bool {
+fn has_value(facts: &Map<String, Value>, key: &str, value: &str) -> bool {
     facts.get(key).and_then(Value::as_str) == Some(value)
 }
 
 /// What an event's content says; none, where it is erased.
-fn said(event: &RecordedEvent) -> Option<String> {
+fn event_text(event: &RecordedEvent) -> Option<String> {
     let content = event.content.as_ref()?;
     Some(String::from_utf8_lossy(&content.bytes).into_owned())
 }

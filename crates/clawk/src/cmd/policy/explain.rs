@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_kernel::place::{PathSearch, find};
+use clawk_kernel::place::{PathSearch, resolve_paths_blocking};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
-use clawk_policy::path::wanted;
+use clawk_policy::path::paths_to_resolve;
 use clawk_policy::{
     EditableInputs, Effect, Engine, ExplanationStep, LayeredDecision, PolicyLayers, PolicySubject,
     ToolResult, UsageView, ValueOrigin, ValueSources, VerdictChange,
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::facts::PolicyToolFacts;
-use super::{painted, shown};
+use super::{paint_effect, verdict_json};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
 use crate::out::{self, Format, TerminalStyle};
@@ -43,20 +43,20 @@ pub(super) fn run(
     asked: &ExplainQuery<'_>,
     format: Format,
 ) -> Result<ExitCode> {
-    let config = Config::load(config, Some(path))?.outside(asked.outside);
-    let (manifest, _) = manifest::look(path, &config)?;
+    let config = Config::load(config, Some(path))?.with_outside_access(asked.outside);
+    let (manifest, _) = manifest::load_valid_manifest(path, &config)?;
     let arguments: Map<String, Value> = serde_json::from_str(asked.arguments)
         .context("`--args` takes a JSON object, such as '{\"path\": \"notes.txt\"}'")?;
     let engine = Engine::compile(&manifest.policies)?;
     let Some(tool) = manifest.tool(asked.tool) else {
-        return undeclared(&manifest, &engine, asked.tool, format);
+        return explain_undeclared(&manifest, &engine, asked.tool, format);
     };
     if let Some(name) = asked.policy.filter(|name| !engine.has_policy(name)) {
         bail!("there is no policy `{name}` in the manifest: the call would be refused with -32602 (R15)");
     }
     let facts = PolicyToolFacts::of_tool(tool, &manifest, &config.settings);
-    let workdir = workdir(&manifest, &config)?;
-    let values = values(asked, &manifest, &config)?;
+    let workdir = resolve_workdir(&manifest, &config)?;
+    let values = value_sources(asked, &manifest, &config)?;
     let subject = PolicySubject {
         tool: &tool.name,
         labels: &facts.labels,
@@ -72,16 +72,16 @@ pub(super) fn run(
         taint: Some(asked.taint),
         values: Some(&values),
     };
-    let places = find(&PathSearch {
-        paths: wanted(&arguments, subject.schema, &workdir),
-        roots: engine.roots(&subject),
+    let places = resolve_paths_blocking(&PathSearch {
+        paths: paths_to_resolve(&arguments, subject.schema, &workdir),
+        roots: engine.path_rule_roots(&subject),
         ..PathSearch::default()
     });
     let subject = PolicySubject {
         places: Some(&places),
         ..subject
     };
-    let named = named(tool, asked.policy);
+    let named = named_policies(tool, asked.policy);
     let layers = PolicyLayers {
         autonomy: manifest.identity.autonomy,
         named: &named,
@@ -93,27 +93,27 @@ pub(super) fn run(
         named: named.iter().map(|&name| name.to_owned()).collect(),
         arguments: arguments.clone(),
     };
-    let changes = situation.changes(&subject);
+    let changes = situation.smallest_changes(&subject);
     let origins = engine.value_origins(&account.verdict, &subject);
     match format {
-        Format::Json => out::json(&document(
+        Format::Json => out::print_json(&json_document(
             &subject,
             &account,
             &changes,
             (facts.doubt.as_deref(), &origins),
         ))?,
-        Format::Human => people(
+        Format::Human => print_human(
             &subject,
             &account,
             &changes,
-            &notes(facts.doubt.as_deref(), &origins),
+            &explanation_notes(facts.doubt.as_deref(), &origins),
         )?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the texts in which the call's values are looked up. No other text counts.
-fn values(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
+fn value_sources(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
     let mut sources = ValueSources::default();
     asked.said.iter().for_each(|said| sources.add_person(said));
     for (given, order) in asked.results.iter().zip(1..) {
@@ -125,7 +125,7 @@ fn values(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Res
             .with_context(|| {
                 format!(
                     "`--result`: the manifest has no tool `{}`",
-                    out::clipped(tool, 64)
+                    out::clip_line(tool, 64)
                 )
             })?;
         sources.add_result(&ToolResult {
@@ -175,7 +175,7 @@ impl GivenResult {
 }
 
 /// Returns notes below the rules: the sources of values, and unknown properties of the tool.
-fn notes(doubt: Option<&str>, origins: &[ValueOrigin]) -> Vec<String> {
+fn explanation_notes(doubt: Option<&str>, origins: &[ValueOrigin]) -> Vec<String> {
     let doubt = doubt.map(|doubt| format!("note: {doubt}"));
     origins.iter().map(value_line).chain(doubt).collect()
 }
@@ -198,7 +198,7 @@ fn value_line(origin: &ValueOrigin) -> String {
 }
 
 /// Returns the base of relative paths, as when the agent runs.
-pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
+pub(super) fn resolve_workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
     let folder = config.settings.workdir.as_deref().unwrap_or(&manifest.dir);
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -211,34 +211,34 @@ pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
 }
 
 /// Returns the policies that further restrict the call, in the kernel's order.
-fn named<'a>(tool: &'a Tool, further: Option<&'a str>) -> Vec<&'a str> {
+fn named_policies<'a>(tool: &'a Tool, further: Option<&'a str>) -> Vec<&'a str> {
     tool.policy_ref.as_deref().into_iter().chain(further).collect()
 }
 
 /// Handles a tool that the manifest does not declare: refused by name, or unknown (R17).
-fn undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) -> Result<ExitCode> {
+fn explain_undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) -> Result<ExitCode> {
     let Some(verdict) = engine.denies_by_name(tool) else {
         let known: Vec<&str> = manifest.tools.iter().map(|tool| tool.name.as_str()).collect();
         bail!(
             "the manifest has no tool `{}`, and no rule denies it by name; it has: {}",
-            out::clipped(tool, 64),
+            out::clip_line(tool, 64),
             known.join(", ")
         );
     };
     match format {
-        Format::Json => out::json(&json!({
-            "tool": tool, "verdict": shown(&verdict), "decided_by": "rules", "layers": [], "changes": [],
+        Format::Json => out::print_json(&json!({
+            "tool": tool, "verdict": verdict_json(&verdict), "decided_by": "rules", "layers": [], "changes": [],
         }))?,
         Format::Human => out::lines(&format!(
             "{tool}  {}\nthe manifest has no such tool, and {}",
-            painted(TerminalStyle::stdout(), verdict.effect.name()),
-            origin(&verdict)
+            paint_effect(TerminalStyle::for_stdout(), verdict.effect.name()),
+            format_origin(&verdict)
         ))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn origin(verdict: &clawk_policy::Verdict) -> String {
+fn format_origin(verdict: &clawk_policy::Verdict) -> String {
     let mut text = match (&verdict.rule_id, &verdict.policy) {
         (Some(rule), Some(policy)) => format!("rule `{rule}` of policy `{policy}`"),
         _ => "no rule".to_owned(),
@@ -250,7 +250,7 @@ fn origin(verdict: &clawk_policy::Verdict) -> String {
     text
 }
 
-fn document(
+fn json_document(
     subject: &PolicySubject<'_>,
     account: &LayeredDecision<'_>,
     changes: &[VerdictChange],
@@ -268,7 +268,7 @@ fn document(
         .iter()
         .map(|said| {
             json!({
-                "layer": said.layer.to_string(), "verdict": shown(&said.verdict),
+                "layer": said.layer.to_string(), "verdict": verdict_json(&said.verdict),
                 "rules": said.steps.iter().map(step).collect::<Vec<_>>(),
             })
         })
@@ -286,32 +286,32 @@ fn document(
     json!({
         "tool": subject.tool, "labels": subject.labels, "annotations": subject.annotations,
         "arguments": subject.arguments, "workdir": subject.workdir,
-        "verdict": shown(&account.verdict),
-        "decided_by": account.decided().map(|said| said.layer.to_string()),
+        "verdict": verdict_json(&account.verdict),
+        "decided_by": account.deciding_layer().map(|said| said.layer.to_string()),
         "layers": layers, "changes": changes, "doubt": doubt,
         "values": origins.iter().map(value_document).collect::<Vec<_>>(),
     })
 }
 
-fn people(
+fn print_human(
     subject: &PolicySubject<'_>,
     account: &LayeredDecision<'_>,
     changes: &[VerdictChange],
     notes: &[String],
 ) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     let verdict = &account.verdict;
-    out::line(&format!(
+    out::print_line(&format!(
         "{}  {}",
         paint.bold(subject.tool),
-        painted(paint, verdict.effect.name())
+        paint_effect(paint, verdict.effect.name())
     ))?;
-    if let Some(said) = account.decided() {
-        out::line(&format!("decided by {}: {}", said.layer, origin(verdict)))?;
+    if let Some(said) = account.deciding_layer() {
+        out::print_line(&format!("decided by {}: {}", said.layer, format_origin(verdict)))?;
     }
-    out::line("")?;
+    out::print_line("")?;
     for said in &account.layers {
-        let word = painted(paint, said.verdict.effect.name());
+        let word = paint_effect(paint, said.verdict.effect.name());
         let why = if said.steps.is_empty() {
             said.verdict
                 .reason
@@ -321,21 +321,21 @@ fn people(
         } else {
             String::new()
         };
-        out::line(&format!("{}: {word}{why}", said.layer))?;
+        out::print_line(&format!("{}: {word}{why}", said.layer))?;
         for step in &said.steps {
-            out::line(&format!("  {}", line_of(step)))?;
+            out::print_line(&format!("  {}", line_of(step)))?;
         }
         if !said.steps.is_empty() && said.verdict.rule_id.is_none() {
-            out::line("  no rule is left: denied")?;
+            out::print_line("  no rule is left: denied")?;
         }
     }
     for note in notes {
-        out::line(&paint.yellow(&out::one_line(note)))?;
+        out::print_line(&paint.yellow(&out::one_line(note)))?;
     }
     if matches!(verdict.effect, Effect::Ask(_)) {
-        out::line(&paint.dim("a person's `always` spares the question for the rest of a session"))?;
+        out::print_line(&paint.dim("a person's `always` spares the question for the rest of a session"))?;
     }
-    suggestions(changes, paint)
+    print_suggestions(changes, paint)
 }
 
 fn line_of(step: &ExplanationStep<'_>) -> String {
@@ -348,18 +348,18 @@ fn line_of(step: &ExplanationStep<'_>) -> String {
     out::one_line(&text).into()
 }
 
-fn suggestions(changes: &[VerdictChange], paint: TerminalStyle) -> Result<()> {
+fn print_suggestions(changes: &[VerdictChange], paint: TerminalStyle) -> Result<()> {
     let mut outcome = None;
     for change in changes {
         if outcome == Some(change.outcome) {
-            out::line("  or")?;
+            out::print_line("  or")?;
         } else {
-            out::line("")?;
-            out::line(&format!("to get {}:", painted(paint, change.outcome.name())))?;
+            out::print_line("")?;
+            out::print_line(&format!("to get {}:", paint_effect(paint, change.outcome.name())))?;
         }
         outcome = Some(change.outcome);
         for edit in &change.edits {
-            out::line(&format!("  {}", out::one_line(&edit.to_string())))?;
+            out::print_line(&format!("  {}", out::one_line(&edit.to_string())))?;
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ impl PolicyToolFacts {
     /// Returns the properties of a built-in, declared or not. Nothing is known about any other name.
     pub(super) fn of_name(name: &str) -> Self {
         let mut facts = Self::default();
-        if let Some(known) = builtin::describe(name) {
+        if let Some(known) = builtin::describe_builtin(name) {
             facts.annotations = known.trusted_annotations;
             facts.schema = Some(known.input_schema);
             if let Some(category) = known.category {

@@ -19,7 +19,7 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     let mut reports = Vec::new();
     for file in files {
-        let config = Config::load(config, Some(file))?.outside(outside);
+        let config = Config::load(config, Some(file))?.with_outside_access(outside);
         let found = companion::of_argument(file, &config)?;
         if found.is_empty() {
             bail!(
@@ -31,7 +31,7 @@ pub(super) fn run(
     }
     let good = reports.iter().all(|report| report.failures.is_empty());
     match format {
-        Format::Json => out::json(&document(&reports, good))?,
+        Format::Json => out::print_json(&document(&reports, good))?,
         Format::Human => reports.iter().try_for_each(people)?,
     }
     Ok(if good {
@@ -62,7 +62,7 @@ fn document(reports: &[PolicyTestReport], good: bool) -> Value {
 }
 
 fn people(report: &PolicyTestReport) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+    let paint = TerminalStyle::for_stdout();
     let name = out::one_line(&report.tests.display().to_string());
     let (cases, failed) = (report.cases, report.failures.len());
     let verdict = if failed == 0 {
@@ -70,17 +70,17 @@ fn people(report: &PolicyTestReport) -> Result<()> {
     } else {
         paint.red("FAILED")
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{verdict}  {name}: {} of {cases} cases hold",
         cases - failed
     ))?;
     for failure in &report.failures {
-        out::line("")?;
-        out::line(&paint.bold(&out::one_line(&failure.case)))?;
-        out::line(&format!("  expected  {}", out::one_line(&failure.expected)))?;
-        out::line(&format!("  got       {}", out::one_line(&failure.got)))?;
+        out::print_line("")?;
+        out::print_line(&paint.bold(&out::one_line(&failure.case)))?;
+        out::print_line(&format!("  expected  {}", out::one_line(&failure.expected)))?;
+        out::print_line(&format!("  got       {}", out::one_line(&failure.got)))?;
         for why in &failure.why {
-            out::line(&paint.dim(&format!("    {}", out::one_line(why))))?;
+            out::print_line(&paint.dim(&format!("    {}", out::one_line(why))))?;
         }
     }
     Ok(())

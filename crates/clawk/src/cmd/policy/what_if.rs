@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use crate::state::kept::{StateReader, read_only};
 use anyhow::{Result, bail};
 use clawk_manifest::model::{self, AutonomyLevel};
-use clawk_manifest::{LoadOptions, Manifest, policy, render};
+use clawk_manifest::{LoadOptions, Manifest, load_policy, render_diagnostics};
 use clawk_policy::{Engine, PolicyLayers, PolicySubject, UsageView, ValueSources, Verdict, VerdictOutcome};
 use serde_json::{Map, Value, json};
 
 use self::past::{PastCall, PastCallRecord};
 use super::facts::PolicyToolFacts;
-use super::painted;
+use super::paint_effect;
 use crate::cmd::trace::source::TraceSource;
 use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format, TerminalStyle};
@@ -51,7 +51,7 @@ struct WhatIfTally {
 }
 
 impl WhatIfTally {
-    fn to(&self, outcome: VerdictOutcome) -> usize {
+    fn count_to(&self, outcome: VerdictOutcome) -> usize {
         self.differs
             .iter()
             .filter(|differs| VerdictOutcome::from(differs.then.effect) == outcome)
@@ -65,10 +65,10 @@ pub(in crate::cmd) fn run(
     config: Option<&Path>,
     format: Format,
 ) -> Result<ExitCode> {
-    let config = Config::load(config, asked.manifest)?.outside(asked.outside);
+    let config = Config::load(config, asked.manifest)?.with_outside_access(asked.outside);
     let manifest = asked
         .manifest
-        .map(|path| manifest::look(path, &config).map(|(manifest, _)| manifest))
+        .map(|path| manifest::load_valid_manifest(path, &config).map(|(manifest, _)| manifest))
         .transpose()?;
     let policies = match (&manifest, asked.policies) {
         // Without named rules, the manifest's own are used.
@@ -76,7 +76,7 @@ pub(in crate::cmd) fn run(
         (_, files) => files.iter().map(|file| read(file)).collect::<Result<Vec<_>>>()?,
     };
     let engine = Engine::compile(&policies)?;
-    let (record, contents) = record(asked)?;
+    let (record, contents) = read_record(asked)?;
     let seen = record.autonomy;
     let autonomy = asked
         .autonomy
@@ -86,7 +86,7 @@ pub(in crate::cmd) fn run(
         engine,
         autonomy,
         workdir: match &manifest {
-            Some(manifest) => super::explain::workdir(manifest, &config)?,
+            Some(manifest) => super::explain::resolve_workdir(manifest, &config)?,
             None => std::env::current_dir()?,
         },
         manifest,
@@ -94,36 +94,36 @@ pub(in crate::cmd) fn run(
         contents,
         facts: BTreeMap::new(),
     };
-    let tally = again.all(record)?;
+    let tally = again.evaluate_all(record)?;
     match format {
-        Format::Json => out::json(&document(&tally, autonomy))?,
-        Format::Human => people(&tally, autonomy)?,
+        Format::Json => out::print_json(&json_document(&tally, autonomy))?,
+        Format::Human => print_human(&tally, autonomy)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn read(file: &Path) -> Result<model::Policy> {
-    match policy(file, &LoadOptions::default()) {
+    match load_policy(file, &LoadOptions::default()) {
         (_, Some(found)) => Ok(found),
         (loaded, None) if loaded.is_valid() => bail!("`{}` is not the file of a policy", file.display()),
         (loaded, None) => bail!(
             "{}",
-            render(&loaded.diagnostics, &loaded.sources, false).trim_end()
+            render_diagnostics(&loaded.diagnostics, &loaded.sources, false).trim_end()
         ),
     }
 }
 
 /// Returns the record, and the state with the calls' arguments, if there is one.
-fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateReader>)> {
+fn read_record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateReader>)> {
     let Some(file) = asked.trace else {
-        let dir = asked.which.dir()?;
-        let record = PastCallRecord::of(&TraceSource::state(&dir)?, asked.session)?;
+        let dir = asked.which.find_dir()?;
+        let record = PastCallRecord::from_source(&TraceSource::from_state(&dir)?, asked.session)?;
         return Ok((record, Some(read_only(&dir)?)));
     };
-    let record = PastCallRecord::of(&TraceSource::file(file.to_owned()), asked.session)?;
+    let record = PastCallRecord::from_source(&TraceSource::from_file(file.to_owned()), asked.session)?;
     let beside = asked.which.state.is_some() || asked.which.agent.is_some();
     let contents = beside
-        .then(|| Ok::<_, anyhow::Error>(read_only(asked.which.dir()?)?))
+        .then(|| Ok::<_, anyhow::Error>(read_only(asked.which.find_dir()?)?))
         .transpose()?;
     Ok((record, contents))
 }
@@ -140,13 +140,13 @@ struct WhatIfEvaluator {
 }
 
 impl WhatIfEvaluator {
-    fn all(mut self, record: PastCallRecord) -> Result<WhatIfTally> {
+    fn evaluate_all(mut self, record: PastCallRecord) -> Result<WhatIfTally> {
         let mut tally = WhatIfTally {
             undecided: record.undecided,
             ..WhatIfTally::default()
         };
         for call in record.calls {
-            match self.decide(&call)? {
+            match self.decide_call(&call)? {
                 None => tally.unread.push(call),
                 Some(then) if VerdictOutcome::from(then.effect) == call.outcome => tally.same += 1,
                 Some(then) => tally.differs.push(ChangedVerdict { call, then }),
@@ -156,10 +156,10 @@ impl WhatIfEvaluator {
     }
 
     /// Decides a call; `None` if the decision depends on arguments that are no longer stored.
-    fn decide(&mut self, call: &PastCall) -> Result<Option<Verdict>> {
-        self.know(&call.tool);
-        let arguments = self.arguments(call)?;
-        let values = self.said(call)?;
+    fn decide_call(&mut self, call: &PastCall) -> Result<Option<Verdict>> {
+        self.learn_tool(&call.tool);
+        let arguments = self.read_arguments(call)?;
+        let values = self.value_sources(call)?;
         let Some((facts, policy_ref)) = self.facts.get(&call.tool) else {
             return Ok(None);
         };
@@ -201,7 +201,7 @@ impl WhatIfEvaluator {
         Ok(Some(verdict))
     }
 
-    fn know(&mut self, tool: &str) {
+    fn learn_tool(&mut self, tool: &str) {
         if self.facts.contains_key(tool) {
             return;
         }
@@ -215,7 +215,7 @@ impl WhatIfEvaluator {
     }
 
     /// Returns what the owner had said before the call, if it is stored. Tool results are not searched.
-    fn said(&self, call: &PastCall) -> Result<ValueSources> {
+    fn value_sources(&self, call: &PastCall) -> Result<ValueSources> {
         let mut sources = ValueSources::default();
         let Some(reader) = self.contents.as_ref().filter(|_| self.engine.looks_at_values()) else {
             return Ok(sources);
@@ -228,7 +228,7 @@ impl WhatIfEvaluator {
         Ok(sources)
     }
 
-    fn arguments(&self, call: &PastCall) -> Result<Option<Map<String, Value>>> {
+    fn read_arguments(&self, call: &PastCall) -> Result<Option<Map<String, Value>>> {
         let (Some(reader), Some(digest)) = (&self.contents, call.arguments) else {
             return Ok(None);
         };
@@ -238,7 +238,7 @@ impl WhatIfEvaluator {
     }
 }
 
-fn document(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Value {
+fn json_document(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Value {
     let place = |call: &PastCall| {
         json!({
             "session": call.session, "timestamp": call.timestamp, "request_id": call.request_id, "tool": call.tool,
@@ -264,34 +264,34 @@ fn document(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Value {
         .collect();
     json!({
         "autonomy": autonomy, "judged": tally.same + tally.differs.len(), "same": tally.same,
-        "would_block": tally.to(VerdictOutcome::Deny), "would_newly_allow": tally.to(VerdictOutcome::Allow),
-        "would_newly_ask": tally.to(VerdictOutcome::Ask),
+        "would_block": tally.count_to(VerdictOutcome::Deny), "would_newly_allow": tally.count_to(VerdictOutcome::Allow),
+        "would_newly_ask": tally.count_to(VerdictOutcome::Ask),
         "not_judged": tally.unread.len(), "never_decided": tally.undecided,
         "differences": differs, "unread": tally.unread.iter().map(place).collect::<Vec<_>>(),
     })
 }
 
-fn people(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let judged = tally.same + tally.differs.len();
-    out::line(&format!(
+    out::print_line(&format!(
         "{judged} past calls under the new rules, autonomy `{autonomy}`:"
     ))?;
-    out::line(&format!(
+    out::print_line(&format!(
         "would have blocked {}, would newly allow {}, would newly ask {}; {} as before",
-        tally.to(VerdictOutcome::Deny),
-        tally.to(VerdictOutcome::Allow),
-        tally.to(VerdictOutcome::Ask),
+        tally.count_to(VerdictOutcome::Deny),
+        tally.count_to(VerdictOutcome::Allow),
+        tally.count_to(VerdictOutcome::Ask),
         tally.same
     ))?;
     if !tally.unread.is_empty() {
-        out::line(&format!(
+        out::print_line(&format!(
             "{} not judged: their arguments are erased or not at hand, and would matter",
             tally.unread.len()
         ))?;
     }
     if tally.undecided > 0 {
-        out::line(&paint.dim(&format!(
+        out::print_line(&paint.dim(&format!(
             "{} left out: no policy decided them (unknown tool, bad arguments, sandbox, not finished)",
             tally.undecided
         )))?;
@@ -299,7 +299,7 @@ fn people(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
     for ChangedVerdict { call, then } in &tally.differs {
         let rule =
             |rule: Option<&str>| rule.map_or_else(|| "no rule".to_owned(), |rule| format!("rule `{rule}`"));
-        out::line(&out_line(call, then, paint, &rule))?;
+        out::print_line(&out_line(call, then, paint, &rule))?;
     }
     Ok(())
 }
@@ -312,12 +312,12 @@ fn out_line(
 ) -> String {
     format!(
         "  {}  {}  {}: {} ({}) → {} ({})",
-        out::clipped(&call.timestamp, 19),
+        out::clip_line(&call.timestamp, 19),
         call.session,
-        out::clipped(&call.tool, 40),
-        painted(paint, call.outcome.name()),
-        out::clipped(&rule(call.rule.as_deref()), 60),
-        painted(paint, VerdictOutcome::from(then.effect).name()),
+        out::clip_line(&call.tool, 40),
+        paint_effect(paint, call.outcome.name()),
+        out::clip_line(&rule(call.rule.as_deref()), 60),
+        paint_effect(paint, VerdictOutcome::from(then.effect).name()),
         rule(then.rule_id.as_deref()),
     )
 }

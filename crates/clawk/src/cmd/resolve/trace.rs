@@ -32,21 +32,21 @@ pub(super) fn write(
     let mut session = ResolutionTraceWriter {
         chain: SessionChain::new(request.requester.session_id, resolved.resolution.trace_id),
         scratch: HashBuffer::default(),
-        root: clock.uuid(),
+        root: clock.new_uuid(),
         clock,
         out: Vec::new(),
     };
     let whole = session.root;
-    let at = stamp(now);
+    let at = format_timestamp(now);
     let goal = request.task.as_ref().map(|task| task.goal.as_str());
     let started = json!({ "agent_id": request.requester.agent_id, "goal": goal });
-    session.event(whole, &at, "session.started", &payload(&started)?)?;
-    resolution(&mut session, &at, request, resolved)?;
+    session.write_event(whole, &at, "session.started", &format_payload(&started)?)?;
+    write_resolution(&mut session, &at, request, resolved)?;
     let took = SignedDuration::from_micros(i64::try_from(took_us).unwrap_or(i64::MAX));
-    let end = stamp(now.checked_add(took).unwrap_or(now)); // silent-ok: only past the year 9999
+    let end = format_timestamp(now.checked_add(took).unwrap_or(now)); // silent-ok: only past the year 9999
     let ended = json!({ "reason": "completed", "duration_ms": took_us / 1000 });
-    let span = clock.uuid();
-    session.event(span, &end, "session.ended", &payload(&ended)?)?;
+    let span = clock.new_uuid();
+    session.write_event(span, &end, "session.ended", &format_payload(&ended)?)?;
     // Only a complete session replaces an existing file.
     let mut options = OpenOptions::new();
     let mut file = options
@@ -59,13 +59,13 @@ pub(super) fn write(
 }
 
 /// Writes the events from the request to the answer, in one span.
-fn resolution(
+fn write_resolution(
     session: &mut ResolutionTraceWriter<'_>,
     at: &str,
     request: &Request,
     resolved: &ExplainedResolution,
 ) -> Result<()> {
-    let span = session.clock.uuid();
+    let span = session.clock.new_uuid();
     let record = ResolutionRecord {
         request,
         atlas_changes: 0,
@@ -76,16 +76,16 @@ fn resolution(
     let mut events = Vec::new();
     record.each_event(|event| events.push((event.event_kind(), event.canonical_payload())));
     for (kind, payload) in events {
-        session.event(span, at, kind, payload.get())?;
+        session.write_event(span, at, kind, payload.get())?;
     }
     Ok(())
 }
 
-fn payload(value: &Value) -> Result<String> {
+fn format_payload(value: &Value) -> Result<String> {
     Ok(bounded(payload_of(value)?).get().to_owned())
 }
 
-fn stamp(at: Timestamp) -> String {
+fn format_timestamp(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
@@ -100,16 +100,16 @@ struct ResolutionTraceWriter<'c> {
 }
 
 impl ResolutionTraceWriter<'_> {
-    fn event(&mut self, span: Uuid, at: &str, event_type: &str, payload: &str) -> Result<()> {
+    fn write_event(&mut self, span: Uuid, at: &str, event_type: &str, payload: &str) -> Result<()> {
         let draft = Draft {
-            event_id: self.clock.uuid(),
+            event_id: self.clock.new_uuid(),
             span,
             parent: Some(self.root),
             timestamp: at,
             event_type,
             payload,
         };
-        serde_json::to_writer(&mut self.out, &self.chain.link(&draft, &mut self.scratch)?)?;
+        serde_json::to_writer(&mut self.out, &self.chain.link_event(&draft, &mut self.scratch)?)?;
         self.out.push(b'\n');
         Ok(())
     }

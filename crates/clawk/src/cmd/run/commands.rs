@@ -6,12 +6,12 @@ use clawk_kernel::{ModelInUse, SessionHandle};
 use clawk_proto::SessionId;
 
 use crate::compose::Agent;
-use crate::out::{self, TerminalStyle, clipped};
+use crate::out::{self, TerminalStyle, clip_line};
 
 const LINES_OF_TRACE: usize = 20;
 
 /// `/help`
-pub(super) fn help() {
+pub(super) fn print_help() {
     // A line continued with a backslash would lose its indentation.
     out::notes(
         "  /tools     the agent's tools, what may be done with them
@@ -27,11 +27,11 @@ pub(super) fn help() {
 }
 
 /// `/tools`
-pub(super) fn tools(agent: &Agent) {
-    let paint = TerminalStyle::stderr();
+pub(super) fn print_tools(agent: &Agent) {
+    let paint = TerminalStyle::for_stderr();
     let manifest = &agent.manifest;
     if manifest.tools.is_empty() && manifest.skills.is_empty() {
-        out::note("  this agent has no tools");
+        out::print_note("  this agent has no tools");
     }
     for tool in &manifest.tools {
         let source = match (&tool.mcp_source, &tool.skill_ref) {
@@ -43,32 +43,32 @@ pub(super) fn tools(agent: &Agent) {
             .category()
             .map(|category| format!(" · category {category}"))
             .unwrap_or_default();
-        out::note(&format!(
+        out::print_note(&format!(
             "  {} {}",
             paint.cyan(&tool.name),
             paint.dim(&format!("{source}{category}"))
         ));
         if let Some(description) = &tool.description {
-            out::note(&format!("    {}", clipped(description, 96)));
+            out::print_note(&format!("    {}", clip_line(description, 96)));
         }
     }
     for skill in &manifest.skills {
-        out::note(&format!("  {} {}", paint.cyan(&skill.name), paint.dim("skill")));
-        out::note(&format!("    {}", clipped(&skill.description, 96)));
+        out::print_note(&format!("  {} {}", paint.cyan(&skill.name), paint.dim("skill")));
+        out::print_note(&format!("    {}", clip_line(&skill.description, 96)));
     }
 }
 
 /// `/policy`
-pub(super) fn policy(agent: &Agent) {
-    let paint = TerminalStyle::stderr();
+pub(super) fn print_policy(agent: &Agent) {
+    let paint = TerminalStyle::for_stderr();
     let autonomy = agent.manifest.identity.autonomy;
-    out::note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
+    out::print_note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
     for policy in &agent.manifest.policies {
         for rule in &policy.rules {
             let reason = rule
                 .reason
                 .as_deref()
-                .map(|reason| clipped(reason, 70))
+                .map(|reason| clip_line(reason, 70))
                 .unwrap_or_default();
             let line = format!(
                 "  {:<16} {:<24} {}",
@@ -76,10 +76,10 @@ pub(super) fn policy(agent: &Agent) {
                 rule.id,
                 paint.dim(&reason)
             );
-            out::note(&line);
+            out::print_note(&line);
         }
     }
-    out::note(&format!(
+    out::print_note(&format!(
         "  {:<16} {}",
         "deny",
         paint.dim("whatever no rule matches")
@@ -87,22 +87,22 @@ pub(super) fn policy(agent: &Agent) {
 }
 
 /// `/trace`
-pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
+pub(super) async fn print_trace(agent: &Agent, session: SessionId) -> Result<()> {
     let events = agent
         .journal
-        .scan(JournalScan {
+        .scan_events(JournalScan {
             session: Some(session),
             with_content: true,
             ..JournalScan::default()
         })
         .await?;
-    let paint = TerminalStyle::stderr();
+    let paint = TerminalStyle::for_stderr();
     if events.is_empty() {
-        out::note("  nothing yet");
+        out::print_note("  nothing yet");
     }
     for event in events.iter().skip(events.len().saturating_sub(LINES_OF_TRACE)) {
-        let payload = clipped(&event.payload_with_words(), 90);
-        out::note(&format!(
+        let payload = clip_line(&event.payload_with_words(), 90);
+        out::print_note(&format!(
             "  {:>4} {} {}",
             event.sequence,
             paint.cyan(&event.kind),
@@ -120,8 +120,8 @@ pub(super) async fn model(session: &SessionHandle, command: &str) -> Result<()> 
         false => session.choose_model(&words).await?,
     };
     match chosen {
-        Ok(model) => out::note(&format!("  {}", answers(model.as_ref()))),
-        Err(error) => out::note(&format!("  nothing has changed: {error}")),
+        Ok(model) => out::print_note(&format!("  {}", answers(model.as_ref()))),
+        Err(error) => out::print_note(&format!("  nothing has changed: {error}")),
     }
     Ok(())
 }
@@ -141,16 +141,16 @@ fn answers(model: Option<&ModelInUse>) -> String {
 }
 
 /// `/session`
-pub(super) async fn session(agent: &Agent, handle: &SessionHandle) -> Result<()> {
+pub(super) async fn print_session(agent: &Agent, handle: &SessionHandle) -> Result<()> {
     let session = handle.id;
-    let known = agent.journal.sessions(100).await?;
+    let known = agent.journal.list_sessions(100).await?;
     let events = known
         .iter()
         .find(|row| row.session == session)
         .map_or(0, |row| row.events);
-    out::note(&format!("  session {session}, {events} events"));
-    out::note(&format!("  model   {}", answers(handle.model_in_use().as_ref())));
-    out::note(&format!("  state   {}", agent.state_dir.display()));
-    out::note(&format!("  again   clawk run CLAW --session {session}"));
+    out::print_note(&format!("  session {session}, {events} events"));
+    out::print_note(&format!("  model   {}", answers(handle.model_in_use().as_ref())));
+    out::print_note(&format!("  state   {}", agent.state_dir.display()));
+    out::print_note(&format!("  again   clawk run CLAW --session {session}"));
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clawk_kernel::sheet::{PreviewReceipt, visible};
+use clawk_kernel::sheet::{PreviewReceipt, visible_text};
 use clawk_kernel::{
     ApprovalAnswer, ApprovalQuestion, GrantScope, KnownPerson, ReplyOutcome, SessionHandle, SessionNotice,
     TurnEnd,
@@ -67,7 +67,7 @@ pub(super) type PendingElicitation = (
 );
 
 /// Makes the channel on which `ask-user` sends its questions to the conversation.
-pub(super) fn questions() -> (AskUserHandler, mpsc::Receiver<PendingElicitation>) {
+pub(super) fn question_channel() -> (AskUserHandler, mpsc::Receiver<PendingElicitation>) {
     let (sender, asked) = mpsc::channel(8);
     let ask: AskUserHandler = Arc::new(move |question| {
         let sender = sender.clone();
@@ -154,7 +154,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Switches to a dry run: every request is answered with yes, and nothing happens.
-    pub(crate) fn rehearse(&mut self, recorder: Recorder, quiet: bool) {
+    pub(crate) fn start_dry_run(&mut self, recorder: Recorder, quiet: bool) {
         self.show.asks = QuestionResponder::DryRun;
         self.script = AnswerScript::Dry {
             recorder: Box::new(recorder),
@@ -163,18 +163,18 @@ impl<'a> Conversation<'a> {
     }
 
     /// Returns the messages whose answers were shown.
-    pub(crate) fn shown(&self) -> Vec<MessageId> {
+    pub(crate) fn shown_messages(&self) -> Vec<MessageId> {
         self.shown.clone()
     }
 
     /// Returns whether the agent has ended by itself.
-    pub(crate) const fn gone(&self) -> bool {
+    pub(crate) const fn has_ended(&self) -> bool {
         self.gone
     }
 
     /// Sends `text` and shows everything until its turn ends.
-    pub(crate) async fn turn(&mut self, text: String) -> Result<TurnWaitOutcome> {
-        let message = self.session.send(text).await?;
+    pub(crate) async fn run_turn(&mut self, text: String) -> Result<TurnWaitOutcome> {
+        let message = self.session.send_text(text).await?;
         self.until_end(Some(message)).await
     }
 
@@ -186,7 +186,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Shows the rest of a turn that is already running.
-    pub(crate) async fn rest(&mut self) -> Result<TurnWaitOutcome> {
+    pub(crate) async fn finish_turn(&mut self) -> Result<TurnWaitOutcome> {
         self.until_end(None).await
     }
 
@@ -197,17 +197,17 @@ impl<'a> Conversation<'a> {
         loop {
             if self.terminated {
                 self.leaving = true;
-                self.show.line(OPEN);
+                self.show.print_line(OPEN);
                 return Ok(TurnWaitOutcome::Terminated);
             }
             while let Some(notice) = self.held.pop_front() {
-                if let Some(end) = self.take(message, notice).await? {
+                if let Some(end) = self.handle_notice(message, notice).await? {
                     return Ok(TurnWaitOutcome::Turn(end));
                 }
             }
             tokio::select! {
                 notice = self.session.next_notice() => match notice {
-                    Some(notice) => if let Some(end) = self.take(message, notice).await? {
+                    Some(notice) => if let Some(end) = self.handle_notice(message, notice).await? {
                         return Ok(TurnWaitOutcome::Turn(end));
                     },
                     None => {
@@ -216,7 +216,7 @@ impl<'a> Conversation<'a> {
                     }
                 },
                 Some((question, reply)) = self.asked.recv() => {
-                    let answer = self.put(&question).await;
+                    let answer = self.ask_person(&question).await;
                     // silent-ok: the tool no longer waits
                     let _ = reply.send(answer);
                 }
@@ -227,28 +227,32 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    async fn take(&mut self, message: Option<MessageId>, notice: SessionNotice) -> Result<Option<TurnEnd>> {
+    async fn handle_notice(
+        &mut self,
+        message: Option<MessageId>,
+        notice: SessionNotice,
+    ) -> Result<Option<TurnEnd>> {
         let mut quiet = false;
         if let AnswerScript::Dry {
             recorder,
             quiet: only,
         } = &mut self.script
         {
-            recorder.see(&notice);
+            recorder.record_notice(&notice);
             quiet = *only;
         }
         if !quiet {
-            self.show.notice(&notice)?;
+            self.show.print_notice(&notice)?;
         }
         match notice {
-            SessionNotice::Asking(question) => self.answer(&question).await,
+            SessionNotice::Asking(question) => self.answer_question(&question).await,
             SessionNotice::Planned(plan) => self.answer_plan(&plan).await,
             SessionNotice::TurnEnded {
                 message: ended, end, ..
             } => {
                 if !self.for_somebody_else {
                     // The answer was shown, so no delivery is due.
-                    self.agent.kernel.delivered(self.session.id, ended).await?;
+                    self.agent.kernel.mark_delivered(self.session.id, ended).await?;
                 }
                 self.shown.push(ended);
                 return Ok(message.is_none_or(|message| message == ended).then_some(end));
@@ -259,10 +263,10 @@ impl<'a> Conversation<'a> {
     }
 
     /// Returns the answer of the script.
-    async fn scripted(&mut self, question: &ApprovalQuestion) -> bool {
+    async fn try_scripted_answer(&mut self, question: &ApprovalQuestion) -> bool {
         let (by, reason) = match &mut self.script {
             AnswerScript::Dry { .. } => ("dry run", "nothing happens in a dry run"),
-            AnswerScript::Plan(approved) => match approved.takes(question) {
+            AnswerScript::Plan(approved) => match approved.consume_approval(question) {
                 true => ("plan", "the approved plan has exactly this"),
                 false => return false,
             },
@@ -271,18 +275,22 @@ impl<'a> Conversation<'a> {
         let reply = clawk_kernel::ApprovalReply {
             answer: ApprovalAnswer::Approve,
             breadth: GrantScope::Exact,
-            person: KnownPerson::admin(by, &person()),
+            person: KnownPerson::admin(by, &login_name()),
             reason: Some(reason.to_owned()),
             seen: PreviewReceipt::Whole(vec![question.sheet.digest()]),
         };
-        self.agent.kernel.reply(&question.request_id, reply).await == ReplyOutcome::Taken
+        self.agent
+            .kernel
+            .reply_to_question(&question.request_id, reply)
+            .await
+            == ReplyOutcome::Taken
     }
 
-    async fn answer(&mut self, question: &ApprovalQuestion) {
-        if self.scripted(question).await {
+    async fn answer_question(&mut self, question: &ApprovalQuestion) {
+        if self.try_scripted_answer(question).await {
             return;
         }
-        let drawn = self.show.question(question);
+        let drawn = self.show.print_question(question);
         let no = |why: Option<String>| (ApprovalAnswer::Deny, GrantScope::Exact, why);
         let (answer, breadth, reason) = match (self.approve, self.input.clone()) {
             (ApproveMode::Never, _) => no(Some(
@@ -294,41 +302,53 @@ impl<'a> Conversation<'a> {
                 no(Some(why.to_owned()))
             }
             (ApproveMode::Ask, Some(_)) if drawn.is_err() => no(Some(NOT_SHOWN.to_owned())),
-            (ApproveMode::Ask, Some(input)) => self.ask(&input, question).await,
+            (ApproveMode::Ask, Some(input)) => self.ask_approval(&input, question).await,
         };
         // Nobody has answered, so the request and the turn stay open.
         if self.terminated {
             return;
         }
-        if self.settled(question) {
+        if self.is_settled(question) {
             return;
         }
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         if let (ApprovalAnswer::Deny, Some(reason)) = (answer, &reason) {
-            self.show.line(&format!("  {} {}", paint.red("no:"), reason));
+            self.show
+                .print_line(&format!("  {} {}", paint.red("no:"), reason));
         }
         let reply = clawk_kernel::ApprovalReply {
             answer,
             breadth,
-            person: KnownPerson::admin("terminal", &person()),
+            person: KnownPerson::admin("terminal", &login_name()),
             reason,
             // `ask` accepts a yes only after everything was shown.
             seen: PreviewReceipt::Whole(vec![question.sheet.digest()]),
         };
-        if self.agent.kernel.reply(&question.request_id, reply).await != ReplyOutcome::Taken {
+        if self
+            .agent
+            .kernel
+            .reply_to_question(&question.request_id, reply)
+            .await
+            != ReplyOutcome::Taken
+        {
             self.show
-                .line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
+                .print_line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
         }
     }
 
     /// Returns whether a notice received meanwhile settles the request.
-    fn settled(&self, question: &ApprovalQuestion) -> bool {
-        self.held.iter().any(|notice| settles(notice, question))
+    fn is_settled(&self, question: &ApprovalQuestion) -> bool {
+        self.held.iter().any(|notice| settles_question(notice, question))
     }
 
     /// Reads one line. If the request expires or is answered elsewhere meanwhile, this is reported at once.
-    async fn line(&mut self, input: &LineEditor, prompt: &str, question: &ApprovalQuestion) -> LineOutcome {
-        let mut reply = pin!(input.line(prompt.to_owned(), false));
+    async fn read_line(
+        &mut self,
+        input: &LineEditor,
+        prompt: &str,
+        question: &ApprovalQuestion,
+    ) -> LineOutcome {
+        let mut reply = pin!(input.read_line(prompt.to_owned(), false));
         let mut told = false;
         loop {
             tokio::select! {
@@ -339,10 +359,10 @@ impl<'a> Conversation<'a> {
                     return LineOutcome::End;
                 }
                 Some(notice) = self.session.next_notice(), if self.held.len() < HELD => {
-                    if settles(&notice, question) && !told {
+                    if settles_question(&notice, question) && !told {
                         told = true;
-                        self.show.line("");
-                        self.show.line(&TerminalStyle::stderr().yellow("  settled without you: it lapsed or was answered elsewhere; press Enter"));
+                        self.show.print_line("");
+                        self.show.print_line(&TerminalStyle::for_stderr().yellow("  settled without you: it lapsed or was answered elsewhere; press Enter"));
                     }
                     self.held.push_back(notice);
                 }
@@ -351,8 +371,8 @@ impl<'a> Conversation<'a> {
     }
 
     /// Discards keys that were pressed before the request was shown. Returns `Some` if there will be no answer.
-    async fn fresh(&mut self, input: &LineEditor) -> Option<LineOutcome> {
-        let mut fresh = pin!(input.fresh());
+    async fn discard_typed_keys(&mut self, input: &LineEditor) -> Option<LineOutcome> {
+        let mut fresh = pin!(input.discard_typed_keys());
         let mut interrupted = false;
         loop {
             tokio::select! {
@@ -373,24 +393,25 @@ impl<'a> Conversation<'a> {
     }
 
     /// Shows a question of the agent to the person.
-    async fn put(&mut self, question: &clawk_tools::UserQuestion) -> clawk_tools::UserAnswer {
+    async fn ask_person(&mut self, question: &clawk_tools::UserQuestion) -> clawk_tools::UserAnswer {
         let Some(input) = self.input.clone() else {
             return clawk_tools::UserAnswer::Nobody;
         };
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         self.show.pause();
         for (number, line) in question.question.split('\n').enumerate() {
             let mark = if number == 0 { "?" } else { " " };
             self.show
-                .line(&format!("{} {}", paint.yellow(mark), visible(line)));
+                .print_line(&format!("{} {}", paint.yellow(mark), visible_text(line)));
         }
         for (index, option) in question.options.iter().enumerate() {
-            self.show.line(&format!("    {}. {}", index + 1, visible(option)));
+            self.show
+                .print_line(&format!("    {}. {}", index + 1, visible_text(option)));
         }
-        let reply = match self.fresh(&input).await {
+        let reply = match self.discard_typed_keys(&input).await {
             Some(reply) => reply,
             None => tokio::select! {
-                reply = input.line("  answer ▸ ".to_owned(), false) => reply,
+                reply = input.read_line("  answer ▸ ".to_owned(), false) => reply,
                 _ = self.ends.recv() => {
                     self.terminated = true;
                     LineOutcome::End
@@ -419,33 +440,36 @@ impl<'a> Conversation<'a> {
     }
 
     /// Asks until the answer is valid. Ctrl-C means no, and ends the turn.
-    async fn ask(
+    async fn ask_approval(
         &mut self,
         input: &LineEditor,
         question: &ApprovalQuestion,
     ) -> (ApprovalAnswer, GrantScope, Option<String>) {
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         let mut folded = question.sheet.hidden_bytes();
         let mut stale = true;
         loop {
             let stopped = if std::mem::take(&mut stale) {
-                self.fresh(input).await
+                self.discard_typed_keys(input).await
             } else {
                 None
             };
             let reply = match stopped {
                 Some(reply) => reply,
-                None => self.line(input, &prompt(question, folded), question).await,
+                None => {
+                    self.read_line(input, &format_prompt(question, folded), question)
+                        .await
+                }
             };
             match reply {
                 LineOutcome::Line(line) => match parse(&line) {
                     Some(QuestionInput::Answer(answer, ..))
                         if folded > 0 && answer != ApprovalAnswer::Deny =>
                     {
-                        self.show.line(&paint.yellow(UNSEEN));
+                        self.show.print_line(&paint.yellow(UNSEEN));
                     }
                     Some(QuestionInput::Answer(answer, breadth, reason)) => return (answer, breadth, reason),
-                    Some(QuestionInput::View) => match self.show.whole(question) {
+                    Some(QuestionInput::View) => match self.show.print_full_question(question) {
                         Ok(()) => (folded, stale) = (0, true),
                         Err(_) => {
                             return (
@@ -455,11 +479,13 @@ impl<'a> Conversation<'a> {
                             );
                         } // silent-ok: said so
                     },
-                    Some(QuestionInput::Why) => self.show.why(question),
-                    None if self.settled(question) => return (ApprovalAnswer::Deny, GrantScope::Exact, None),
+                    Some(QuestionInput::Why) => self.show.print_reason(question),
+                    None if self.is_settled(question) => {
+                        return (ApprovalAnswer::Deny, GrantScope::Exact, None);
+                    }
                     None => self
                         .show
-                        .line(&paint.dim("  y, n (and why not, if you like), s, a, v or w")),
+                        .print_line(&paint.dim("  y, n (and why not, if you like), s, a, v or w")),
                 },
                 LineOutcome::Interrupted => {
                     self.session.cancel_turn();
@@ -486,10 +512,10 @@ impl<'a> Conversation<'a> {
         let Some(input) = self.input.clone().filter(|_| !self.leaving) else {
             return Ok(PromptAction::Leave);
         };
-        let prompt = format!("{} ", TerminalStyle::stderr().bold("you ▸"));
+        let prompt = format!("{} ", TerminalStyle::for_stderr().bold("you ▸"));
         let mut warned = false;
         loop {
-            let mut typing = pin!(input.line(prompt.clone(), true));
+            let mut typing = pin!(input.read_line(prompt.clone(), true));
             // The editor keeps the typed line while notices are printed.
             let reply = loop {
                 tokio::select! {
@@ -500,56 +526,56 @@ impl<'a> Conversation<'a> {
                             break LineOutcome::End;
                         }
                         warned = true;
-                        self.show.line(LEAVING);
+                        self.show.print_line(LEAVING);
                     }
                 }
             };
             match reply {
                 LineOutcome::Line(line) if line.trim().is_empty() => return Ok(PromptAction::Done),
                 LineOutcome::Line(line) => match line.trim().strip_prefix('/') {
-                    Some(command) => return self.command(command).await,
+                    Some(command) => return self.run_command(command).await,
                     None => return Ok(PromptAction::Say(line)),
                 },
                 LineOutcome::Interrupted if !warned => {
                     warned = true;
-                    self.show.line(LEAVING);
+                    self.show.print_line(LEAVING);
                 }
                 LineOutcome::Interrupted | LineOutcome::End => return Ok(PromptAction::Leave),
             }
         }
     }
 
-    async fn command(&mut self, command: &str) -> Result<PromptAction> {
+    async fn run_command(&mut self, command: &str) -> Result<PromptAction> {
         match command.split_whitespace().next().unwrap_or_default() {
             "quit" | "exit" | "q" => return Ok(PromptAction::Leave),
-            "help" | "?" => commands::help(),
-            "tools" => commands::tools(self.agent),
-            "policy" => commands::policy(self.agent),
-            "trace" => commands::trace(self.agent, self.session.id).await?,
-            "session" => commands::session(self.agent, &self.session).await?,
+            "help" | "?" => commands::print_help(),
+            "tools" => commands::print_tools(self.agent),
+            "policy" => commands::print_policy(self.agent),
+            "trace" => commands::print_trace(self.agent, self.session.id).await?,
+            "session" => commands::print_session(self.agent, &self.session).await?,
             "model" => commands::model(&self.session, command).await?,
             "clear" => {
-                self.session.clear();
-                self.show.line(
-                    &TerminalStyle::stderr()
+                self.session.clear_conversation();
+                self.show.print_line(
+                    &TerminalStyle::for_stderr()
                         .dim("the agent has forgotten this conversation; the trace has not"),
                 );
             }
             other => self
                 .show
-                .line(&format!("no command `/{other}`; /help lists them")),
+                .print_line(&format!("no command `/{other}`; /help lists them")),
         }
         Ok(PromptAction::Done)
     }
 
     /// Ends the conversation. Returns its last session.
-    pub(crate) async fn leave(self) -> SessionId {
+    pub(crate) async fn end_conversation(self) -> SessionId {
         self.session.id
     }
 }
 
 /// Returns whether the notice says that the call continues or has ended.
-fn settles(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
+fn settles_question(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
     match notice {
         SessionNotice::CallDecided { request_id, .. } | SessionNotice::CallFinished { request_id, .. } => {
             *request_id == question.request_id
@@ -559,14 +585,14 @@ fn settles(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
 }
 
 /// Returns the possible answers. While part of the request is folded, yes is not one of them.
-fn prompt(question: &ApprovalQuestion, folded: usize) -> String {
-    let bold = |key| TerminalStyle::stderr().bold(key);
+fn format_prompt(question: &ApprovalQuestion, folded: usize) -> String {
+    let bold = |key| TerminalStyle::for_stderr().bold(key);
     let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
     if folded > 0 {
         return format!("  {folded} bytes are folded: {view}iew all first · {no}o [reason] · {why}hy ▸ ");
     }
     let folder = question.folder.as_ref().map_or_else(String::new, |folder| {
-        let folder = visible(&folder.display().to_string());
+        let folder = visible_text(&folder.display().to_string());
         format!(" (`s dir`, `a dir`: any path in {folder})")
     });
     let (yes, session, always) = (bold("[y]"), bold("[s]"), bold("[a]"));
@@ -576,7 +602,7 @@ fn prompt(question: &ApprovalQuestion, folded: usize) -> String {
 }
 
 /// Returns the name of the answering person for the trace: the login name from the environment, else the user id.
-fn person() -> String {
+fn login_name() -> String {
     let uid = nix::unistd::getuid();
     let name = env::non_empty("USER")
         .or_else(|| env::non_empty("LOGNAME"))

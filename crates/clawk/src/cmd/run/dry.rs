@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use super::conversation::{AnswerScript, Conversation, questions};
-use super::{code_of, greet, one_message};
+use super::conversation::{AnswerScript, Conversation, question_channel};
+use super::{code_of, one_message, print_greeting};
 use crate::compose;
 use crate::dry::{ApprovedPlan, CallPredictions, DryRunReport, Recorder};
 use crate::out::{self, Format, TerminalStyle};
@@ -44,18 +44,18 @@ impl DryRunArgs {
     ///
     /// # Errors
     /// The report belongs to another manifest, or the person refuses.
-    pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, ApprovedPlan)>> {
+    pub(super) fn load_approved_plan(&self, manifest: &Path) -> Result<Option<(String, ApprovedPlan)>> {
         if self.format == Format::Json {
             bail!("`--format json` prints the report of a dry run; say `--dry-run`, too");
         }
         let Some(file) = &self.plan else { return Ok(None) };
         let report = DryRunReport::read(file, manifest)?;
-        report.show(TerminalStyle::stdout())?;
+        report.print_human(TerminalStyle::for_stdout())?;
         if !self.yes {
             if !io::stdin().is_terminal() {
                 bail!("there is no terminal to ask whether this plan may run; say `--yes` to approve it");
             }
-            out::note("Approve this plan? What differs from it is asked about again. [y/N]");
+            out::print_note("Approve this plan? What differs from it is asked about again. [y/N]");
             let mut line = String::new();
             io::stdin()
                 .read_line(&mut line)
@@ -85,30 +85,30 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
         dry: Some(predictions.clone()),
         trial: None,
     };
-    let (ask, asked) = questions();
-    let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
-    greet(&agent, false);
-    let session = agent.session(None).await?;
+    let (ask, asked) = question_channel();
+    let agent = compose::start_agent(&request, can_ask().then_some(ask)).await?;
+    print_greeting(&agent, false);
+    let session = agent.open_session(None).await?;
     let mut conversation = Conversation::new(&agent, session, None, asked, args.approve)?;
-    conversation.rehearse(Recorder::new(predictions), flags.format == Format::Json);
-    let end = conversation.turn(message.clone()).await;
+    conversation.start_dry_run(Recorder::new(predictions), flags.format == Format::Json);
+    let end = conversation.run_turn(message.clone()).await;
     let report = match &conversation.script {
-        AnswerScript::Dry { recorder, .. } => recorder.report(&args.manifest, &message),
+        AnswerScript::Dry { recorder, .. } => recorder.build_report(&args.manifest, &message),
         AnswerScript::Nobody | AnswerScript::Plan(_) => bail!("the dry run lost its report"),
     };
-    let _session = conversation.leave().await;
+    let _session = conversation.end_conversation().await;
     agent.close("the dry run has ended").await;
     let (end, report) = (end?, report?);
     if let Some(file) = &flags.report {
         write(file, &report)?;
     }
     match flags.format {
-        Format::Json => out::json(&report)?,
+        Format::Json => out::print_json(&report)?,
         Format::Human => {
-            report.show(TerminalStyle::stdout())?;
+            report.print_human(TerminalStyle::for_stdout())?;
             if let Some(file) = &flags.report {
                 let claw = args.manifest.display();
-                out::note(&format!("approve it: clawk run {claw} --plan {}", file.display()));
+                out::print_note(&format!("approve it: clawk run {claw} --plan {}", file.display()));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::config::AllowOutsideArgs;
 use crate::manifest;
 use crate::out::{self, TerminalStyle};
 use crate::terminal::{can_ask, input::LineEditor};
-use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, questions};
+use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, question_channel};
 
 /// Exit code after Ctrl-C during a single requested turn.
 const INTERRUPTED: u8 = 130;
@@ -36,7 +36,7 @@ const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest, or its folder
-    #[arg(value_name = "CLAW", value_parser = manifest::named())]
+    #[arg(value_name = "CLAW", value_parser = manifest::manifest_path_parser())]
     pub(crate) manifest: PathBuf,
 
     /// Run one turn with this message, then end; what is piped in follows it
@@ -94,24 +94,24 @@ pub(crate) enum ApproveMode {
 
 /// Runs the conversation and ends the agent normally.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let runtime = compose::runtime()?;
-    runtime.block_on(converse(args, config, None))
+    let runtime = compose::build_runtime()?;
+    runtime.block_on(run_conversation(args, config, None))
 }
 
 /// Sends a recorded message again, with the rights of its original sender. Its answer also goes to the conversation of the message.
 /// `accepted`: the payload of its `ckp.message.accepted` event.
 pub(crate) fn run_again(args: &Args, config: Option<&Path>, accepted: &str) -> Result<ExitCode> {
-    let runtime = compose::runtime()?;
-    runtime.block_on(converse(args, config, Some(accepted)))
+    let runtime = compose::build_runtime()?;
+    runtime.block_on(run_conversation(args, config, Some(accepted)))
 }
 
 /// Runs one turn from a step of an earlier session, which `point` finds in the state directory.
-pub(crate) fn forked(
+pub(crate) fn run_fork(
     args: &Args,
     config: Option<&Path>,
     point: impl FnOnce(&Path) -> Result<ForkPoint>,
 ) -> Result<ExitCode> {
-    compose::runtime()?.block_on(async {
+    compose::build_runtime()?.block_on(async {
         let request = compose::Request {
             manifest: &args.manifest,
             config,
@@ -121,8 +121,8 @@ pub(crate) fn forked(
             dry: None,
             trial: None,
         };
-        let (ask, asked) = questions();
-        let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
+        let (ask, asked) = question_channel();
+        let agent = compose::start_agent(&request, can_ask().then_some(ask)).await?;
         let outcome = fork_turn(args, &agent, asked, point).await;
         agent.close("clawk trace fork has ended").await;
         let (code, session) = outcome?;
@@ -140,27 +140,27 @@ async fn fork_turn(
     let point = point(&agent.state_dir)?;
     let (session, goes_on) = agent
         .kernel
-        .fork(point, EntryPoint::Cli, args.message.is_none())
+        .fork_session(point, EntryPoint::Cli, args.message.is_none())
         .await?;
     let input = if can_ask() {
-        Some(LineEditor::start(agent.history()?)?)
+        Some(LineEditor::start(agent.history_file()?)?)
     } else {
         None
     };
     let mut conversation = Conversation::new(agent, session, input, asked, args.approve)?;
     let end = match &args.message {
-        Some(text) => conversation.turn(text.clone()).await?,
-        None if goes_on => conversation.rest().await?,
+        Some(text) => conversation.run_turn(text.clone()).await?,
+        None if goes_on => conversation.finish_turn().await?,
         None => bail!("no turn was under way there; say what comes next with `-m TEXT`"),
     };
-    Ok((code_of(&end), conversation.leave().await))
+    Ok((code_of(&end), conversation.end_conversation().await))
 }
 
-async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Result<ExitCode> {
+async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str>) -> Result<ExitCode> {
     if args.dry.dry_run {
         return dry::run(args, config).await;
     }
-    let plan = args.dry.approved(&args.manifest)?;
+    let plan = args.dry.load_approved_plan(&args.manifest)?;
     let message = match &plan {
         Some((said, _)) => Some(said.clone()),
         None if again.is_some() => args.message.clone(),
@@ -175,22 +175,22 @@ async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Re
         dry: None,
         trial: None,
     };
-    let (ask, asked) = questions();
-    let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
+    let (ask, asked) = question_channel();
+    let agent = compose::start_agent(&request, can_ask().then_some(ask)).await?;
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
-        Some(LineEditor::start(agent.history()?)?)
+        Some(LineEditor::start(agent.history_file()?)?)
     } else {
         None
     };
-    greet(&agent, chatting);
-    let message = message.or_else(|| opening(&agent, chatting));
+    print_greeting(&agent, chatting);
+    let message = message.or_else(|| opening_message(&agent, chatting));
     if message.is_none() && !chatting {
         agent.close("nothing was said").await;
         bail!("standard input is empty; say something with `-m TEXT`, or run it in a terminal to chat");
     }
     told_since(&agent, &[]).await?;
-    let session = agent.session(args.session.as_deref()).await?;
+    let session = agent.open_session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
     if let Some((_, approved)) = plan {
         conversation.script = AnswerScript::Plan(approved);
@@ -201,10 +201,10 @@ async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Re
             code_of(&conversation.turn_again(accepted, text).await?)
         }
         Some(text) if !chatting => one_turn(&mut conversation, text).await?,
-        first => chat(&mut conversation, first).await?,
+        first => run_chat(&mut conversation, first).await?,
     };
-    let shown = conversation.shown();
-    let session = conversation.leave().await;
+    let shown = conversation.shown_messages();
+    let session = conversation.end_conversation().await;
     told_since(&agent, &shown).await?;
     agent.close("clawk run has ended").await;
     say_proof(&agent, session).await?;
@@ -217,7 +217,7 @@ fn one_message(args: &Args) -> Result<Option<String>> {
         if text.trim().is_empty() {
             bail!("the message is empty");
         }
-        return Ok(Some(match piped()? {
+        return Ok(Some(match read_piped_input()? {
             Some(data) => format!("{text}\n\n{data}"),
             None => text.clone(),
         }));
@@ -230,7 +230,7 @@ fn one_message(args: &Args) -> Result<Option<String>> {
 
 /// Returns what a pipe or a file on standard input holds, in addition to a message on the command line. A terminal and `/dev/null`
 /// hold nothing.
-fn piped() -> Result<Option<String>> {
+fn read_piped_input() -> Result<Option<String>> {
     let stat = match rustix::fs::fstat(io::stdin()) {
         Ok(stat) => stat,
         Err(_) => return Ok(None), // silent-ok: it is closed
@@ -242,7 +242,7 @@ fn piped() -> Result<Option<String>> {
     let (read, waits) = std::sync::mpsc::sync_channel::<()>(1);
     let hint = std::thread::spawn(move || {
         if waits.recv_timeout(WAITING_FOR_INPUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            out::note("reading standard input, which follows the message (`< /dev/null` for none)");
+            out::print_note("reading standard input, which follows the message (`< /dev/null` for none)");
         }
     });
     let text = standard_input();
@@ -268,30 +268,30 @@ fn standard_input() -> Result<Option<String>> {
 }
 
 /// Returns `run.opening` of `clawk.toml`, which is sent if the user gives no message.
-fn opening(agent: &Agent, chatting: bool) -> Option<String> {
+fn opening_message(agent: &Agent, chatting: bool) -> Option<String> {
     let text = agent.settings.run.opening.clone()?;
     let hint = if chatting {
         " (run.opening in clawk.toml)"
     } else {
         ""
     };
-    out::note(&format!(
+    out::print_note(&format!(
         "{} {}{}",
-        TerminalStyle::stderr().bold("you ▸"),
+        TerminalStyle::for_stderr().bold("you ▸"),
         text,
-        TerminalStyle::stderr().dim(hint)
+        TerminalStyle::for_stderr().dim(hint)
     ));
     Some(text)
 }
 
-fn greet(agent: &Agent, chatting: bool) {
-    let paint = TerminalStyle::stderr();
+fn print_greeting(agent: &Agent, chatting: bool) {
+    let paint = TerminalStyle::for_stderr();
     for line in &agent.notes {
-        out::note(&paint.dim(line));
+        out::print_note(&paint.dim(line));
     }
     if chatting {
         let name = &agent.manifest.identity.name;
-        out::note(&format!(
+        out::print_note(&format!(
             "{} {}",
             paint.bold(name),
             paint.dim("· /help for help, Ctrl-D to leave")
@@ -302,10 +302,10 @@ fn greet(agent: &Agent, chatting: bool) {
 /// Prints the answers of turns that continued by themselves, once. `shown`: messages whose answers the person has already read.
 /// They are recorded in the background, so the journal may still list them.
 async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
-    let paint = TerminalStyle::stderr();
+    let paint = TerminalStyle::for_stderr();
     let answers = agent
         .kernel
-        .undelivered(clawk_kernel::EntryPoint::Cli.name())
+        .undelivered_answers(clawk_kernel::EntryPoint::Cli.name())
         .await?;
     for answer in answers
         .into_iter()
@@ -318,7 +318,7 @@ async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
                     "the turn that was cut off in session {session} was answered at {}:",
                     answer.at
                 );
-                format!("{}\n{}", paint.bold(&head), out::block(text))
+                format!("{}\n{}", paint.bold(&head), out::sanitize_block(text))
             }
             Err(why) => {
                 let head = format!(
@@ -329,13 +329,13 @@ async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
             }
         };
         out::notes(&text);
-        agent.kernel.delivered(session, answer.message).await?;
+        agent.kernel.mark_delivered(session, answer.message).await?;
     }
     Ok(())
 }
 
 async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<ExitCode> {
-    Ok(code_of(&conversation.turn(text).await?))
+    Ok(code_of(&conversation.run_turn(text).await?))
 }
 
 fn code_of(end: &TurnWaitOutcome) -> ExitCode {
@@ -347,7 +347,7 @@ fn code_of(end: &TurnWaitOutcome) -> ExitCode {
     }
 }
 
-async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Result<ExitCode> {
+async fn run_chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Result<ExitCode> {
     let mut said = first;
     loop {
         let text = match said.take() {
@@ -359,31 +359,34 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
             },
         };
         // A refused message is reported, and the conversation continues.
-        match conversation.turn(text).await {
+        match conversation.run_turn(text).await {
             Ok(TurnWaitOutcome::Terminated) => return Ok(ExitCode::from(TERMINATED)),
             Ok(TurnWaitOutcome::Turn(_)) => {}
-            Err(error) if conversation.gone() => return Err(error),
-            Err(error) => out::note(&format!("{} {error:#}", TerminalStyle::stderr().red("error:"))),
+            Err(error) if conversation.has_ended() => return Err(error),
+            Err(error) => out::print_note(&format!(
+                "{} {error:#}",
+                TerminalStyle::for_stderr().red("error:")
+            )),
         }
     }
 }
 
 /// Prints the last line: whether the record is complete, and how to view it.
 async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()> {
-    let paint = TerminalStyle::stderr();
-    let proof = agent.proof(session)?;
+    let paint = TerminalStyle::for_stderr();
+    let proof = agent.chain_proof(session)?;
     let verdict = if proof.valid {
         paint.green("chain valid")
     } else {
         paint.red("CHAIN BROKEN")
     };
-    out::note(&format!(
+    out::print_note(&format!(
         "{} {} events, {verdict}, session {session}",
         paint.bold("trace:"),
         proof.events
     ));
     if let Some(fault) = &proof.fault {
-        out::note(&format!("       {fault}"));
+        out::print_note(&format!("       {fault}"));
     }
     // Use the program's name as it was started, so that the line also works after `cargo run`.
     let program = std::env::args().next().unwrap_or_else(|| "clawk".to_owned());
@@ -391,7 +394,7 @@ async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()>
         "{program} trace show --state {} --session {session}",
         agent.state_dir.display()
     );
-    out::note(&paint.dim(&format!("       look at it: {look}")));
+    out::print_note(&paint.dim(&format!("       look at it: {look}")));
     if !proof.valid {
         bail!("the trace of this session does not verify");
     }

@@ -27,11 +27,11 @@ pub(super) struct BoxArgs {
     outside: AllowOutsideArgs,
 
     /// `none`, `process`, `wasm`, `container` or `vm` [default without a manifest: `process`]
-    #[arg(long, value_name = "LEVEL", value_parser = word::<SandboxLevel>)]
+    #[arg(long, value_name = "LEVEL", value_parser = parse_word::<SandboxLevel>)]
     level: Option<SandboxLevel>,
 
     /// Mount a path, `:ro` (the default) or `:rw`
-    #[arg(long, value_name = "PATH[:ro|rw]", value_parser = mount)]
+    #[arg(long, value_name = "PATH[:ro|rw]", value_parser = parse_mount)]
     mount: Vec<MountSettings>,
 
     /// Deny a path and everything below it, or a pattern; it wins over mounts
@@ -39,7 +39,7 @@ pub(super) struct BoxArgs {
     deny: Vec<String>,
 
     /// `deny`, `read-only`, `scoped` or `full`; `scoped` where --mount is given
-    #[arg(long, value_name = "MODE", value_parser = word::<FilesystemMode>)]
+    #[arg(long, value_name = "MODE", value_parser = parse_word::<FilesystemMode>)]
     files: Option<FilesystemMode>,
 
     /// Allow a host: `example.com` or `*.example.com`, each with or without `:PORT`
@@ -51,7 +51,7 @@ pub(super) struct BoxArgs {
     allow_private: Vec<String>,
 
     /// `deny`, `restricted` or `full`: which system calls are allowed [default without a manifest: `restricted`]
-    #[arg(long, value_name = "MODE", value_parser = word::<ShellMode>)]
+    #[arg(long, value_name = "MODE", value_parser = parse_word::<ShellMode>)]
     shell: Option<ShellMode>,
 
     /// Time limit
@@ -84,11 +84,11 @@ pub(super) struct BoxArgs {
 }
 
 /// Parses one of a closed set of words.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+fn parse_word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(json!(text)).map_err(|error| error.to_string())
 }
 
-fn mount(text: &str) -> Result<MountSettings, String> {
+fn parse_mount(text: &str) -> Result<MountSettings, String> {
     let (path, permissions) = match text.rsplit_once(':') {
         Some((path, "rw")) => (path, MountPermission::Rw),
         Some((path, "ro")) => (path, MountPermission::Ro),
@@ -129,7 +129,7 @@ pub(super) enum SandboxPurpose {
 
 impl BoxArgs {
     /// Uses this manifest if none is named.
-    pub(super) fn of(mut self, manifest: Option<PathBuf>) -> Self {
+    pub(super) fn with_manifest(mut self, manifest: Option<PathBuf>) -> Self {
         self.file = self.file.or(manifest);
         self
     }
@@ -138,24 +138,28 @@ impl BoxArgs {
     ///
     /// # Errors
     /// The manifest or the configuration is not valid, or the folder does not exist.
-    pub(super) fn asked(&self, config: Option<&Path>, purpose: SandboxPurpose) -> Result<BoxRequest> {
-        let mut config = Config::load(config, self.file.as_deref())?.outside(self.outside);
+    pub(super) fn resolve_request(
+        &self,
+        config: Option<&Path>,
+        purpose: SandboxPurpose,
+    ) -> Result<BoxRequest> {
+        let mut config = Config::load(config, self.file.as_deref())?.with_outside_access(self.outside);
         if purpose == SandboxPurpose::Explain {
             config = config.running_nothing();
         }
         let file = self.file.as_ref();
         // A person may try a Sandbox before an agent uses it.
         let alone = file
-            .map(|file| manifest::sandbox(file, &config))
+            .map(|file| manifest::load_sandbox(file, &config))
             .transpose()?
             .flatten();
         let read = file
             .filter(|_| alone.is_none())
-            .map(|file| manifest::look(file, &config))
+            .map(|file| manifest::load_valid_manifest(file, &config))
             .transpose()?;
         if purpose == SandboxPurpose::Run {
             let manifest = read.as_ref().map(|(manifest, _)| manifest);
-            trust::agreed(&config, manifest, false, trust::asks())?;
+            trust::obtain_consent(&config, manifest, false, trust::can_ask_user())?;
         }
         let (declared, folder) = match &read {
             None => (alone, file.and_then(|file| file.parent()).map(Path::to_path_buf)),
@@ -167,7 +171,7 @@ impl BoxArgs {
         let sandbox = if self.is_plain() && (declared.is_some() || self.file.is_some()) {
             declared
         } else {
-            Some(self.merged(declared)?)
+            Some(self.merge_sandbox(declared)?)
         };
         let folder = self
             .workdir
@@ -180,17 +184,17 @@ impl BoxArgs {
             .with_context(|| format!("the working directory `{}` does not exist", folder.display()))?;
         let own = match (&self.file, &read) {
             (Some(file), Some((manifest, loaded))) => {
-                own::of(file, &loaded.sources, &config, manifest, &base)?
+                own::collect_runtime_files(file, &loaded.sources, &config, manifest, &base)?
             }
             (Some(file), None) => own::of_sandbox(file)?,
-            (None, _) => RuntimeFiles::nothing(),
+            (None, _) => RuntimeFiles::empty(),
         };
-        let plan = Plan::compile(sandbox.as_ref(), &config.settings.sandbox.defaults());
+        let plan = Plan::compile(sandbox.as_ref(), &config.settings.sandbox.plan_defaults());
         Ok(BoxRequest {
-            plan: Arc::new(plan.keeping(&own, &base)),
+            plan: Arc::new(plan.with_runtime_files(&own, &base)),
             sandbox,
             launcher: Launcher::default()
-                .with_levels(config.levels(None))
+                .with_levels(config.level_settings(None))
                 .leaving_free(config.settings.sandbox.min_free()),
             base,
             allow_private: self.allow_private.clone(),
@@ -217,7 +221,7 @@ impl BoxArgs {
             .all(Option::is_none)
     }
 
-    fn merged(&self, declared: Option<Sandbox>) -> Result<Sandbox> {
+    fn merge_sandbox(&self, declared: Option<Sandbox>) -> Result<Sandbox> {
         let mut sandbox = match declared {
             Some(sandbox) => sandbox,
             None => serde_json::from_value(json!({
@@ -270,7 +274,7 @@ impl BoxRequest {
         spec.base = Some(self.base.clone());
         spec.workdir = Some(self.base.clone());
         let path = env::non_empty("PATH").unwrap_or_else(|| clawk_plan::plan::MINIMAL_PATH.to_owned());
-        let home = match self.plan.home() {
+        let home = match self.plan.private_home() {
             Some(home) => home.to_owned(),
             None => self.base.to_string_lossy().into_owned(),
         };

@@ -132,47 +132,47 @@ pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode>
     let asked = args
         .within
         .clone()
-        .of(args.manifest.clone())
-        .asked(config, SandboxPurpose::Explain)?;
+        .with_manifest(args.manifest.clone())
+        .resolve_request(config, SandboxPurpose::Explain)?;
     let level = asked.plan.level();
-    let probed = compose::runtime()?.block_on(asked.launcher.probe(level));
+    let probed = compose::build_runtime()?.block_on(asked.launcher.probe_level(level));
     match args.format {
-        Format::Json => out::json(&document(&asked, &probed))?,
-        Format::Human => people(&asked, &probed)?,
+        Format::Json => out::print_json(&json_document(&asked, &probed))?,
+        Format::Human => print_human(&asked, &probed)?,
     }
-    Ok(if probed.is_ok() && asked.plan.available().is_ok() {
+    Ok(if probed.is_ok() && asked.plan.check_available().is_ok() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn heading(text: &str) -> std::io::Result<()> {
-    out::line(&TerminalStyle::stdout().bold(text))
+fn print_heading(text: &str) -> std::io::Result<()> {
+    out::print_line(&TerminalStyle::for_stdout().bold(text))
 }
 
-fn item(text: &str) -> std::io::Result<()> {
-    out::line(&format!("  {}", out::one_line(text)))
+fn print_item(text: &str) -> std::io::Result<()> {
+    out::print_line(&format!("  {}", out::one_line(text)))
 }
 
-fn people(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
+fn print_human(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
     let declared = match (asked.plan.name(), &asked.sandbox) {
         (Some(name), Some(_)) => format!("Sandbox `{}`", out::one_line(name)),
         _ => "no Sandbox is declared: the most restrictive one".to_owned(),
     };
-    heading(&format!("{declared}, level {}", asked.plan.level()))?;
-    files(asked)?;
-    network(asked)?;
-    limits(asked)?;
-    heading("System calls and command lines (`capabilities.shell`)")?;
-    item(match asked.plan.shell_mode() {
+    print_heading(&format!("{declared}, level {}", asked.plan.level()))?;
+    print_files(asked)?;
+    print_network(asked)?;
+    print_limits(asked)?;
+    print_heading("System calls and command lines (`capabilities.shell`)")?;
+    print_item(match asked.plan.shell_mode() {
         ShellMode::Deny => "the `shell` tool runs nothing; other programs get the short list of system calls",
         ShellMode::Restricted => {
             "command lines but the blocked ones; the short list of system calls (an allow-list)"
         }
         ShellMode::Full => "every command line; all system calls but those that lead out (a deny-list)",
     })?;
-    item(match asked.plan.injection() {
+    print_item(match asked.plan.injection() {
         SecretInjectionMode::HostBoundary => {
             "secrets stay outside: the proxy puts them in where they are bound for that host"
         }
@@ -181,25 +181,27 @@ fn people(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusa
         }
         SecretInjectionMode::FileMount => "granted secrets are files in memory, mode 0400: it can read them",
     })?;
-    walls(probed)
+    print_walls(probed)
 }
 
-fn files(asked: &BoxRequest) -> Result<()> {
+fn print_files(asked: &BoxRequest) -> Result<()> {
     let files = asked.plan.filesystem();
-    let paint = TerminalStyle::stdout();
-    heading("Files")?;
+    let paint = TerminalStyle::for_stdout();
+    print_heading("Files")?;
     if asked.plan.level() == Level::None {
-        return Ok(item("everything that you can reach: level `none` has no walls")?);
+        return Ok(print_item(
+            "everything that you can reach: level `none` has no walls",
+        )?);
     }
     match files.mode {
-        FsMode::Full => item("the host's view, as far as the mapped user may")?,
+        FsMode::Full => print_item("the host's view, as far as the mapped user may")?,
         FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
-            item("the system, read-only: programs, libraries, a few files of /etc")?;
-            item("a /tmp and /dev/shm of its own in memory, gone at the end")?;
+            print_item("the system, read-only: programs, libraries, a few files of /etc")?;
+            print_item("a /tmp and /dev/shm of its own in memory, gone at the end")?;
         }
     }
-    if let Some(home) = asked.plan.home() {
-        item(&format!("$HOME is {home}: writable, in memory, gone at the end"))?;
+    if let Some(home) = asked.plan.private_home() {
+        print_item(&format!("$HOME is {home}: writable, in memory, gone at the end"))?;
     }
     if files.mode != FsMode::Deny {
         for mount in &files.mounts {
@@ -211,14 +213,14 @@ fn files(asked: &BoxRequest) -> Result<()> {
             } else {
                 "ro".to_owned()
             };
-            out::line(&format!(
+            out::print_line(&format!(
                 "  {rights} {}{there}",
                 out::one_line(&path.display().to_string())
             ))?;
         }
     }
     for own in shown_own(asked) {
-        out::line(&format!(
+        out::print_line(&format!(
             "  {} {} (the agent's own: no tool changes it, or makes it)",
             paint.cyan("ro"),
             out::one_line(&own.display().to_string())
@@ -231,7 +233,7 @@ fn files(asked: &BoxRequest) -> Result<()> {
             None => ", which names nothing now".to_owned(),
         };
         let line = format!("{}{about}", denied.text());
-        out::line(&format!("  {} {}", paint.red("no"), out::one_line(&line)))?;
+        out::print_line(&format!("  {} {}", paint.red("no"), out::one_line(&line)))?;
     }
     Ok(())
 }
@@ -243,14 +245,16 @@ fn shown_own(asked: &BoxRequest) -> Vec<&PathBuf> {
     own.iter().filter(|path| !below(path)).collect()
 }
 
-fn network(asked: &BoxRequest) -> Result<()> {
+fn print_network(asked: &BoxRequest) -> Result<()> {
     let network = asked.plan.network();
-    heading("Network")?;
+    print_heading("Network")?;
     if asked.plan.level() == Level::None {
-        return Ok(item("everything: at level `none` a program passes the proxy by")?);
+        return Ok(print_item(
+            "everything: at level `none` a program passes the proxy by",
+        )?);
     }
     match network.mode {
-        NetworkMode::Deny => item("none: an empty network of its own")?,
+        NetworkMode::Deny => print_item("none: an empty network of its own")?,
         NetworkMode::Allowlist => {
             for host in &network.allowed_hosts {
                 let port = if host.rsplit_once(':').is_some() {
@@ -258,49 +262,49 @@ fn network(asked: &BoxRequest) -> Result<()> {
                 } else {
                     ", ports 80 and 443"
                 };
-                item(&format!("{host}{port}"))?;
+                print_item(&format!("{host}{port}"))?;
             }
             if network.allowed_hosts.is_empty() {
-                item("`allowlist` with an empty list: no host")?;
+                print_item("`allowlist` with an empty list: no host")?;
             }
         }
-        NetworkMode::AllowAll => item("every host")?,
+        NetworkMode::AllowAll => print_item("every host")?,
     }
     if network.mode != NetworkMode::Deny {
-        item("by the egress proxy alone: names are looked up once, and every address is judged")?;
+        print_item("by the egress proxy alone: names are looked up once, and every address is judged")?;
         if network.block_private_ips {
-            item("no address of the own network, this machine or a cloud's metadata")?;
+            print_item("no address of the own network, this machine or a cloud's metadata")?;
         } else {
-            item("addresses of the own network too: `ssrf_protection` is off")?;
+            print_item("addresses of the own network too: `ssrf_protection` is off")?;
         }
     }
     for host in &asked.allow_private {
-        item(&format!("{host} may be in the own network (--allow-private)"))?;
+        print_item(&format!("{host} may be in the own network (--allow-private)"))?;
     }
     Ok(())
 }
 
-fn limits(asked: &BoxRequest) -> Result<()> {
+fn print_limits(asked: &BoxRequest) -> Result<()> {
     let limits = asked.plan.limits();
-    heading("Limits of one run")?;
-    item(&format!("{} ms of wall time (`timeout_ms`)", limits.timeout_ms))?;
-    item(&format!(
+    print_heading("Limits of one run")?;
+    print_item(&format!("{} ms of wall time (`timeout_ms`)", limits.timeout_ms))?;
+    print_item(&format!(
         "{} MiB of memory, all processes together (`memory_mb`)",
         limits.memory_mb
     ))?;
-    item(&format!(
+    print_item(&format!(
         "{} processes and threads (`max_processes`)",
         limits.max_processes
     ))?;
-    item(&format!(
+    print_item(&format!(
         "{} open files per process (`max_open_files`)",
         limits.max_open_files
     ))?;
-    item(&format!(
+    print_item(&format!(
         "{} of processor weight; 1024 is a core's (`cpu_shares`)",
         limits.cpu_shares
     ))?;
-    Ok(item(&format!(
+    Ok(print_item(&format!(
         "{} bytes of output kept (`max_output_bytes`)",
         limits.max_output_bytes
     ))?)
@@ -309,7 +313,7 @@ fn limits(asked: &BoxRequest) -> Result<()> {
 type WallDescription = (&'static str, &'static str, &'static str);
 
 /// Groups mechanisms of the same kind, in order.
-fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static WallDescription>)> {
+fn group_mechanisms(mechanisms: &[String]) -> Vec<(String, Option<&'static WallDescription>)> {
     let mut groups: Vec<(String, Option<&WallDescription>)> = Vec::new();
     for mechanism in mechanisms {
         let wall = WALLS.iter().find(|(name, ..)| mechanism.starts_with(name));
@@ -324,34 +328,37 @@ fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static WallDescriptio
     groups
 }
 
-fn walls(probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_walls(probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let obtained = match probed {
         Ok(obtained) => obtained,
         Err(refusal) => {
-            heading("Not to be had here")?;
-            return Ok(item(&refusal.to_string())?);
+            print_heading("Not to be had here")?;
+            return Ok(print_item(&refusal.to_string())?);
         }
     };
-    heading("Walls, as a box that was really started has them")?;
-    for (names, wall) in grouped(&obtained.mechanisms) {
-        out::line(&format!("  {}", paint.cyan(&names)))?;
+    print_heading("Walls, as a box that was really started has them")?;
+    for (names, wall) in group_mechanisms(&obtained.mechanisms) {
+        out::print_line(&format!("  {}", paint.cyan(&names)))?;
         let Some((_, holds, but)) = wall else { continue };
-        out::line(&format!("      holds: {holds}"))?;
+        out::print_line(&format!("      holds: {holds}"))?;
         if !but.is_empty() {
-            out::line(&paint.dim(&format!("      does not cover: {but}")))?;
+            out::print_line(&paint.dim(&format!("      does not cover: {but}")))?;
         }
     }
     for missing in &obtained.missing {
-        out::line(&paint.yellow(&format!("  not held: {missing}")))?;
+        out::print_line(&paint.yellow(&format!("  not held: {missing}")))?;
     }
     if obtained.mechanisms.is_empty() {
-        item("none")?;
+        print_item("none")?;
     }
     Ok(())
 }
 
-fn document(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> serde_json::Value {
+fn json_document(
+    asked: &BoxRequest,
+    probed: &Result<ObtainedEnforcement, SandboxRefusal>,
+) -> serde_json::Value {
     let walls = |obtained: &ObtainedEnforcement| {
         let one = |(mechanism, wall): (String, Option<&WallDescription>)| {
             json!({
@@ -360,7 +367,7 @@ fn document(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefu
                 "does_not_cover": wall.map(|(_, _, but)| but),
             })
         };
-        grouped(&obtained.mechanisms)
+        group_mechanisms(&obtained.mechanisms)
             .into_iter()
             .map(one)
             .collect::<Vec<_>>()
@@ -381,11 +388,11 @@ fn document(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefu
         "base": asked.base,
         "own_files": asked.plan.filesystem().own,
         "denied_paths": denied,
-        "home": asked.plan.home(),
+        "home": asked.plan.private_home(),
         "limits": asked.plan.limits(),
         "allow_private": asked.allow_private,
         "walls": probed.as_ref().map(walls).unwrap_or_default(),
         "missing": probed.as_ref().map(|obtained| obtained.missing.clone()).unwrap_or_default(),
-        "refused": probed.as_ref().err().map(SandboxRefusal::data),
+        "refused": probed.as_ref().err().map(SandboxRefusal::error_data),
     })
 }

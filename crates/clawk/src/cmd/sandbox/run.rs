@@ -74,12 +74,12 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
     let asked = args
         .within
         .clone()
-        .of(args.manifest.clone())
-        .asked(config, SandboxPurpose::Run)?;
+        .with_manifest(args.manifest.clone())
+        .resolve_request(config, SandboxPurpose::Run)?;
     if let Some(command) = &args.line
         && let Err(refusal) = asked.plan.preflight(&Request::Shell { command })
     {
-        return Ok(refused(&LaunchError::Refused(refusal), args.json));
+        return Ok(report_refusal(&LaunchError::Refused(refusal), args.json));
     }
     let mut spec = match (&args.line, args.cmd.split_first()) {
         (Some(line), _) => asked.spec("/bin/sh", vec!["-c".to_owned(), line.clone()]),
@@ -87,7 +87,7 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
         (None, None) => bail!("a command, after `--`"),
     };
     for given in &args.env {
-        let (name, value) = variable(given)?;
+        let (name, value) = parse_variable(given)?;
         spec.env.retain(|(known, _)| *known != name);
         spec.env.push((name, value));
     }
@@ -105,8 +105,10 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
     }
     let shown = Arc::new(ForwardedOutput::new());
     let seen = Arc::clone(&shown);
-    spec.tee = Some(OutputTee::new(move |stream, bytes| seen.show(stream, bytes)));
-    let (ended, reached) = compose::runtime()?.block_on(async {
+    spec.tee = Some(OutputTee::new(move |stream, bytes| {
+        seen.forward_bytes(stream, bytes)
+    }));
+    let (ended, reached) = compose::build_runtime()?.block_on(async {
         let way = SandboxEgress::open(&asked, &mut spec)?;
         let launcher = match args.warm {
             true => waiting_for(&spec, &asked.launcher).await?,
@@ -120,23 +122,23 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
         if args.warm && matches!(ended, Some(Ok(_))) && !waited {
             bail!("the box that waited could not be used: the host changed, or it ended");
         }
-        anyhow::Ok((ended, way.over().await))
+        anyhow::Ok((ended, way.into_report().await))
     })?;
     let outcome = match ended {
         None => return Ok(ExitCode::from(INTERRUPTED)),
-        Some(Err(error)) => return Ok(refused(&error, args.json)),
+        Some(Err(error)) => return Ok(report_refusal(&error, args.json)),
         Some(Ok(outcome)) => outcome,
     };
-    shown.rest(&outcome)?;
+    shown.forward_rest(&outcome)?;
     if args.json {
-        out::note(&summary(&outcome, &reached).to_string());
+        out::print_note(&summary_json(&outcome, &reached).to_string());
     } else if !args.quiet {
-        tell(&asked, &outcome, &reached);
+        print_outcome(&asked, &outcome, &reached);
     }
-    Ok(ExitCode::from(code(&outcome)))
+    Ok(ExitCode::from(exit_code(&outcome)))
 }
 
-fn variable(given: &str) -> Result<(String, String)> {
+fn parse_variable(given: &str) -> Result<(String, String)> {
     let (name, value) = match given.split_once('=') {
         Some((name, value)) => (name, value.to_owned()),
         None => (
@@ -152,25 +154,25 @@ fn variable(given: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value))
 }
 
-fn refused(error: &LaunchError, json: bool) -> ExitCode {
+fn report_refusal(error: &LaunchError, json: bool) -> ExitCode {
     if json {
         let data = match error {
-            LaunchError::Refused(refusal) => refusal.data(),
+            LaunchError::Refused(refusal) => refusal.error_data(),
             LaunchError::Lost { .. } => json!({"reason": "lost"}),
         };
-        out::note(&json!({"error": error.to_string(), "data": data}).to_string());
+        out::print_note(&json!({"error": error.to_string(), "data": data}).to_string());
     } else {
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         out::notes(&format!(
             "{} {}",
             paint.red("refused:"),
-            out::block(&error.to_string())
+            out::sanitize_block(&error.to_string())
         ));
     }
     ExitCode::from(REFUSED)
 }
 
-fn code(outcome: &LaunchOutcome) -> u8 {
+fn exit_code(outcome: &LaunchOutcome) -> u8 {
     if matches!(outcome.limit, Some(LimitHit::Time(_))) {
         return TIME;
     }
@@ -183,7 +185,7 @@ fn code(outcome: &LaunchOutcome) -> u8 {
 }
 
 /// Describes in a few words how the command ended.
-fn end(outcome: &LaunchOutcome) -> String {
+fn format_end(outcome: &LaunchOutcome) -> String {
     match (outcome.exit_code, outcome.signal, &outcome.limit) {
         (_, _, Some(limit)) => limit.to_string(),
         (Some(code), _, None) => format!("exit code {code}"),
@@ -192,8 +194,8 @@ fn end(outcome: &LaunchOutcome) -> String {
     }
 }
 
-fn tell(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport) {
-    let paint = TerminalStyle::stderr();
+fn print_outcome(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport) {
+    let paint = TerminalStyle::for_stderr();
     let obtained = &outcome.obtained;
     let asked_for = if asked.plan.level() == obtained.level {
         String::new()
@@ -204,12 +206,12 @@ fn tell(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport)
         [] => "nothing".to_owned(),
         held => held.join(", "),
     };
-    out::note(&paint.dim(&format!(
+    out::print_note(&paint.dim(&format!(
         "[sandbox] level {}{asked_for}, held by {held}",
         obtained.label()
     )));
     if !obtained.missing.is_empty() {
-        out::note(&paint.yellow(&format!("[sandbox] not held: {}", obtained.missing.join(", "))));
+        out::print_note(&paint.yellow(&format!("[sandbox] not held: {}", obtained.missing.join(", "))));
     }
     let swept = match outcome.swept {
         0 => String::new(),
@@ -218,10 +220,10 @@ fn tell(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport)
     };
     let line = format!(
         "[sandbox] {} after {} ms{swept}",
-        end(outcome),
+        format_end(outcome),
         outcome.duration_ms
     );
-    out::note(&match outcome.limit {
+    out::print_note(&match outcome.limit {
         Some(_) => paint.yellow(&line),
         None => paint.dim(&line),
     });
@@ -240,15 +242,15 @@ fn tell(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport)
                 one.bytes_in
             )),
         };
-        out::note(&line);
+        out::print_note(&line);
     }
     let more = reached.more.connected.saturating_add(reached.more.refused);
     if more > 0 {
-        out::note(&paint.dim(&format!("[sandbox] and {more} more connections")));
+        out::print_note(&paint.dim(&format!("[sandbox] and {more} more connections")));
     }
 }
 
-fn summary(outcome: &LaunchOutcome, reached: &ConnectionReport) -> serde_json::Value {
+fn summary_json(outcome: &LaunchOutcome, reached: &ConnectionReport) -> serde_json::Value {
     let one = |one: &clawk_egress::ConnectionRecord| {
         json!({
             "host": one.host,

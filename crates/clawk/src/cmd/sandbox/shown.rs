@@ -36,24 +36,24 @@ impl ForwardedOutput {
     }
 
     /// Passes a piece of output on.
-    pub(super) fn show(&self, stream: ToolOutputStream, bytes: &[u8]) {
+    pub(super) fn forward_bytes(&self, stream: ToolOutputStream, bytes: &[u8]) {
         // silent-ok: the reader is gone; the run still goes to its end
         let _ = self.write(stream, bytes);
     }
 
     /// Prints the output of a level that returns it only at the end.
-    pub(super) fn rest(&self, outcome: &LaunchOutcome) -> io::Result<()> {
+    pub(super) fn forward_rest(&self, outcome: &LaunchOutcome) -> io::Result<()> {
         for (stream, all) in [
             (ToolOutputStream::Out, &outcome.stdout),
             (ToolOutputStream::Err, &outcome.stderr),
         ] {
-            let passed = self.side(stream).passed;
+            let passed = self.lock_stream(stream).passed;
             self.write(stream, all.get(passed..).unwrap_or_default())?;
         }
         Ok(())
     }
 
-    fn side(&self, stream: ToolOutputStream) -> std::sync::MutexGuard<'_, ForwardedStream> {
+    fn lock_stream(&self, stream: ToolOutputStream) -> std::sync::MutexGuard<'_, ForwardedStream> {
         let side = match stream {
             ToolOutputStream::Out => &self.out,
             ToolOutputStream::Err => &self.err,
@@ -62,9 +62,9 @@ impl ForwardedOutput {
     }
 
     fn write(&self, stream: ToolOutputStream, bytes: &[u8]) -> io::Result<()> {
-        let mut side = self.side(stream);
+        let mut side = self.lock_stream(stream);
         side.passed += bytes.len();
-        let quiet = side.quiet.as_mut().map(|quiet| quiet.pass(bytes));
+        let quiet = side.quiet.as_mut().map(|quiet| quiet.filter_bytes(bytes));
         let bytes = quiet.as_deref().unwrap_or(bytes);
         match stream {
             ToolOutputStream::Out => {
@@ -91,25 +91,25 @@ struct TerminalFilter {
 }
 
 impl TerminalFilter {
-    fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
+    fn filter_bytes(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
-            self.one(*byte, &mut out);
+            self.filter_byte(*byte, &mut out);
         }
         out
     }
 
-    fn one(&mut self, byte: u8, out: &mut Vec<u8>) {
+    fn filter_byte(&mut self, byte: u8, out: &mut Vec<u8>) {
         match (self.held.as_slice(), byte) {
             ([], 0x1b | 0xc2) => self.held.push(byte),
             ([], b'\n' | b'\r' | b'\t' | 0x08) => out.push(byte),
             ([], 0..0x20 | 0x7f) => out.extend_from_slice(MARK),
             ([], _) => out.push(byte),
             // A C1 control character in UTF-8.
-            ([0xc2], 0x80..=0x9f) => self.marked(out),
+            ([0xc2], 0x80..=0x9f) => self.mark_held(out),
             ([0xc2], _) => {
                 out.append(&mut self.held);
-                self.one(byte, out);
+                self.filter_byte(byte, out);
             }
             ([0x1b], b'[') => self.held.push(byte),
             ([0x1b, b'[', ..], b'0'..=b'9' | b';') if self.held.len() < MAX_SEQUENCE => self.held.push(byte),
@@ -119,14 +119,14 @@ impl TerminalFilter {
             }
             (_, _) => {
                 let rest = self.held.split_off(1);
-                self.marked(out);
+                self.mark_held(out);
                 out.extend(rest);
-                self.one(byte, out);
+                self.filter_byte(byte, out);
             }
         }
     }
 
-    fn marked(&mut self, out: &mut Vec<u8>) {
+    fn mark_held(&mut self, out: &mut Vec<u8>) {
         self.held.clear();
         out.extend_from_slice(MARK);
     }
@@ -138,7 +138,10 @@ mod tests {
 
     fn passed(pieces: &[&[u8]]) -> String {
         let mut quiet = TerminalFilter::default();
-        let all: Vec<u8> = pieces.iter().flat_map(|piece| quiet.pass(piece)).collect();
+        let all: Vec<u8> = pieces
+            .iter()
+            .flat_map(|piece| quiet.filter_bytes(piece))
+            .collect();
         String::from_utf8(all).unwrap()
     }
 

@@ -26,7 +26,7 @@ pub(super) async fn waiting_for(spec: &Spec, launcher: &Launcher) -> Result<Laun
     first.gate = spec.gate.as_ref().map(|_| EgressGate::new(|_| Ok(Box::new(()))));
     launcher.launch(&first).await?;
     for _ in 0..PATIENCE_MS {
-        if launcher.waiting() > 0 {
+        if launcher.waiting_count() > 0 {
             return Ok(launcher);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

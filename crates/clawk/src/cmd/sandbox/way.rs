@@ -24,7 +24,7 @@ pub(super) struct SandboxEgress {
 }
 
 /// Parses the proxy's host entries. An invalid one is an error here, because a person waits for the result.
-fn patterns(texts: &[String]) -> Result<Vec<HostPattern>> {
+fn parse_patterns(texts: &[String]) -> Result<Vec<HostPattern>> {
     let read = |text: &String| HostPattern::try_from(text.to_lowercase());
     texts.iter().map(|text| Ok(read(text)?)).collect()
 }
@@ -42,13 +42,13 @@ impl SandboxEgress {
             return Ok(Self { ledger: None, tasks });
         }
         let hosts = match network.mode {
-            NetworkMode::AllowAll => patterns(&["*".to_owned()])?,
+            NetworkMode::AllowAll => parse_patterns(&["*".to_owned()])?,
             NetworkMode::Deny => Vec::new(),
-            NetworkMode::Allowlist => patterns(&network.allowed_hosts)?,
+            NetworkMode::Allowlist => parse_patterns(&network.allowed_hosts)?,
         };
         let rules = HostAllowList {
             hosts,
-            allow_private: patterns(&asked.allow_private)?,
+            allow_private: parse_patterns(&asked.allow_private)?,
             any_private: !network.block_private_ips,
             any_port: network.mode == NetworkMode::AllowAll,
             ..HostAllowList::default()
@@ -61,7 +61,7 @@ impl SandboxEgress {
         let call = proxy.call(&["sandbox"]).context("the egress proxy")?;
         if !guest {
             let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
-            spec.env.extend(proxy::variables(door, None));
+            spec.env.extend(proxy::proxy_variables(door, None));
         }
         let ledger = Some(Arc::clone(call.ledger()));
         let (tracker, lane_tracker, lanes) = (tasks.clone(), tasks.clone(), call.clone());
@@ -69,22 +69,22 @@ impl SandboxEgress {
             let listener = tokio::net::TcpListener::from_std(door.listener)?;
             let stop = CancellationToken::new();
             let (stopped, call) = (stop.clone(), call.clone());
-            tracker.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
+            tracker.spawn(async move { call.serve_listener(listener, stopped.cancelled_owned()).await });
             Ok(Box::new(stop.drop_guard()) as EgressServerHandle)
         });
         spec.gate = Some(doors.with_lanes(move |lane| {
             let stop = CancellationToken::new();
             let (stopped, call) = (stop.clone(), lanes.clone());
-            lane_tracker.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
+            lane_tracker.spawn(async move { call.serve_guest(lane, stopped.cancelled_owned()).await });
             Box::new(stop.drop_guard()) as EgressServerHandle
         }));
         Ok(Self { ledger, tasks })
     }
 
     /// Ends the proxy after the run. Returns the connections.
-    pub(super) async fn over(self) -> ConnectionReport {
+    pub(super) async fn into_report(self) -> ConnectionReport {
         self.tasks.close();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
-        self.ledger.map(|ledger| ledger.take()).unwrap_or_default()
+        self.ledger.map(|ledger| ledger.take_report()).unwrap_or_default()
     }
 }

@@ -51,26 +51,26 @@ pub(super) struct OpenDoors {
 
 /// Opens the control socket and the entry points of the command line. With any of these, the agent starts at once; with standard
 /// input alone, it starts at the first `claw.initialize`.
-pub(super) async fn open(
+pub(super) async fn open_doors(
     args: &Args,
     launched: &LaunchedAgentFactory,
     host: &AgentHost,
 ) -> Result<OpenDoors> {
     let mut doors = OpenDoors::default();
-    let control = launched.control(host)?;
+    let control = launched.control_socket(host)?;
     // Open the channels before the listener, so that no client is told that a channel does not exist.
     let listener = match args.listen {
-        Some(address) => Some(bind(address, launched, host).await?),
+        Some(address) => Some(bind_listener(address, launched, host).await?),
         None => None,
     };
-    doors.channels = connect(args, launched, host).await?;
+    doors.channels = connect_channels(args, launched, host).await?;
     if let Some(listener) = listener {
         // Start the agent before the first answer, so that a fast client is not told that no agent runs.
-        host.start(None).await?;
-        doors.listen(listener, launched);
+        host.start_agent(None).await?;
+        doors.add_listener(listener, launched);
     }
     if let Some(folder) = &args.dir {
-        let blueprint = launched.blueprint();
+        let blueprint = launched.resolved_config();
         let settings = &blueprint.config.settings.doors.dir;
         let options = FolderOptions {
             role: settings.role,
@@ -83,38 +83,38 @@ pub(super) async fn open(
         doors.tasks.spawn(door.serve(doors.closing.clone()));
     }
     if let Some(url) = &args.nats {
-        doors.nats(url, launched, host).await?;
+        doors.connect_nats(url, launched, host).await?;
     }
     if let Some(url) = &args.redis {
-        doors.redis(url, launched, host).await?;
+        doors.connect_redis(url, launched, host).await?;
     }
     if launched.has_bus() {
         doors.opened.push("working for the swarm, by its bus".to_owned());
     }
     if args.mcp || !doors.opened.is_empty() {
-        let kernel = host.start(None).await?;
-        if !args.launched() {
+        let kernel = host.start_agent(None).await?;
+        if !args.has_launcher() {
             for line in compose::unknown_effects(&kernel).await? {
-                out::note(&line);
+                out::print_note(&line);
             }
-            doors.opened.iter().for_each(|line| out::note(line));
+            doors.opened.iter().for_each(|line| out::print_note(line));
         }
     }
-    doors.warnings.iter().for_each(|line| out::note(line));
+    doors.warnings.iter().for_each(|line| out::print_note(line));
     doors.tasks.spawn(control.serve(doors.over.clone()));
     Ok(doors)
 }
 
 impl OpenDoors {
-    fn listen(&mut self, listener: HttpListener, launched: &LaunchedAgentFactory) {
-        let blueprint = launched.blueprint();
+    fn add_listener(&mut self, listener: HttpListener, launched: &LaunchedAgentFactory) {
+        let blueprint = launched.resolved_config();
         let settings = &blueprint.config.settings.http;
         let names: Vec<&str> = settings.doors.iter().map(|door| door.name()).collect();
         let served = names.join(", ");
         let scheme = listener.scheme();
         self.opened
             .push(format!("serving {served} on {scheme}://{}", listener.address()));
-        if let Some(warning) = listener.warning() {
+        if let Some(warning) = listener.security_warning() {
             self.warnings.push(format!("warning: {warning}"));
         }
         self.keys = Some(listener.keys());
@@ -122,34 +122,54 @@ impl OpenDoors {
     }
 
     #[cfg(feature = "nats")]
-    async fn nats(&mut self, url: &Url, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<()> {
-        let blueprint = launched.blueprint();
-        let options = queue(url, &blueprint.config.settings.doors.nats, launched)?;
+    async fn connect_nats(
+        &mut self,
+        url: &Url,
+        launched: &LaunchedAgentFactory,
+        host: &AgentHost,
+    ) -> Result<()> {
+        let blueprint = launched.resolved_config();
+        let options = queue_options(url, &blueprint.config.settings.doors.nats, launched)?;
         let door = clawk_server::queue::nats::NatsDoor::connect(host.clone(), &options).await;
         let door = door.context("`--nats`")?;
-        self.opened.push(serving("NATS", &options));
+        self.opened.push(serving_message("NATS", &options));
         self.tasks.spawn(door.serve(self.closing.clone()));
         Ok(())
     }
 
     #[cfg(not(feature = "nats"))]
-    async fn nats(&mut self, _url: &Url, _launched: &LaunchedAgentFactory, _host: &AgentHost) -> Result<()> {
+    async fn connect_nats(
+        &mut self,
+        _url: &Url,
+        _launched: &LaunchedAgentFactory,
+        _host: &AgentHost,
+    ) -> Result<()> {
         anyhow::bail!("this build has no `--nats`; build with `--features nats`")
     }
 
     #[cfg(feature = "redis")]
-    async fn redis(&mut self, url: &Url, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<()> {
-        let blueprint = launched.blueprint();
-        let options = queue(url, &blueprint.config.settings.doors.redis, launched)?;
+    async fn connect_redis(
+        &mut self,
+        url: &Url,
+        launched: &LaunchedAgentFactory,
+        host: &AgentHost,
+    ) -> Result<()> {
+        let blueprint = launched.resolved_config();
+        let options = queue_options(url, &blueprint.config.settings.doors.redis, launched)?;
         let door = clawk_server::queue::redis::RedisDoor::connect(host.clone(), &options).await;
         let door = door.context("`--redis`")?;
-        self.opened.push(serving("Redis", &options));
+        self.opened.push(serving_message("Redis", &options));
         self.tasks.spawn(door.serve(self.closing.clone()));
         Ok(())
     }
 
     #[cfg(not(feature = "redis"))]
-    async fn redis(&mut self, _url: &Url, _launched: &LaunchedAgentFactory, _host: &AgentHost) -> Result<()> {
+    async fn connect_redis(
+        &mut self,
+        _url: &Url,
+        _launched: &LaunchedAgentFactory,
+        _host: &AgentHost,
+    ) -> Result<()> {
         anyhow::bail!("this build has no `--redis`; build with `--features redis`")
     }
 
@@ -167,7 +187,7 @@ impl OpenDoors {
         host: &AgentHost,
         fresh: ResolvedConfig,
     ) -> Result<()> {
-        let running = launched.blueprint();
+        let running = launched.resolved_config();
         let failed = match self.run_of(args, launched, host, Arc::new(fresh)).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
@@ -188,21 +208,26 @@ impl OpenDoors {
             channels.close().await;
         }
         let mut replaced = Ok(());
-        let between = async { replaced = launched.replace(blueprint).await };
+        let between = async { replaced = launched.replace_config(blueprint).await };
         host.next_run("reloaded", between).await?;
         host.set_channels(None);
-        self.channels = connect(args, launched, host).await?;
+        self.channels = connect_channels(args, launched, host).await?;
         replaced
     }
 
     /// Connects the channels when this host becomes the leader, and again for each run of the agent. Closes them when another host
     /// leads.
-    pub(super) async fn lead(&mut self, args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) {
-        let sharing = kept::sharing(launched.state());
-        if !sharing.shared || args.manifest.is_none() || !launched.blueprint().has_channels() {
+    pub(super) async fn follow_leadership(
+        &mut self,
+        args: &Args,
+        launched: &LaunchedAgentFactory,
+        host: &AgentHost,
+    ) {
+        let sharing = kept::sharing_status(launched.state());
+        if !sharing.shared || args.manifest.is_none() || !launched.resolved_config().has_channels() {
             return;
         }
-        let running = host.current().get();
+        let running = host.current_kernel().get();
         let running = running.filter(|kernel| kernel.status().state == LifecycleState::Ready);
         let same = match (&self.connected, &running) {
             (Some(before), Some(now)) => before.is_same(now),
@@ -215,7 +240,7 @@ impl OpenDoors {
         if self.channels.is_some() || !sharing.leads || running.is_none() {
             return;
         }
-        match connect(args, launched, host).await {
+        match connect_channels(args, launched, host).await {
             Ok(channels) => (self.channels, self.connected) = (channels, running),
             Err(error) => tracing::error!(
                 error = format!("{error:#}"),
@@ -247,15 +272,15 @@ pub(super) fn public_hosts(blueprint: &ResolvedConfig) -> BTreeSet<String> {
     names.collect()
 }
 
-async fn bind(
+async fn bind_listener(
     address: std::net::SocketAddr,
     launched: &LaunchedAgentFactory,
     host: &AgentHost,
 ) -> Result<HttpListener> {
-    let blueprint = launched.blueprint();
+    let blueprint = launched.resolved_config();
     let mut settings = blueprint.config.settings.http.clone();
     settings.hosts.extend(public_hosts(&blueprint));
-    crate::http::bind(
+    crate::http::bind_listener(
         address,
         (&settings, &blueprint.config.settings.egress.allow_private),
         &blueprint.resolver,
@@ -266,40 +291,47 @@ async fn bind(
 }
 
 /// Connects the manifest's channels. With standard input alone, an agent that can't start reports that to its launcher.
-async fn connect(args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<Option<Channels>> {
-    let blueprint = launched.blueprint();
+async fn connect_channels(
+    args: &Args,
+    launched: &LaunchedAgentFactory,
+    host: &AgentHost,
+) -> Result<Option<Channels>> {
+    let blueprint = launched.resolved_config();
     if args.manifest.is_none() || !blueprint.has_channels() {
         return Ok(None);
     }
-    let kernel = match host.start(None).await {
-        // If several hosts share the state, only one has the channels: see [`OpenDoors::lead`].
-        Ok(_) if kept::sharing(launched.state()).shared && !kept::sharing(launched.state()).leads => {
+    let kernel = match host.start_agent(None).await {
+        // If several hosts share the state, only one has the channels: see [`OpenDoors::follow_leadership`].
+        Ok(_)
+            if kept::sharing_status(launched.state()).shared
+                && !kept::sharing_status(launched.state()).leads =>
+        {
             return Ok(None);
         }
         Ok(kernel) => kernel,
-        Err(error) if args.launched() && args.listen.is_none() => {
+        Err(error) if args.has_launcher() && args.listen.is_none() => {
             tracing::warn!(%error, "the channels are not connected: the agent does not start");
             return Ok(None);
         }
         Err(error) => return Err(error.into()),
     };
     let channels = blueprint
-        .channels(kernel, launched.state(), args.listen.is_some())
+        .start_channels(kernel, launched.state(), args.listen.is_some())
         .await?;
     host.set_channels(Some(Arc::new(HostChannels(channels.clone()))));
     Ok(Some(channels))
 }
 
 #[cfg(any(feature = "nats", feature = "redis"))]
-fn serving(broker: &str, options: &QueueOptions) -> String {
+fn serving_message(broker: &str, options: &QueueOptions) -> String {
     let QueueOptions { swarm, agent, .. } = options;
     format!("serving CKP on {broker}, `claw.{swarm}.{agent}.inbox`")
 }
 
 /// Returns the options for serving the agent over a queue. The names come from the manifest.
 #[cfg(any(feature = "nats", feature = "redis"))]
-fn queue(url: &Url, settings: &QueueDoor, launched: &LaunchedAgentFactory) -> Result<QueueOptions> {
-    let blueprint = launched.blueprint();
+fn queue_options(url: &Url, settings: &QueueDoor, launched: &LaunchedAgentFactory) -> Result<QueueOptions> {
+    let blueprint = launched.resolved_config();
     let mut server = url.clone();
     if let Some(reference) = &settings.password_ref {
         let secret = blueprint.resolver.resolve(reference)?;

@@ -8,7 +8,7 @@ use clawk_server::AgentHost;
 use serde_json::Value;
 
 use super::doors::{OpenDoors, public_hosts};
-use super::{Args, blueprint, reachable};
+use super::{Args, is_reachable, resolve_config};
 use crate::compose::{LaunchedAgentFactory, ResolvedConfig};
 use crate::config::Settings;
 use crate::out;
@@ -18,25 +18,25 @@ const OF_A_RUN: [&str; 2] = ["channels", "approvals"];
 
 /// Reads `clawk.toml` and the manifest again, and checks everything before it changes anything. New tokens apply at once. Changed
 /// channels or policies need a new run of the agent, because a run is recorded with the policies that govern it.
-pub(super) async fn reload(
+pub(super) async fn reload_config(
     args: &Args,
     config: Option<&Path>,
     launched: Option<&LaunchedAgentFactory>,
     host: &AgentHost,
     doors: &mut OpenDoors,
 ) {
-    let told = match attempt(args, config, launched, host, doors).await {
+    let told = match try_reload(args, config, launched, host, doors).await {
         Ok(told) => format!("reloaded: {told}"),
         Err(error) => format!("not reloaded; the old settings stay in force: {error:#}"),
     };
-    if args.launched() {
+    if args.has_launcher() {
         tracing::warn!("{told}"); // standard error is quiet unless asked (R25)
     } else {
-        out::note(&told);
+        out::print_note(&told);
     }
 }
 
-async fn attempt(
+async fn try_reload(
     args: &Args,
     config: Option<&Path>,
     launched: Option<&LaunchedAgentFactory>,
@@ -44,29 +44,29 @@ async fn attempt(
     doors: &mut OpenDoors,
 ) -> Result<String> {
     let launched = launched.context("there is no manifest to read again: the agent came over the wire")?;
-    let fresh = blueprint(args, config)
+    let fresh = resolve_config(args, config)
         .await?
         .context("there is no manifest to read again")?;
-    let running = launched.blueprint();
+    let running = launched.resolved_config();
     let parts = new_parts(&running, &fresh)?;
     let tokens = match doors.keys() {
-        Some(_) => fresh.config.settings.http.tokens(&fresh.resolver)?,
+        Some(_) => fresh.config.settings.http.resolve_tokens(&fresh.resolver)?,
         None => Vec::new(),
     };
     let count = tokens.len();
     if !parts.is_empty() {
-        if !reachable(args, launched, &fresh) {
+        if !is_reachable(args, launched, &fresh) {
             bail!("nothing would reach the agent any more");
         }
         if args.listen.is_some() && public_hosts(&fresh) != public_hosts(&running) {
             bail!("a channel's `public_url` names another host; that takes effect at the next start");
         }
-        let fresh = fresh.following(&running);
-        launched.check(&fresh).await?;
+        let fresh = fresh.continue_from(&running);
+        launched.check_start(&fresh).await?;
         doors.next_run(args, launched, host, fresh).await?;
     }
     if let Some(keys) = doors.keys() {
-        keys.replace(tokens)?;
+        keys.replace_tokens(tokens)?;
     }
     Ok(match (parts.as_slice(), doors.keys()) {
         ([], Some(_)) => format!("{count} tokens are in force"),
@@ -80,7 +80,7 @@ async fn attempt(
 /// # Errors
 /// Another part differs, which only a restart can apply.
 fn new_parts(running: &ResolvedConfig, fresh: &ResolvedConfig) -> Result<Vec<&'static str>> {
-    let tables = differing(&running.config.settings, &fresh.config.settings)?;
+    let tables = changed_settings(&running.config.settings, &fresh.config.settings)?;
     if let Some(key) = tables.iter().find(|key| !OF_A_RUN.contains(&key.as_str())) {
         bail!("`{key}` in clawk.toml has changed; that takes effect at the next start");
     }
@@ -106,7 +106,7 @@ fn new_parts(running: &ResolvedConfig, fresh: &ResolvedConfig) -> Result<Vec<&'s
 }
 
 /// Returns the tables and keys that differ, without the tokens.
-fn differing(running: &Settings, fresh: &Settings) -> Result<Vec<String>> {
+fn changed_settings(running: &Settings, fresh: &Settings) -> Result<Vec<String>> {
     let told = |settings: &Settings| -> Result<Value> {
         let mut value = serde_json::to_value(settings)?;
         if let Some(http) = value.get_mut("http").and_then(Value::as_object_mut) {

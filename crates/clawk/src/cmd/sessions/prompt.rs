@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail};
 use clawk_events::payload::{MemoryRecalled, MessageAccepted, ProviderRequested};
 use clawk_kernel::kind;
 use clawk_kernel::ports::{InferRequest, ModelMessage, RecordedEvent};
-use clawk_kernel::replay::{Prompt, prompts};
+use clawk_kernel::replay::{Prompt, rebuild_prompts};
 use clawk_proto::Digest;
 use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
-use crate::cmd::trace::{TraceSource, context_files, tape};
-use crate::out::{self, Format, TerminalStyle, block, one_line};
+use crate::cmd::trace::{TraceSource, build_tape, context_files};
+use crate::out::{self, Format, TerminalStyle, one_line, sanitize_block};
 use crate::state;
 
 /// Bytes per token in the estimate.
@@ -71,19 +71,19 @@ struct PromptPart {
 
 /// Rebuilds the prompt and prints it.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let source = TraceSource::state(&args.which.dir()?)?;
+    let source = TraceSource::from_state(&args.which.find_dir()?)?;
     let TraceSource::State(reader) = &source else {
         bail!("a trace file holds no contents");
     };
-    let pick = source.pick(Some(&args.session))?;
+    let pick = source.select_sessions(Some(&args.session))?;
     let session = pick.session().context("name one session")?;
-    let tape = tape(&source, reader, session, &[])?;
-    let (turns, searches) = record(&tape.events)?;
+    let tape = build_tape(&source, reader, session, &[])?;
+    let (turns, searches) = collect_prompts(&tape.events)?;
     let folder = context_files(&tape)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
-    let asked = runtime.block_on(prompts(tape, folder.path()))?;
+    let asked = runtime.block_on(rebuild_prompts(tape, folder.path()))?;
     let record = PromptRecord {
         session: session.to_string(),
         turns,
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .collect(),
     };
     for turn in args.turn.first..=args.turn.last {
-        record.print(turn, args)?;
+        record.print_record(turn, args)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -108,7 +108,7 @@ struct PromptRecord {
 }
 
 impl PromptRecord {
-    fn print(&self, number: u32, args: &Args) -> Result<()> {
+    fn print_record(&self, number: u32, args: &Args) -> Result<()> {
         let at = usize::try_from(number)? - 1;
         let (turn, hashes) = self.turns.get(at).with_context(|| {
             format!(
@@ -129,24 +129,24 @@ impl PromptRecord {
                  version built it otherwise; the record's digest is {hash}"
             );
         };
-        let parts = parts(request);
+        let parts = split_prompt(request);
         let none = Vec::new();
         let searches = self.searches.get(turn).unwrap_or(&none);
         let several = args.turn.first != args.turn.last;
         match args.format {
             Format::Json => {
-                let document = document(number, (&self.session, hash), request, (&parts, searches));
+                let document = json_document(number, (&self.session, hash), request, (&parts, searches));
                 if several {
-                    Ok(out::line(&document.to_string())?)
+                    Ok(out::print_line(&document.to_string())?)
                 } else {
-                    out::json(&document)
+                    out::print_json(&document)
                 }
             }
             Format::Human => {
                 if several {
-                    out::line(&TerminalStyle::stdout().bold(&format!("turn {number}")))?;
+                    out::print_line(&TerminalStyle::for_stdout().bold(&format!("turn {number}")))?;
                 }
-                people(&parts, hash)
+                print_human(&parts, hash)
             }
         }
     }
@@ -156,7 +156,7 @@ type TurnPrompts = Vec<(String, Vec<Digest>)>;
 
 /// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
 /// steps of a composite tool, are no turns of the conversation.
-fn record(events: &[RecordedEvent]) -> Result<(TurnPrompts, BTreeMap<String, Vec<Value>>)> {
+fn collect_prompts(events: &[RecordedEvent]) -> Result<(TurnPrompts, BTreeMap<String, Vec<Value>>)> {
     let mut turns: TurnPrompts = Vec::new();
     let mut searches = BTreeMap::new();
     let mut said = BTreeSet::new();
@@ -188,7 +188,7 @@ fn record(events: &[RecordedEvent]) -> Result<(TurnPrompts, BTreeMap<String, Vec
 }
 
 /// Splits the prompt into its parts.
-fn parts(request: &InferRequest) -> Vec<PromptPart> {
+fn split_prompt(request: &InferRequest) -> Vec<PromptPart> {
     let mut parts = Vec::new();
     let mut rest = request.system.as_str();
     let marks = [
@@ -270,7 +270,7 @@ fn add_messages(parts: &mut Vec<PromptPart>, request: &InferRequest) {
     }
 }
 
-fn document(
+fn json_document(
     turn: u32,
     (session, hash): (&str, &Digest),
     request: &InferRequest,
@@ -288,17 +288,17 @@ fn document(
     })
 }
 
-fn people(parts: &[PromptPart], hash: &Digest) -> Result<()> {
-    let paint = TerminalStyle::stdout();
-    out::line(&paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
+fn print_human(parts: &[PromptPart], hash: &Digest) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
+    out::print_line(&paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
     for part in parts {
         let tokens = part.text.len().div_ceil(TOKEN_BYTES);
-        out::line(&paint.bold(&format!(
+        out::print_line(&paint.bold(&format!(
             "── {} {} (about {tokens} tokens)",
             part.kind,
             one_line(&part.source)
         )))?;
-        out::lines(&block(&part.text))?;
+        out::lines(&sanitize_block(&part.text))?;
     }
     Ok(())
 }

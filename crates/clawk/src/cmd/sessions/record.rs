@@ -35,12 +35,12 @@ pub(super) struct Args {
 
 /// Prints the record of each ended turn.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let source = TraceSource::state(&args.which.dir()?)?;
+    let source = TraceSource::from_state(&args.which.find_dir()?)?;
     let TraceSource::State(reader) = &source else {
         bail!("a trace file holds no contents");
     };
     let session = source
-        .pick(Some(&args.session))?
+        .select_sessions(Some(&args.session))?
         .session()
         .context("name one session")?;
     let events = reader.recorded_events(&JournalScan {
@@ -51,7 +51,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ..JournalScan::default()
     })?;
     let mut fold = TurnRecordFold::default();
-    let turns = events.iter().filter_map(|event| fold.see(event).transpose());
+    let turns = events
+        .iter()
+        .filter_map(|event| fold.apply_event(event).transpose());
     let turns = turns.collect::<Result<Vec<TurnRecord>, _>>()?;
     let wanted: Vec<(usize, &TurnRecord)> = (1..)
         .zip(&turns)
@@ -62,41 +64,44 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     match args.format {
         Format::Json => {
-            let turns: Vec<Value> = wanted.iter().map(|(number, turn)| facts(*number, turn)).collect();
-            out::json(&json!({"session": session, "turns": turns}))?;
+            let turns: Vec<Value> = wanted
+                .iter()
+                .map(|(number, turn)| turn_json(*number, turn))
+                .collect();
+            out::print_json(&json!({"session": session, "turns": turns}))?;
         }
         Format::Human => {
             for (number, turn) in wanted {
-                people(number, turn)?;
+                print_turn(number, turn)?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn facts(number: usize, turn: &TurnRecord) -> Value {
-    json!({"turn": number, "record": turn, "text": turn.shown().line()})
+fn turn_json(number: usize, turn: &TurnRecord) -> Value {
+    json!({"turn": number, "record": turn, "text": turn.call_summary().record_line()})
 }
 
-fn people(number: usize, turn: &TurnRecord) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_turn(number: usize, turn: &TurnRecord) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let who = turn.sender.as_deref().map(one_line).unwrap_or_default();
     let when = turn.ended.map(|at| at.to_string()).unwrap_or_default();
-    out::line(&format!(
+    out::print_line(&format!(
         "turn {number}  {}",
         paint.dim(&format!("{} {who} {when}", turn.message))
     ))?;
     for call in &turn.calls {
-        print(call)?;
+        print_call(call)?;
     }
-    if let Some(line) = turn.shown().line() {
-        out::line(&format!("  {}", one_line(&line)))?;
+    if let Some(line) = turn.call_summary().record_line() {
+        out::print_line(&format!("  {}", one_line(&line)))?;
     }
     Ok(())
 }
 
-fn print(call: &RecordedCall) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_call(call: &RecordedCall) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let word = match call.outcome {
         CallOutcome::Done | CallOutcome::Read => paint.green(call.outcome.name()),
         CallOutcome::Denied | CallOutcome::Failed => paint.red(call.outcome.name()),
@@ -106,7 +111,7 @@ fn print(call: &RecordedCall) -> Result<()> {
         .rule_id
         .as_deref()
         .map(|rule| format!("  rule {}", one_line(rule)));
-    out::line(&format!(
+    out::print_line(&format!(
         "  {} {word}  {}{}",
         one_line(&call.tool),
         paint.dim(&format!("{} {}", call.at, call.request_id)),
@@ -119,7 +124,7 @@ fn print(call: &RecordedCall) -> Result<()> {
     ];
     for (name, text) in parts {
         if let Some(text) = text {
-            out::line(&format!("    {name}: {}", one_line(text)))?;
+            out::print_line(&format!("    {name}: {}", one_line(text)))?;
         }
     }
     Ok(())

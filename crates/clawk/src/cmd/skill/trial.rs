@@ -29,7 +29,7 @@ use crate::terminal::can_ask;
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct SkillTrialArgs {
     /// Run the skill with this input, a JSON object, by the agent's own model; `{}` where it needs none
-    #[arg(long, value_name = "INPUT", value_parser = object)]
+    #[arg(long, value_name = "INPUT", value_parser = parse_input)]
     run: Option<SkillTrialInput>,
 
     /// Predict every call that would change something instead of doing it
@@ -47,7 +47,7 @@ pub(super) struct SkillTrialArgs {
 
 type SkillTrialInput = Map<String, Value>;
 
-fn object(text: &str) -> Result<SkillTrialInput, String> {
+fn parse_input(text: &str) -> Result<SkillTrialInput, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not a JSON object: {error}"))
 }
 
@@ -104,14 +104,14 @@ pub(super) async fn run(
         dry: trial.dry_run.then(CallPredictions::default),
         trial: Some(skill),
     };
-    let agent = compose::agent(&request, None).await?;
+    let agent = compose::start_agent(&request, None).await?;
     for note in &agent.notes {
-        out::note(note);
+        out::print_note(note);
     }
-    let session = agent.kernel.open(EntryPoint::Cli).await?;
+    let session = agent.kernel.open_session(EntryPoint::Cli).await?;
     let id = session.id;
     let context = CallContext {
-        request_id: RequestId::from(SystemClock::default().uuid()),
+        request_id: RequestId::from(SystemClock::default().new_uuid()),
         identity: agent.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
@@ -121,29 +121,29 @@ pub(super) async fn run(
         arguments: input,
         context,
     };
-    let mut questions = agent.kernel.questions();
+    let mut questions = agent.kernel.subscribe_questions();
     let called = agent.kernel.call(id, params);
     tokio::pin!(called);
     let ended = loop {
         tokio::select! {
             ended = &mut called => break ended,
             asked = questions.recv() => match asked {
-                Ok(question) => answer(&agent, &question, trial.dry_run).await,
+                Ok(question) => answer_question(&agent, &question, trial.dry_run).await,
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => break called.await,
             },
         }
     };
-    let facts = facts(&agent, id, skill).await;
+    let facts = collect_facts(&agent, id, skill).await;
     agent.close("the skill has been tried").await;
-    let report = report(
+    let report = report_json(
         skill,
         id,
         ended.map_err(|error| error.to_string()),
         facts?,
         trial.dry_run,
     );
-    show(&report, format)?;
+    print_report(&report, format)?;
     Ok(match report.get("ok") == Some(&Value::Bool(true)) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -152,11 +152,11 @@ pub(super) async fn run(
 
 /// Answers an approval request. In a dry run the answer is yes, because nothing happens. Otherwise a person answers elsewhere, or
 /// the request times out.
-async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) {
+async fn answer_question(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) {
     if dry {
         agent
             .kernel
-            .answer(
+            .answer_question(
                 &question.request_id,
                 clawk_kernel::ApprovalAnswer::Approve,
                 None,
@@ -166,7 +166,7 @@ async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) 
         return;
     }
     let id = question.request_id.as_str();
-    out::note(&format!(
+    out::print_note(&format!(
         "`{}` waits for a person: {} (in another terminal: clawk approve {id})",
         out::one_line(&question.tool),
         out::one_line(&question.reason)
@@ -174,7 +174,7 @@ async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) 
     if !can_ask() {
         agent
             .kernel
-            .answer(
+            .answer_question(
                 &question.request_id,
                 clawk_kernel::ApprovalAnswer::Deny,
                 None,
@@ -185,12 +185,16 @@ async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) 
 }
 
 /// Returns a member's text; empty if it is missing.
-fn member<'v>(value: &'v Value, key: &str) -> &'v str {
+fn text_member<'v>(value: &'v Value, key: &str) -> &'v str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Returns the calls of the run, and the skill's actual use.
-async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Result<(Vec<Value>, Value)> {
+async fn collect_facts(
+    agent: &compose::Agent,
+    session: SessionId,
+    skill: &str,
+) -> Result<(Vec<Value>, Value)> {
     let kinds = &[
         kind::ACTION_REQUESTED,
         kind::ACTION_EXECUTED,
@@ -205,14 +209,14 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
         with_content: true,
         ..JournalScan::default()
     };
-    let events = agent.journal.scan(scan).await?;
+    let events = agent.journal.scan_events(scan).await?;
     let (mut calls, mut took) = (Vec::new(), Value::Null);
     for event in &events {
         event.read()?;
         let payload = Value::Object(event.members_with_words()?);
-        let tool = member(&payload, "action_id");
+        let tool = text_member(&payload, "action_id");
         let outcome = match event.kind.as_str() {
-            kind::SKILL_FINISHED if member(&payload, "skill") == skill => {
+            kind::SKILL_FINISHED if text_member(&payload, "skill") == skill => {
                 took = payload;
                 continue;
             }
@@ -236,7 +240,7 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
     Ok((calls, took))
 }
 
-fn report(
+fn report_json(
     skill: &str,
     session: SessionId,
     ended: Result<ToolCallResult, String>,
@@ -263,25 +267,25 @@ fn report(
     })
 }
 
-fn show(report: &Value, format: Format) -> Result<()> {
+fn print_report(report: &Value, format: Format) -> Result<()> {
     if format == Format::Json {
-        return out::json(report);
+        return out::print_json(report);
     }
-    let paint = TerminalStyle::stdout();
-    let text = |key: &str| out::one_line(member(report, key)).to_string();
+    let paint = TerminalStyle::for_stdout();
+    let text = |key: &str| out::one_line(text_member(report, key)).to_string();
     let word = match report.get("ok") == Some(&Value::Bool(true)) {
         true => paint.green("ok   "),
         false => paint.red("fails"),
     };
-    out::line(&format!("{word} {}", text("name")))?;
+    out::print_line(&format!("{word} {}", text("name")))?;
     for call in report
         .get("calls")
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
     {
-        let of = |key: &str| out::one_line(member(call, key)).to_string();
-        out::line(&format!(
+        let of = |key: &str| out::one_line(text_member(call, key)).to_string();
+        out::print_line(&format!(
             "      {:9} {} {}",
             of("outcome"),
             of("tool"),
@@ -294,7 +298,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
             number.map_or_else(|| "-".to_owned(), |n| n.to_string())
         };
         let said = took.get("estimates").unwrap_or(&Value::Null);
-        out::line(&format!(
+        out::print_line(&format!(
             "      took {} tokens (estimated {}), {} calls (estimated {})",
             number(took, "tokens"),
             number(said, "tokens"),
@@ -303,11 +307,11 @@ fn show(report: &Value, format: Format) -> Result<()> {
         ))?;
     }
     match (report.get("fault"), report.get("result")) {
-        (Some(Value::String(fault)), _) => out::line(&format!("      {}", out::one_line(fault)))?,
-        (_, Some(Value::Null) | None) => out::lines(&out::block(&text("answer")))?,
-        (_, Some(result)) => out::line(&out::one_line(&result.to_string()))?,
+        (Some(Value::String(fault)), _) => out::print_line(&format!("      {}", out::one_line(fault)))?,
+        (_, Some(Value::Null) | None) => out::lines(&out::sanitize_block(&text("answer")))?,
+        (_, Some(result)) => out::print_line(&out::one_line(&result.to_string()))?,
     }
-    out::line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
+    out::print_line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
     Ok(())
 }
 
@@ -315,7 +319,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
 ///
 /// # Errors
 /// The errors of [`with_trial`].
-pub(crate) fn prepare(manifest: &mut Arc<Manifest>, skill: Option<&str>) -> Result<()> {
+pub(crate) fn prepare_manifest(manifest: &mut Arc<Manifest>, skill: Option<&str>) -> Result<()> {
     match skill {
         None => Ok(()),
         Some(skill) => with_trial(Arc::make_mut(manifest), skill),

@@ -12,18 +12,18 @@ use crate::out::{self, Format, TerminalStyle};
 const NAMES: usize = 5;
 
 /// Prints the progress of a run, unless it equals the last line in `told`.
-pub(super) async fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
+pub(super) async fn print_progress(kernel: &Kernel, run: &RequestId, told: &mut String) {
     // silent-ok: while no host coordinates the swarm there is no progress to print
-    let view = kernel.swarm().await.ok().flatten();
-    let line = view.and_then(|view| progress(&view, run));
+    let view = kernel.swarm_view().await.ok().flatten();
+    let line = view.and_then(|view| format_progress(&view, run));
     if let Some(line) = line.filter(|line| line != told) {
-        out::note(&TerminalStyle::stderr().dim(&line));
+        out::print_note(&TerminalStyle::for_stderr().dim(&line));
         *told = line;
     }
 }
 
 /// Returns the progress of a run in one line; `None` if it has ended.
-fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
+fn format_progress(view: &SwarmView, run: &RequestId) -> Option<String> {
     let run = view.runs.iter().find(|known| known.task_id == *run)?;
     let names = |of: &dyn Fn(&Member) -> bool| {
         let names: Vec<&str> = view
@@ -56,7 +56,7 @@ fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
     Some(out::one_line(&format!("tasks: {}", parts.join(", "))).into())
 }
 
-const fn said(status: TaskStatus) -> &'static str {
+const fn status_label(status: TaskStatus) -> &'static str {
     match status {
         TaskStatus::Completed => "completed",
         TaskStatus::Failed => "failed",
@@ -64,11 +64,11 @@ const fn said(status: TaskStatus) -> &'static str {
     }
 }
 
-pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
+pub(super) fn print_result(result: &RunResult, format: Format) -> Result<()> {
     if format == Format::Json {
-        return out::json(result);
+        return out::print_json(result);
     }
-    let paint = TerminalStyle::stderr();
+    let paint = TerminalStyle::for_stderr();
     for answer in &result.answers {
         let why = answer
             .error
@@ -79,22 +79,22 @@ pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
         let line = format!(
             "{} · {}{why} · {} {tries}, {} tokens",
             out::one_line(&answer.member),
-            said(answer.status),
+            status_label(answer.status),
             answer.attempts,
             answer.tokens
         );
-        out::note(&paint.dim(&line));
+        out::print_note(&paint.dim(&line));
     }
     if let Some(fault) = &result.error {
-        out::note(&paint.red(&format!(
+        out::print_note(&paint.red(&format!(
             "{}: {} ({})",
-            said(result.status),
+            status_label(result.status),
             out::one_line(&fault.message),
             out::one_line(&fault.reason)
         )));
     }
     if !result.text.is_empty() {
-        out::lines(&out::block(&result.text))?;
+        out::lines(&out::sanitize_block(&result.text))?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use clawk_swarm::coord::derived;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::each;
+use super::for_each_event;
 use crate::out::{self, Format};
 
 /// Largest number of attempts of one task that are looked for on other hosts.
@@ -46,7 +46,7 @@ struct TaskTreeEntry {
 /// The entries of all records, by task.
 type TaskTreeIndex = BTreeMap<String, TaskTreeEntry>;
 
-fn told(event: &RecordedEvent) -> Value {
+fn event_json(event: &RecordedEvent) -> Value {
     let read = Event::read(&event.kind, &event.payload);
     let payload = match read.and_then(|_| read_members(&event.kind, &event.payload)) {
         Ok(members) => Value::Object(members),
@@ -59,7 +59,7 @@ fn told(event: &RecordedEvent) -> Value {
 }
 
 /// Prints the tree of a run or of one task over all these records.
-pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -> Result<ExitCode> {
+pub(crate) fn print_tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -> Result<ExitCode> {
     let mut known = of_state(state, "local")?;
     for path in with {
         let host = path.file_name().unwrap_or_default().to_string_lossy();
@@ -73,17 +73,17 @@ pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -
             known.entry(id).or_insert(of);
         }
     }
-    join(&mut known);
+    join_tries(&mut known);
     let Some(root) = known.get(task).map(|_| task.to_owned()) else {
         bail!(
             "no task {task} is in `{}`; `clawk swarm status` lists runs",
             state.display()
         );
     };
-    let root = built(&mut known, &root);
+    let root = build_branch(&mut known, &root);
     match format {
-        Format::Json => out::json(&json!({"task_id": task, "root": root}))?,
-        Format::Human => print(&root, 0)?,
+        Format::Json => out::print_json(&json!({"task_id": task, "root": root}))?,
+        Format::Human => print_branch(&root, 0)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -92,12 +92,12 @@ pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -
 fn of_state(state: &Path, host: &str) -> Result<TaskTreeIndex> {
     let reader = read_only(state)?;
     let mut known = TaskTreeIndex::new();
-    each(&reader, |event| see(&mut known, host, told(event)))?;
+    for_each_event(&reader, |event| add_event(&mut known, host, event_json(event)))?;
     for of in known.values_mut() {
         let session = of.branch.session.as_ref();
         let session = session.and_then(|id| id.parse::<SessionId>().ok()); // silent-ok: ids of ours always read
         if let Some(session) = session {
-            of.branch.events.extend(events(&reader, session)?);
+            of.branch.events.extend(read_events(&reader, session)?);
         }
     }
     Ok(known)
@@ -120,7 +120,7 @@ fn of_export(path: &Path, host: &str) -> Result<TaskTreeIndex> {
         let session = told.get("session").and_then(Value::as_str).unwrap_or_default();
         sessions.entry(session.to_owned()).or_default().push(told.clone());
         if kind.as_str().is_some_and(|kind| kind.starts_with("ckp.swarm.")) {
-            see(&mut known, host, told);
+            add_event(&mut known, host, told);
         }
     }
     for of in known.values_mut() {
@@ -135,7 +135,7 @@ fn of_export(path: &Path, host: &str) -> Result<TaskTreeIndex> {
 }
 
 /// Puts a task of another host below the task whose attempt it is.
-fn join(known: &mut TaskTreeIndex) {
+fn join_tries(known: &mut TaskTreeIndex) {
     let tries = known.iter().flat_map(|(id, of)| {
         let task = RequestId::parse(id).ok(); // silent-ok: what has no such id was sent nowhere
         let tries = task.into_iter().flat_map(|task| {
@@ -151,7 +151,7 @@ fn join(known: &mut TaskTreeIndex) {
     }
 }
 
-fn see(known: &mut TaskTreeIndex, host: &str, told: Value) {
+fn add_event(known: &mut TaskTreeIndex, host: &str, told: Value) {
     let text = |name: &str| {
         let payload = told.get("payload")?;
         payload.get(name).and_then(Value::as_str).map(str::to_owned)
@@ -181,7 +181,7 @@ fn see(known: &mut TaskTreeIndex, host: &str, told: Value) {
     of.branch.events.push(told);
 }
 
-fn events(reader: &StateReader, session: SessionId) -> Result<Vec<Value>> {
+fn read_events(reader: &StateReader, session: SessionId) -> Result<Vec<Value>> {
     let mut scan = JournalScan {
         session: Some(session),
         limit: 1000,
@@ -190,7 +190,7 @@ fn events(reader: &StateReader, session: SessionId) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     loop {
         let page = reader.recorded_events(&scan)?;
-        all.extend(page.iter().map(told));
+        all.extend(page.iter().map(event_json));
         match page.last() {
             Some(last) if page.len() == scan.limit => scan.after_row = last.row,
             Some(_) | None => return Ok(all),
@@ -198,12 +198,12 @@ fn events(reader: &StateReader, session: SessionId) -> Result<Vec<Value>> {
     }
 }
 
-fn when(event: &Value) -> &str {
+fn event_time(event: &Value) -> &str {
     event.get("timestamp").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Builds a task with its subtasks. Each task is used once, so that a record that names itself as its parent can't cause a loop.
-fn built(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBranch {
+fn build_branch(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBranch {
     let Some(own) = known.remove(task) else {
         return TaskTreeBranch::default();
     };
@@ -215,13 +215,16 @@ fn built(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBra
     below.sort();
     let mut branch = own.branch;
     // Sort by time: events of the swarm's record and of the task's own session.
-    branch.events.sort_by(|a, b| when(a).cmp(when(b)));
-    branch.children = below.into_iter().map(|(_, id)| built(known, &id)).collect();
+    branch.events.sort_by(|a, b| event_time(a).cmp(event_time(b)));
+    branch.children = below
+        .into_iter()
+        .map(|(_, id)| build_branch(known, &id))
+        .collect();
     branch
 }
 
 /// Describes an event of a swarm for people.
-fn about(event: &Value) -> String {
+fn describe_event(event: &Value) -> String {
     let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
     let payload = event.get("payload").filter(|_| kind.starts_with("ckp.swarm."));
     let Some(payload) = payload else {
@@ -256,7 +259,7 @@ fn about(event: &Value) -> String {
     }
 }
 
-fn print(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
+fn print_branch(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
     let indent = "  ".repeat(depth.min(MAX_INDENT));
     let member = if branch.member.is_empty() {
         "the swarm"
@@ -264,7 +267,7 @@ fn print(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
         &branch.member
     };
     let status = &branch.status;
-    out::line(&format!(
+    out::print_line(&format!(
         "{indent}{}{} {status}  {}",
         out::one_line(member),
         if branch.host == "local" {
@@ -282,11 +285,16 @@ fn print(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let line = format!("{indent}  {} {}{}", text("timestamp"), text("type"), about(event));
-        out::line(&line)?;
+        let line = format!(
+            "{indent}  {} {}{}",
+            text("timestamp"),
+            text("type"),
+            describe_event(event)
+        );
+        out::print_line(&line)?;
     }
     branch
         .children
         .iter()
-        .try_for_each(|child| print(child, depth + 1))
+        .try_for_each(|child| print_branch(child, depth + 1))
 }

@@ -11,7 +11,7 @@ use clawk_trace::diff::{DifferenceKind, DifferenceSignificance, TraceCompatibili
 use clawk_trace::{Diff, diff};
 use serde::Serialize;
 
-use super::source::{TraceSource, pages};
+use super::source::{TraceSource, for_each_stored};
 use crate::out::{self, Format, TerminalStyle, one_line};
 use crate::state;
 
@@ -46,7 +46,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.a == "-" && args.b == "-" {
         bail!("only one of the two can come from standard input");
     }
-    let found = diff(&text(&args.a, &args.which)?, &text(&args.b, &args.which)?)?;
+    let found = diff(
+        &read_trace(&args.a, &args.which)?,
+        &read_trace(&args.b, &args.which)?,
+    )?;
     let compatibility = found.compatibility;
     let default = match args.format {
         Format::Human => SHOWN,
@@ -56,10 +59,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         0 => usize::MAX,
         most => most,
     };
-    let shown = TraceDiffReport::of(found, most);
+    let shown = TraceDiffReport::from_diff(found, most);
     match args.format {
-        Format::Json => out::json(&shown)?,
-        Format::Human => human(&shown)?,
+        Format::Json => out::print_json(&shown)?,
+        Format::Human => print_human(&shown)?,
     }
     Ok(match compatibility {
         TraceCompatibility::Identical | TraceCompatibility::SemanticallyEquivalent => ExitCode::SUCCESS,
@@ -68,11 +71,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Returns a trace as JSON Lines: of a file, of standard input, or of a session in an agent's state.
-fn text(name: &str, which: &state::StateSelector) -> Result<String> {
+fn read_trace(name: &str, which: &state::StateSelector) -> Result<String> {
     let path = Path::new(name);
     let is_session = name == "last" || name.parse::<clawk_proto::SessionId>().is_ok();
     if is_session && !path.exists() {
-        return session(name, which);
+        return read_session(name, which);
     }
     let mut text = String::new();
     let input: Box<dyn std::io::Read> = if name == "-" {
@@ -90,14 +93,14 @@ fn text(name: &str, which: &state::StateSelector) -> Result<String> {
     Ok(text)
 }
 
-fn session(name: &str, which: &state::StateSelector) -> Result<String> {
-    let source = TraceSource::state(&which.dir()?)?;
-    let pick = source.pick(Some(name))?;
+fn read_session(name: &str, which: &state::StateSelector) -> Result<String> {
+    let source = TraceSource::from_state(&which.find_dir()?)?;
+    let pick = source.select_sessions(Some(name))?;
     let TraceSource::State(reader) = &source else {
         bail!("`{name}` is not a session");
     };
     let mut text = String::new();
-    pages(reader, pick, 0, |stored| {
+    for_each_stored(reader, pick, 0, |stored| {
         text.push_str(&serde_json::to_string(&stored.event)?);
         text.push('\n');
         Ok(())
@@ -132,7 +135,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    fn of(differences: &[TraceDifference]) -> Self {
+    fn from_differences(differences: &[TraceDifference]) -> Self {
         let mut out = Self::default();
         for difference in differences {
             out.differences += 1;
@@ -147,15 +150,17 @@ impl LeftOut {
 }
 
 impl TraceDiffReport {
-    fn of(diff: Diff, most: usize) -> Self {
+    fn from_diff(diff: Diff, most: usize) -> Self {
         let mut differences = diff.differences;
-        let all = LeftOut::of(&differences);
+        let all = LeftOut::from_differences(&differences);
         let mut left_out = None;
         if differences.len() > most {
             // Significant differences come first, otherwise in the order of the first trace. Without a limit all are printed in
             // that order.
             differences.sort_by_key(|difference| difference.significance == DifferenceSignificance::Minor);
-            left_out = Some(LeftOut::of(differences.get(most..).unwrap_or_default()));
+            left_out = Some(LeftOut::from_differences(
+                differences.get(most..).unwrap_or_default(),
+            ));
             differences.truncate(most);
         }
         Self {
@@ -168,28 +173,28 @@ impl TraceDiffReport {
     }
 }
 
-fn human(shown: &TraceDiffReport) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(shown: &TraceDiffReport) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let verdict = match shown.compatibility {
         TraceCompatibility::Identical => paint.green("identical"),
         TraceCompatibility::SemanticallyEquivalent => paint.green("semantically equivalent"),
         TraceCompatibility::Incompatible => paint.red("INCOMPATIBLE"),
     };
     let TraceDiffReport { major, minor, .. } = shown;
-    out::line(&format!("{verdict}  {major} major, {minor} minor differences"))?;
+    out::print_line(&format!("{verdict}  {major} major, {minor} minor differences"))?;
     // Significant differences come first.
     let mut sorted: Vec<&TraceDifference> = shown.differences.iter().collect();
     sorted.sort_by_key(|d| d.significance == DifferenceSignificance::Minor);
     for difference in sorted {
-        out::line(&format!("  {}", line(difference)))?;
+        out::print_line(&format!("  {}", format_difference(difference)))?;
     }
     if let Some(rest) = &shown.left_out {
         let kinds: Vec<String> = rest
             .by_type
             .iter()
-            .map(|(change, count)| format!("{count} {}", word(*change)))
+            .map(|(change, count)| format!("{count} {}", change_label(*change)))
             .collect();
-        out::line(&format!(
+        out::print_line(&format!(
             "  … and {} more, {} of them major ({}); --limit 0 prints all",
             rest.differences,
             rest.major,
@@ -199,7 +204,7 @@ fn human(shown: &TraceDiffReport) -> Result<()> {
     Ok(())
 }
 
-const fn word(change: DifferenceKind) -> &'static str {
+const fn change_label(change: DifferenceKind) -> &'static str {
     match change {
         DifferenceKind::ValueChanged => "with another value",
         DifferenceKind::TypeChanged => "with another type",
@@ -210,7 +215,7 @@ const fn word(change: DifferenceKind) -> &'static str {
     }
 }
 
-fn line(difference: &TraceDifference) -> String {
+fn format_difference(difference: &TraceDifference) -> String {
     let path = one_line(&difference.path);
     let short = |value: &Option<serde_json::Value>| {
         let text = value.as_ref().map(ToString::to_string).unwrap_or_default();

@@ -16,7 +16,7 @@ use clawk_trace::canonical::payload_of;
 use clawk_trace::{Draft, HashBuffer, SessionChain};
 use serde_json::{Map, Value, json};
 
-use super::source::{SessionSelection, TraceSource, lines, pages, parse};
+use super::source::{SessionSelection, TraceSource, for_each_line, for_each_stored, parse};
 
 /// Prefix of clawk's own event types.
 const OURS: &str = "ckp.";
@@ -52,9 +52,9 @@ pub(super) fn run(
         bail!("`--strict` goes with JSON Lines");
     }
     if let Some(endpoint) = how.endpoint {
-        let spans = otlp::spans(source, pick)?;
-        crate::compose::runtime()?.block_on(otlp::send(&spans, endpoint))?;
-        crate::out::note(&format!("{} spans sent", spans.len()));
+        let spans = otlp::collect_spans(source, pick)?;
+        crate::compose::build_runtime()?.block_on(otlp::send_spans(&spans, endpoint))?;
+        crate::out::print_note(&format!("{} spans sent", spans.len()));
         return Ok(ExitCode::SUCCESS);
     }
     match how.output {
@@ -83,28 +83,31 @@ fn write(
     match how.form {
         TraceExportFormat::Jsonl => {}
         TraceExportFormat::Otlp => {
-            serde_json::to_writer(&mut out, &otlp::document(&otlp::spans(source, pick)?))?;
+            serde_json::to_writer(
+                &mut out,
+                &otlp::otlp_document(&otlp::collect_spans(source, pick)?),
+            )?;
             return Ok(out.flush()?);
         }
         TraceExportFormat::Html => {
-            let report = super::verify::report(source, pick)?;
-            out.write_all(html::page(source, pick, &report)?.as_bytes())?;
+            let report = super::verify::verify_chains(source, pick)?;
+            out.write_all(html::render_page(source, pick, &report)?.as_bytes())?;
             return Ok(out.flush()?);
         }
     }
     if how.strict {
-        rechained(source, pick, &mut out)?;
+        write_rechained(source, pick, &mut out)?;
     } else {
         match source {
             TraceSource::State(reader) => {
-                pages(reader, pick, 0, |stored| {
+                for_each_stored(reader, pick, 0, |stored| {
                     serde_json::to_writer(&mut out, &stored.event)?;
                     Ok(out.write_all(b"\n")?)
                 })?;
             }
             // Copy the original line: serialising it again could change the hashed bytes.
-            TraceSource::File(path) => lines(path, |_, line| {
-                if pick.takes(parse(line)?.session_id) {
+            TraceSource::File(path) => for_each_line(path, |_, line| {
+                if pick.includes_session(parse(line)?.session_id) {
                     out.write_all(line)?;
                     out.write_all(b"\n")?;
                 }
@@ -122,13 +125,13 @@ struct LeftOut {
     head: Option<Digest>,
 }
 
-fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write) -> Result<()> {
+fn write_rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write) -> Result<()> {
     if matches!(source, TraceSource::File(path) if path.as_os_str() == "-") {
         bail!("`--strict` reads the trace twice; give a file instead of standard input");
     }
     // The first event lists the omitted events, so they must be counted before.
     let mut left_out: HashMap<SessionId, LeftOut> = HashMap::new();
-    source.each(pick, |event| {
+    source.for_each_event(pick, |event| {
         let of_session = left_out.entry(event.session_id).or_default();
         of_session.events += u64::from(event.event_type.starts_with(OURS));
         of_session.head = Some(event.event_hash);
@@ -136,7 +139,7 @@ fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write)
     })?;
     let mut chains: HashMap<SessionId, SessionChain> = HashMap::new();
     let mut scratch = HashBuffer::default();
-    source.each(pick, |mut event| {
+    source.for_each_event(pick, |mut event| {
         if event.event_type.starts_with(OURS) {
             return Ok(());
         }
@@ -144,7 +147,7 @@ fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write)
             .entry(event.session_id)
             .or_insert_with(|| SessionChain::new(event.session_id, event.trace_id));
         if chain.next_sequence == 0 {
-            note(&mut event.payload, left_out.get(&event.session_id));
+            note_left_out(&mut event.payload, left_out.get(&event.session_id));
         }
         let payload = payload_of(&event.payload).with_context(|| format!("event {}", event.event_id))?;
         let draft = Draft {
@@ -155,12 +158,12 @@ fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write)
             event_type: &event.event_type,
             payload: payload.get(),
         };
-        serde_json::to_writer(&mut *out, &chain.link(&draft, &mut scratch)?)?;
+        serde_json::to_writer(&mut *out, &chain.link_event(&draft, &mut scratch)?)?;
         Ok(out.write_all(b"\n")?)
     })
 }
 
-fn note(payload: &mut Map<String, Value>, left_out: Option<&LeftOut>) {
+fn note_left_out(payload: &mut Map<String, Value>, left_out: Option<&LeftOut>) {
     let (events, head) = left_out.map_or((0, None), |l| (l.events, l.head));
     let text = json!({ "rechained": true, "events_left_out": events, "original_head": head });
     payload.insert("strict_export".to_owned(), text);

@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if args.message.as_deref().is_some_and(|text| text.trim().is_empty()) {
         bail!("the message is empty");
     }
-    run::forked(
+    run::run_fork(
         &run::Args {
             manifest: args.manifest.clone(),
             message: args.message.clone(),
@@ -58,14 +58,14 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             outside: args.outside,
         },
         config,
-        |state| point(state, &args.session, args.at),
+        |state| find_fork_point(state, &args.session, args.at),
     )
 }
 
 /// Returns the step as recorded in the journal.
-fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
-    let source = TraceSource::state(state)?;
-    let SessionSelection::One(session) = source.pick(Some(session))? else {
+fn find_fork_point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
+    let source = TraceSource::from_state(state)?;
+    let SessionSelection::One(session) = source.select_sessions(Some(session))? else {
         bail!("say which session");
     };
     let reader = StateReader::open(state)?;

@@ -11,7 +11,7 @@ use crate::out::{self, Format};
 use crate::state;
 
 pub(super) fn run(which: &state::StateSelector, heads: bool, format: Format) -> Result<ExitCode> {
-    let dir = which.dir()?;
+    let dir = which.find_dir()?;
     let reader = read_only(&dir)?;
     if heads {
         let mut out = io::stdout().lock();
@@ -28,15 +28,17 @@ pub(super) fn run(which: &state::StateSelector, heads: bool, format: Format) -> 
                 .iter()
                 .map(|(place, d)| json!({"place": place, "events": d.size, "failures": d.failures, "error": d.error}))
                 .collect();
-            out::json(&json!({"public_key": key.to_hex(), "key_id": key.id(), "second_places": places}))?;
+            out::print_json(
+                &json!({"public_key": key.to_hex(), "key_id": key.id(), "second_places": places}),
+            )?;
         }
         Format::Human => {
-            out::line(&key.to_hex())?;
+            out::print_line(&key.to_hex())?;
             for (place, delivery) in &deliveries {
                 let trouble = delivery.error.as_deref().map_or_else(String::new, |error| {
                     format!("; the last attempt failed: {}", out::one_line(error))
                 });
-                out::note(&format!(
+                out::print_note(&format!(
                     "{place}: has {} events, {} failed attempts{trouble}",
                     delivery.size, delivery.failures
                 ));

@@ -46,13 +46,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.reason.trim().is_empty() || args.reason.len() > MAX_REASON_BYTES {
         bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
     }
-    let dir = args.which.dir()?;
-    let SessionSelection::One(session) = TraceSource::state(&dir)?.pick(Some(&args.session))? else {
+    let dir = args.which.find_dir()?;
+    let SessionSelection::One(session) =
+        TraceSource::from_state(&dir)?.select_sessions(Some(&args.session))?
+    else {
         bail!("say which session");
     };
-    let what = what(args, session)?;
+    let what = parse_selection(args, session)?;
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let erased = compose::runtime()?.block_on(async {
+    let erased = compose::build_runtime()?.block_on(async {
         let state = match StateDir::open(&dir, Options::default()) {
             Err(error @ StateError::Locked { .. }) => {
                 return Err(error).context("content is erased while no agent writes");
@@ -78,23 +80,23 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Ok::<_, anyhow::Error>(erased)
     })?;
     match args.format {
-        Format::Json => out::json(&json!({
+        Format::Json => out::print_json(&json!({
             "session": session, "erased": erased.contents, "kept": erased.kept,
             "in_force": erased.in_force, "reason": args.reason,
         }))?,
         Format::Human => {
-            out::line(&format!(
+            out::print_line(&format!(
                 "{} contents of session {session} are erased",
                 erased.contents
             ))?;
             if erased.kept > 0 {
-                out::line(&format!(
+                out::print_line(&format!(
                     "{} stay: other sessions refer to them, too; `--digest` erases one everywhere",
                     erased.kept
                 ))?;
             }
             if erased.in_force > 0 {
-                out::line(&format!(
+                out::print_line(&format!(
                     "{} stay: an Atlas that came over the API governs by them; remove it first (`DELETE /v1/atlases/ID`)",
                     erased.in_force
                 ))?;
@@ -108,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-fn what(args: &Args, session: SessionId) -> Result<ErasureSelection> {
+fn parse_selection(args: &Args, session: SessionId) -> Result<ErasureSelection> {
     Ok(match (args.event, &args.digest) {
         (Some(sequence), _) => ErasureSelection::Event(session, sequence),
         (None, Some(text)) => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::state::kept::{StateReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_carp::Atlas;
-use clawk_kernel::replay::{ReplayResult, replay};
+use clawk_kernel::replay::{ReplayResult, replay_tape};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
 
@@ -80,30 +80,36 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         return what_if::run(&asked, config, args.format);
     }
     let source = match &args.file {
-        Some(file) => TraceSource::file(file.clone()),
-        None => TraceSource::state(&args.which.dir()?)?,
+        Some(file) => TraceSource::from_file(file.clone()),
+        None => TraceSource::from_state(&args.which.find_dir()?)?,
     };
-    let pick = source.pick(args.session.as_deref())?;
-    holds(&source, pick)?;
+    let pick = source.select_sessions(args.session.as_deref())?;
+    require_valid_chain(&source, pick)?;
     let given = if args.with_atlas.is_empty() {
         &args.atlas
     } else {
         &args.with_atlas
     };
-    let atlases = carp::atlases(given)?;
-    let contents = contents(args, &source)?;
+    let atlases = carp::load_atlases(given)?;
+    let contents = open_contents(args, &source)?;
     let mut resolved = None;
     if !atlases.is_empty() {
-        let recorded = contents.as_ref().map(tapes::options).transpose()?.flatten();
+        let recorded = contents
+            .as_ref()
+            .map(tapes::recorded_options)
+            .transpose()?
+            .flatten();
         let mut options = recorded.unwrap_or_default();
         options.strict |= args.strict;
-        let set = carp::set(&atlases, options)?;
+        let set = carp::compile_set(&atlases, options)?;
         if !args.with_atlas.is_empty() {
             return carp::what_if(&source, pick, &set, args.format);
         }
-        resolved = Some(repeated(args.times, || carp::again(&source, pick, &set))?);
+        resolved = Some(repeat_replay(args.times, || {
+            carp::replay_judgements(&source, pick, &set)
+        })?);
     }
-    let found = tapes::sessions(&source, pick)?;
+    let found = tapes::replayable_sessions(&source, pick)?;
     if found.played.is_empty() && found.served.is_empty() && resolved.is_none() {
         bail!("the record has no message, call or resolution to replay");
     }
@@ -114,7 +120,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             );
         };
         let again = || carp::as_recorded(&source, reader, &found.served);
-        resolved = Some(repeated(args.times, again)?);
+        resolved = Some(repeat_replay(args.times, again)?);
     }
     let mut replayed = Vec::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -128,22 +134,22 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             &runtime, &source, reader, *session, &atlases, args.times,
         )?);
     }
-    answer(&replayed, resolved.as_ref(), args)
+    print_results(&replayed, resolved.as_ref(), args)
 }
 
 /// Returns the state with the contents, if there is one.
-fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateReader>> {
+fn open_contents(args: &Args, source: &TraceSource) -> Result<Option<StateReader>> {
     Ok(match source {
         TraceSource::State(reader) => Some(read_only(reader.state())?),
         TraceSource::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
-            Some(read_only(args.which.dir()?)?)
+            Some(read_only(args.which.find_dir()?)?)
         }
         TraceSource::File(_) => None,
     })
 }
 
 /// Repeats the replay and returns the result of each repetition.
-fn repeated(
+fn repeat_replay(
     times: u32,
     again: impl Fn() -> Result<carp::CarpReplayReport>,
 ) -> Result<carp::CarpReplayReport> {
@@ -159,10 +165,10 @@ fn repeated(
 }
 
 /// Verifies the record. A record that is not valid is not replayed.
-pub(in crate::cmd) fn holds(source: &TraceSource, pick: SessionSelection) -> Result<()> {
+pub(in crate::cmd) fn require_valid_chain(source: &TraceSource, pick: SessionSelection) -> Result<()> {
     let report = match source {
         TraceSource::State(reader) => reader.verify(pick.session())?,
-        TraceSource::File(path) => clawk_trace::verify(super::source::open(path)?)?,
+        TraceSource::File(path) => clawk_trace::verify(super::source::open_reader(path)?)?,
     };
     if let Some(fault) = &report.fault {
         bail!(
@@ -184,10 +190,10 @@ fn of_session(
 ) -> Result<ReplayResult> {
     let mut first: Option<ReplayResult> = None;
     for n in 1..=times {
-        let tape = tapes::tape(source, reader, session, atlases)?;
+        let tape = tapes::build_tape(source, reader, session, atlases)?;
         let folder = tapes::context_files(&tape)?;
         let replayed = runtime
-            .block_on(replay(tape, folder.path()))
+            .block_on(replay_tape(tape, folder.path()))
             .with_context(|| format!("session {session}"))?;
         match &first {
             None => first = Some(replayed),
@@ -200,7 +206,7 @@ fn of_session(
     first.context("nothing was replayed")
 }
 
-fn answer(
+fn print_results(
     replayed: &[ReplayResult],
     resolved: Option<&carp::CarpReplayReport>,
     args: &Args,
@@ -215,13 +221,13 @@ fn answer(
             if let (Value::Object(map), Some(again)) = (&mut value, resolved) {
                 map.insert("resolutions".to_owned(), json!(again));
             }
-            out::json(&value)?;
+            out::print_json(&value)?;
         }
         Format::Human => {
-            let paint = TerminalStyle::stdout();
+            let paint = TerminalStyle::for_stdout();
             for one in replayed {
                 match &one.divergence {
-                    None => out::line(&format!(
+                    None => out::print_line(&format!(
                         "{}  session {}: {} events from {} inputs came out the same{}",
                         paint.green("same"),
                         one.session_id,
@@ -233,7 +239,7 @@ fn answer(
                             String::new()
                         }
                     ))?,
-                    Some(divergence) => out::line(&format!(
+                    Some(divergence) => out::print_line(&format!(
                         "{}  session {}, event {} (`{}`): {}",
                         paint.red("DIVERGES"),
                         one.session_id,
@@ -244,7 +250,7 @@ fn answer(
                 }
             }
             if let Some(again) = resolved {
-                again.people("as recorded", "DIVERGES")?;
+                again.print_human("as recorded", "DIVERGES")?;
             }
         }
     }

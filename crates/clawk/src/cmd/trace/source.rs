@@ -28,7 +28,7 @@ impl SessionSelection {
         }
     }
 
-    pub(super) fn takes(self, session: SessionId) -> bool {
+    pub(super) fn includes_session(self, session: SessionId) -> bool {
         self.session().is_none_or(|only| only == session)
     }
 }
@@ -41,16 +41,16 @@ pub(in crate::cmd) enum TraceSource {
 }
 
 impl TraceSource {
-    pub(in crate::cmd) fn state(dir: &Path) -> Result<Self> {
+    pub(in crate::cmd) fn from_state(dir: &Path) -> Result<Self> {
         Ok(Self::State(Box::new(read_only(dir)?)))
     }
 
-    pub(in crate::cmd) const fn file(path: PathBuf) -> Self {
+    pub(in crate::cmd) const fn from_file(path: PathBuf) -> Self {
         Self::File(path)
     }
 
     /// Resolves `--session` for this source.
-    pub(in crate::cmd) fn pick(&self, session: Option<&str>) -> Result<SessionSelection> {
+    pub(in crate::cmd) fn select_sessions(&self, session: Option<&str>) -> Result<SessionSelection> {
         let Some(text) = session else {
             return Ok(SessionSelection::All);
         };
@@ -64,7 +64,7 @@ impl TraceSource {
             Self::State(reader) => last_conversation(reader)?,
             Self::File(_) => {
                 let (mut last, mut runtime) = (None, None);
-                self.each(SessionSelection::All, |event| {
+                self.for_each_event(SessionSelection::All, |event| {
                     if event.sequence == 0 && event.payload.get("door").is_some_and(|door| door == RUNTIME) {
                         runtime = Some(event.session_id);
                     }
@@ -80,16 +80,18 @@ impl TraceSource {
     }
 
     /// Visits every event in order.
-    pub(in crate::cmd) fn each(
+    pub(in crate::cmd) fn for_each_event(
         &self,
         pick: SessionSelection,
         mut take: impl FnMut(TraceEvent) -> Result<()>,
     ) -> Result<()> {
         match self {
-            Self::State(reader) => pages(reader, pick, 0, |stored| take(whole(&stored.event)?)).map(drop),
-            Self::File(path) => lines(path, |number, line| {
-                let event = parse(line).with_context(|| at(path, number))?;
-                if pick.takes(event.session_id) {
+            Self::State(reader) => {
+                for_each_stored(reader, pick, 0, |stored| take(expand_event(&stored.event)?)).map(drop)
+            }
+            Self::File(path) => for_each_line(path, |number, line| {
+                let event = parse(line).with_context(|| format_position(path, number))?;
+                if pick.includes_session(event.session_id) {
                     take(event)
                 } else {
                     Ok(())
@@ -107,8 +109,8 @@ impl TraceSource {
         mut take: impl FnMut(TraceEvent) -> Result<()>,
     ) -> Result<()> {
         match self {
-            Self::State(reader) => self.each(pick, |event| take(with_words(reader, event))),
-            Self::File(_) => self.each(pick, take),
+            Self::State(reader) => self.for_each_event(pick, |event| take(with_words(reader, event))),
+            Self::File(_) => self.for_each_event(pick, take),
         }
     }
 }
@@ -137,7 +139,7 @@ fn last_conversation(reader: &StateReader) -> Result<Option<SessionId>> {
 }
 
 /// Visits every stored event after `after`. Returns the last row.
-pub(super) fn pages(
+pub(super) fn for_each_stored(
     reader: &StateReader,
     pick: SessionSelection,
     after: u64,
@@ -159,8 +161,8 @@ pub(super) fn pages(
 }
 
 /// Visits every non-empty line with its number, without its line break.
-pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-    let mut reader = open(path)?;
+pub(super) fn for_each_line(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    let mut reader = open_reader(path)?;
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
@@ -171,14 +173,14 @@ pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>)
             .by_ref()
             .take(cap)
             .read_until(b'\n', &mut line)
-            .with_context(|| at(path, number))?;
+            .with_context(|| format_position(path, number))?;
         if length == 0 {
             break;
         }
         if length > MAX_LINE_BYTES && !line.ends_with(b"\n") {
             bail!(
                 "{}: the line is longer than {MAX_LINE_BYTES} bytes",
-                at(path, number)
+                format_position(path, number)
             );
         }
         let text = line.trim_ascii_end();
@@ -190,7 +192,7 @@ pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>)
 }
 
 /// Opens the file, or standard input for `-`.
-pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+pub(super) fn open_reader(path: &Path) -> Result<Box<dyn BufRead>> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
@@ -203,7 +205,7 @@ pub(super) fn parse(line: &[u8]) -> Result<TraceEvent> {
 }
 
 /// Converts a sealed event to one with its payload as a map.
-pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
+pub(in crate::cmd) fn expand_event(event: &SealedEvent) -> Result<TraceEvent> {
     Ok(TraceEvent {
         trace_version: event.trace_version.to_owned(),
         event_id: event.event_id,
@@ -230,6 +232,6 @@ pub(in crate::cmd) fn with_words(reader: &StateReader, mut event: TraceEvent) ->
     event
 }
 
-fn at(path: &Path, number: u64) -> String {
+fn format_position(path: &Path, number: u64) -> String {
     format!("`{}`, line {number}", path.display())
 }

@@ -11,7 +11,9 @@ use clawk_proto::trace::TraceEvent;
 use clawk_trace::MAX_LINE_BYTES;
 
 use super::EventLinePrinter;
-use super::source::{SessionSelection, TraceSource, open, pages, parse, whole, with_words};
+use super::source::{
+    SessionSelection, TraceSource, expand_event, for_each_stored, open_reader, parse, with_words,
+};
 use crate::out::Format;
 
 /// Interval at which new events are looked for.
@@ -29,8 +31,8 @@ pub(super) fn run(
         format,
     };
     match source {
-        TraceSource::State(reader) => state(reader, pick, count, follow, &mut printer)?,
-        TraceSource::File(path) => file(&mut open(path)?, pick, count, follow, &mut printer)?,
+        TraceSource::State(reader) => tail_state(reader, pick, count, follow, &mut printer)?,
+        TraceSource::File(path) => tail_file(&mut open_reader(path)?, pick, count, follow, &mut printer)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,7 +51,7 @@ impl TailPrinter {
         }
     }
 
-    fn print(&mut self, event: &TraceEvent) -> Result<()> {
+    fn print_event(&mut self, event: &TraceEvent) -> Result<()> {
         let mut out = io::stdout().lock();
         match self.format {
             Format::Human => self.lines.write(&mut out, event)?,
@@ -59,7 +61,7 @@ impl TailPrinter {
     }
 }
 
-fn state(
+fn tail_state(
     reader: &StateReader,
     pick: SessionSelection,
     count: usize,
@@ -74,30 +76,30 @@ fn state(
         SessionSelection::One(_) => 0,
     };
     let mut latest = VecDeque::new();
-    let mut row = pages(reader, pick, after, |stored| {
-        keep(
+    let mut row = for_each_stored(reader, pick, after, |stored| {
+        keep_latest(
             &mut latest,
             count,
-            printer.of_state(reader, whole(&stored.event)?),
+            printer.of_state(reader, expand_event(&stored.event)?),
         );
         Ok(())
     })?;
     for event in &latest {
-        printer.print(event)?;
+        printer.print_event(event)?;
     }
     if !follow {
         return Ok(());
     }
     loop {
         std::thread::sleep(POLL);
-        row = pages(reader, pick, row, |stored| {
-            let event = printer.of_state(reader, whole(&stored.event)?);
-            printer.print(&event)
+        row = for_each_stored(reader, pick, row, |stored| {
+            let event = printer.of_state(reader, expand_event(&stored.event)?);
+            printer.print_event(&event)
         })?;
     }
 }
 
-fn file(
+fn tail_file(
     reader: &mut impl BufRead,
     pick: SessionSelection,
     count: usize,
@@ -126,18 +128,18 @@ fn file(
         }
         if complete || (!follow && !line.trim_ascii().is_empty()) {
             let event = parse(line.trim_ascii())?;
-            if pick.takes(event.session_id) {
+            if pick.includes_session(event.session_id) {
                 if live {
-                    printer.print(&event)?;
+                    printer.print_event(&event)?;
                 } else {
-                    keep(&mut latest, count, event);
+                    keep_latest(&mut latest, count, event);
                 }
             }
             line.clear();
         }
         if !complete {
             for event in latest.drain(..) {
-                printer.print(&event)?;
+                printer.print_event(&event)?;
             }
             if !follow {
                 return Ok(());
@@ -147,7 +149,7 @@ fn file(
     }
 }
 
-fn keep(latest: &mut VecDeque<TraceEvent>, count: usize, event: TraceEvent) {
+fn keep_latest(latest: &mut VecDeque<TraceEvent>, count: usize, event: TraceEvent) {
     if latest.len() >= count {
         latest.pop_front();
     }

@@ -53,7 +53,13 @@ async fn state(path: &Path) -> StateDir {
             entries: vec![entry],
             ..Batch::default()
         };
-        state.journal().submit(batch).unwrap().durable().await.unwrap();
+        state
+            .journal()
+            .submit_batch(batch)
+            .unwrap()
+            .wait_until_durable()
+            .await
+            .unwrap();
     }
     state
 }

@@ -11,7 +11,7 @@ use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, VerificationReport};
 use serde::Serialize;
 
-use super::source::{SessionSelection, TraceSource, lines, open};
+use super::source::{SessionSelection, TraceSource, for_each_line, open_reader};
 use crate::out::{self, Format, TerminalStyle};
 
 /// The files to check signatures: the public key and the checkpoints.
@@ -43,8 +43,8 @@ pub(super) fn run(
     signed: SignatureFiles<'_>,
     format: Format,
 ) -> Result<ExitCode> {
-    let witness = witness(source, pick, signed)?;
-    let mut report = report(source, pick)?;
+    let witness = checkpoint_verifier(source, pick, signed)?;
+    let mut report = verify_chains(source, pick)?;
     // "Valid" must never mean "missing".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
@@ -57,7 +57,7 @@ pub(super) fn run(
     }
     let vouched = witness.as_ref().map(|witness| witness.vouched().clone());
     if let Some(mut witness) = witness.filter(|_| report.valid) {
-        source.each(pick, |event| {
+        source.for_each_event(pick, |event| {
             witness.see(event.session_id, event.sequence, event.event_hash);
             Ok(())
         })?;
@@ -68,7 +68,7 @@ pub(super) fn run(
         TraceSource::File(_) => None,
     };
     let problems = match source {
-        TraceSource::State(reader) => problems(reader)?,
+        TraceSource::State(reader) => find_problems(reader)?,
         TraceSource::File(_) => Vec::new(),
     };
     // The JSON, the text and the exit code all use this value.
@@ -81,10 +81,10 @@ pub(super) fn run(
         problems,
     };
     match format {
-        Format::Json => out::json(&findings)?,
+        Format::Json => out::print_json(&findings)?,
         Format::Human => {
-            human(source, &findings.report)?;
-            beside(&findings)?;
+            print_human(source, &findings.report)?;
+            print_findings(&findings)?;
         }
     }
     Ok(if whole {
@@ -96,7 +96,7 @@ pub(super) fn run(
 
 /// Returns problems of a state directory other than its chains: reasons for a start to refuse it, projections that do not match the
 /// events, lost or changed contents.
-pub(in crate::cmd) fn problems(reader: &StateReader) -> Result<Vec<String>> {
+pub(in crate::cmd) fn find_problems(reader: &StateReader) -> Result<Vec<String>> {
     let key = crate::state::kept::public_key(reader.state())?;
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
     problems.extend(reader.projections(None)?);
@@ -117,11 +117,11 @@ pub(in crate::cmd) fn problems(reader: &StateReader) -> Result<Vec<String>> {
 }
 
 /// Verifies the chains.
-pub(super) fn report(source: &TraceSource, pick: SessionSelection) -> Result<VerificationReport> {
+pub(super) fn verify_chains(source: &TraceSource, pick: SessionSelection) -> Result<VerificationReport> {
     Ok(match source {
         TraceSource::State(reader) => reader.verify(pick.session())?,
         TraceSource::File(path) => match pick {
-            SessionSelection::All => clawk_trace::verify(open(path)?)?,
+            SessionSelection::All => clawk_trace::verify(open_reader(path)?)?,
             SessionSelection::One(_) => one_session(path, pick)?,
         },
     })
@@ -129,7 +129,7 @@ pub(super) fn report(source: &TraceSource, pick: SessionSelection) -> Result<Ver
 
 /// Returns the signatures to check the trace against. If none are named, a state directory is checked against its own signed heads
 /// and key. That detects changes by anybody who could not sign; only a key and heads stored elsewhere detect all changes.
-fn witness(
+fn checkpoint_verifier(
     source: &TraceSource,
     pick: SessionSelection,
     signed: SignatureFiles<'_>,
@@ -172,7 +172,7 @@ fn witness(
         |path| format!("`{}`", path.display()),
     );
     match CheckpointVerifier::new(&text, &key, pick == SessionSelection::All, |session| {
-        pick.takes(session)
+        pick.includes_session(session)
     }) {
         // A single session may be too new to have a signed head.
         Err(CheckpointError::Empty) if !asked => Ok(None),
@@ -181,8 +181,8 @@ fn witness(
 }
 
 /// Prints signatures and contents, one line each.
-fn beside(findings: &VerifyFindings) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_findings(findings: &VerifyFindings) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let held = findings.report.fault.is_none() && findings.problems.is_empty();
     if let Some(vouched) = findings.signed.as_ref().filter(|_| held) {
         let covered = match vouched.events {
@@ -192,7 +192,7 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
                 findings.report.event_count
             ),
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{} {} statements hold{covered}, the last of {}",
             paint.green("signed"),
             vouched.statements,
@@ -200,7 +200,7 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
         ))?;
     }
     for problem in &findings.problems {
-        out::line(&format!("  {}", out::one_line(problem)))?;
+        out::print_line(&format!("  {}", out::one_line(problem)))?;
     }
     let Some(contents) = &findings.contents else {
         return Ok(());
@@ -209,9 +209,9 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
         0 => String::new(),
         count => format!(", {count} content erased (on the record)"),
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{} {} there and right{erased}{}",
-        if contents.whole() {
+        if contents.is_complete() {
             paint.green("content")
         } else {
             paint.red("CONTENT")
@@ -223,7 +223,7 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
         }
     ))?;
     for lost in &contents.lost {
-        out::line(&format!(
+        out::print_line(&format!(
             "  {} {}  session {}, sequence {}",
             lost.how, lost.digest, lost.session_id, lost.sequence
         ))?;
@@ -234,12 +234,12 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
 /// Verifies one session of a file. An unreadable line may belong to the session, so it counts as a fault.
 fn one_session(path: &Path, pick: SessionSelection) -> Result<VerificationReport> {
     let mut verifier = Verifier::default();
-    lines(path, |number, line| {
+    for_each_line(path, |number, line| {
         let other = std::str::from_utf8(line)
             .ok() // silent-ok: the verifier says it
             .and_then(|text| RawEvent::parse(text).ok()) // silent-ok: as above
             .and_then(|event| event.session().ok()) // silent-ok: as above
-            .is_some_and(|session| !pick.takes(session));
+            .is_some_and(|session| !pick.includes_session(session));
         if !other {
             verifier.push_line(line, number, true);
         }
@@ -248,8 +248,8 @@ fn one_session(path: &Path, pick: SessionSelection) -> Result<VerificationReport
     Ok(verifier.finish())
 }
 
-fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
-    let paint = TerminalStyle::stdout();
+fn print_human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
+    let paint = TerminalStyle::for_stdout();
     let sessions = match report.sessions.len() {
         1 => "1 session".to_owned(),
         count => format!("{count} sessions"),
@@ -257,7 +257,7 @@ fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
     let Some(fault) = &report.fault else {
         if !report.valid {
             let text = "every chain holds, and what lies beside them does not fit";
-            return Ok(out::line(&format!(
+            return Ok(out::print_line(&format!(
                 "{}  {} events in {sessions}: {text}",
                 paint.red("INVALID"),
                 report.event_count
@@ -269,14 +269,14 @@ fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
         } else {
             format!(", canonical JSON: {}", profiles.join(", "))
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{}  {} events in {sessions}, every chain holds{under}",
             paint.green("valid"),
             report.event_count
         ))?;
         return Ok(());
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "{}  {}: {}",
         paint.red("INVALID"),
         fault.kind.code(),
@@ -286,12 +286,12 @@ fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
         TraceSource::File(_) => format!("line {}", fault.line),
         TraceSource::State(_) => format!("row {}", fault.line),
     };
-    out::line(&format!(
+    out::print_line(&format!(
         "  event {} ({place}) of {}",
         fault.index, report.event_count
     ))?;
     if let (Some(session), Some(sequence)) = (fault.session, fault.sequence) {
-        out::line(&format!("  session {session}, sequence {sequence}"))?;
+        out::print_line(&format!("  session {session}, sequence {sequence}"))?;
     }
     let meaning = match fault.kind {
         FaultKind::BadHash => "the event is not what was recorded",
@@ -301,7 +301,7 @@ fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
         FaultKind::Malformed => "the line is not a TRACE event",
         FaultKind::WrongGenesis => "the session's beginning is missing or was changed",
     };
-    Ok(out::line(&format!(
+    Ok(out::print_line(&format!(
         "  {meaning}; the events before it are valid"
     ))?)
 }

@@ -10,7 +10,7 @@ use clawk_manifest::Manifest;
 use clawk_server::{ControlClient, ControlError};
 use serde_json::json;
 
-use super::{Args, UpgradeCandidate, judged as judged_manifest};
+use super::{Args, UpgradeCandidate, load_for_start as judged_manifest};
 use crate::config::Config;
 
 /// Time limit for the agent to end its turns and to start again.
@@ -43,7 +43,7 @@ impl RestartOutcome {
         matches!(self, Self::NotRunning | Self::Restarted)
     }
 
-    pub(super) const fn word(&self) -> &'static str {
+    pub(super) const fn outcome_word(&self) -> &'static str {
         match self {
             Self::NotRunning => "not_running",
             Self::Restarted => "restarted",
@@ -52,7 +52,7 @@ impl RestartOutcome {
         }
     }
 
-    pub(super) fn words(&self) -> String {
+    pub(super) fn describe_outcome(&self) -> String {
         match self {
             Self::NotRunning => "no agent runs with this state: the next start takes it up".to_owned(),
             Self::Restarted => "the running agent has started again with it".to_owned(),
@@ -71,7 +71,7 @@ impl RestartOutcome {
 ///
 /// # Errors
 /// A file can't be written, or the new manifest has another meaning at the old one's path.
-pub(super) fn apply(
+pub(super) fn apply_upgrade(
     args: &Args,
     new: &UpgradeCandidate<'_>,
     judged: Option<&Manifest>,
@@ -80,12 +80,12 @@ pub(super) fn apply(
     let mut applied = AppliedUpgrade::default();
     if let (Some(path), Some(judged)) = (new.manifest, judged) {
         let place = args.manifest.canonicalize()?;
-        replace(path, &place, |fresh| means_the_same(fresh, judged, config))?;
+        replace_file(path, &place, |fresh| means_the_same(fresh, judged, config))?;
         applied.replaced.push(place);
     }
     if let Some(path) = new.program {
         let place = std::env::current_exe().context("where this program lies is not known")?;
-        replace(path, &place, |_| Ok(()))?;
+        replace_file(path, &place, |_| Ok(()))?;
         applied.replaced.push(place);
     }
     Ok(applied)
@@ -106,14 +106,14 @@ fn means_the_same(fresh: &Path, judged: &Manifest, config: &Config) -> Result<()
     Ok(())
 }
 
-fn beside(path: &Path, end: &str) -> PathBuf {
+fn adjacent_path(path: &Path, end: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(end);
     path.with_file_name(name)
 }
 
 /// Copies `new` to `place`. The old file is kept beside it.
-fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Result<()> {
+fn replace_file(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Result<()> {
     let context = || {
         format!(
             "`{}` can't take the place of `{}`",
@@ -124,14 +124,14 @@ fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Res
     let mode = fs::metadata(place).with_context(context)?.permissions().mode();
     let end = place.extension().unwrap_or_default().to_string_lossy();
     let dot = if end.is_empty() { "" } else { "." };
-    let fresh = beside(place, &format!(".new-{}{dot}{end}", std::process::id()));
+    let fresh = adjacent_path(place, &format!(".new-{}{dot}{end}", std::process::id()));
     let made = || -> Result<()> {
         fs::copy(new, &fresh)?;
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
         File::open(&fresh)?.sync_all()?;
         check(&fresh)?;
-        fs::copy(place, beside(place, BEFORE))?;
-        File::open(beside(place, BEFORE))?.sync_all()?;
+        fs::copy(place, adjacent_path(place, BEFORE))?;
+        File::open(adjacent_path(place, BEFORE))?.sync_all()?;
         fs::rename(&fresh, place)?;
         if let Some(folder) = place.parent() {
             File::open(folder)?.sync_all()?;
@@ -147,9 +147,9 @@ fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Res
 ///
 /// # Errors
 /// The old files can't be restored.
-pub(super) async fn restart(state: &Path, applied: &AppliedUpgrade) -> Result<RestartOutcome> {
+pub(super) async fn restart_agent(state: &Path, applied: &AppliedUpgrade) -> Result<RestartOutcome> {
     let asked = match ControlClient::connect(state).await {
-        Ok(mut client) => client.ask("clawk.restart", &json!({})).await,
+        Ok(mut client) => client.call_method("clawk.restart", &json!({})).await,
         Err(error) => Err(error),
     };
     match asked {
@@ -161,14 +161,14 @@ pub(super) async fn restart(state: &Path, applied: &AppliedUpgrade) -> Result<Re
                 let Ok(mut client) = ControlClient::connect(state).await else {
                     continue; // silent-ok: it is between its end and its start
                 };
-                let status = client.ask("clawk.restart.status", &json!({})).await;
+                let status = client.call_method("clawk.restart.status", &json!({})).await;
                 // silent-ok: as above
                 if status.is_ok_and(|status| status.get("run").cloned() != before) {
                     return Ok(RestartOutcome::Restarted);
                 }
             }
             for place in &applied.replaced {
-                fs::rename(beside(place, BEFORE), place)
+                fs::rename(adjacent_path(place, BEFORE), place)
                     .with_context(|| format!("`{}` can't be put back", place.display()))?;
             }
             Ok(RestartOutcome::TakenBack)

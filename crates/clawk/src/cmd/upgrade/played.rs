@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clawk_kernel::kind;
 use clawk_kernel::ports::Executor;
-use clawk_kernel::replay::{ReplayTape, SessionShadowReport, ShadowAgent, ToolFacts, shadow};
+use clawk_kernel::replay::{ReplayTape, SessionShadowReport, ShadowAgent, ToolFacts, replay_shadow};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
 use clawk_proto::SessionId;
@@ -14,7 +14,7 @@ use clawk_tools::builtin;
 use serde_json::json;
 
 use super::{NotReplayed, UpgradeReport};
-use crate::cmd::trace::replay::{holds, tapes};
+use crate::cmd::trace::replay::{require_valid_chain, tapes};
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
 use crate::config::{Config, Settings};
 use crate::state::kept::{StateReader, read_only};
@@ -32,9 +32,9 @@ impl ReplayedRecord {
     /// # Errors
     /// The record can't be read, is not valid, or has no message or call.
     pub(super) fn open(state: &Path, last: usize) -> Result<Self> {
-        let source = TraceSource::state(state)?;
-        holds(&source, SessionSelection::All)?;
-        let mut sessions = candidates(&source)?;
+        let source = TraceSource::from_state(state)?;
+        require_valid_chain(&source, SessionSelection::All)?;
+        let mut sessions = replayable_sessions(&source)?;
         if sessions.is_empty() {
             bail!(
                 "nobody spoke or called in `{}`: there is nothing to compare",
@@ -53,11 +53,15 @@ impl ReplayedRecord {
     ///
     /// # Errors
     /// The record can't be read. A single session that can't be replayed is listed in the report instead.
-    pub(super) async fn again(&self, manifest: Option<&Manifest>, config: &Config) -> Result<UpgradeReport> {
+    pub(super) async fn replay_all(
+        &self,
+        manifest: Option<&Manifest>,
+        config: &Config,
+    ) -> Result<UpgradeReport> {
         let mut found = UpgradeReport::default();
         for session in &self.sessions {
-            match self.one(*session, manifest, &config.settings).await {
-                Ok(one) => found.take(one),
+            match self.replay_session(*session, manifest, &config.settings).await {
+                Ok(one) => found.add_session(one),
                 Err(error) => found.not_replayed.push(NotReplayed {
                     session_id: *session,
                     reason: format!("{error:#}"),
@@ -67,26 +71,26 @@ impl ReplayedRecord {
         Ok(found)
     }
 
-    async fn one(
+    async fn replay_session(
         &self,
         session: SessionId,
         manifest: Option<&Manifest>,
         settings: &Settings,
     ) -> Result<SessionShadowReport> {
-        let tape = tapes::tape(&self.source, &self.reader, session, &[])?;
+        let tape = tapes::build_tape(&self.source, &self.reader, session, &[])?;
         let Some(manifest) = manifest else {
             let folder = tapes::context_files(&tape)?;
-            return Ok(shadow(tape, folder.path(), ShadowAgent::default()).await?);
+            return Ok(replay_shadow(tape, folder.path(), ShadowAgent::default()).await?);
         };
-        let new = other(manifest, &tape, settings);
-        Ok(shadow(tape, &manifest.dir, new).await?)
+        let new = shadow_agent(manifest, &tape, settings);
+        Ok(replay_shadow(tape, &manifest.dir, new).await?)
     }
 }
 
 /// Returns the agent's sessions with a message or a call, in order of appearance. A forked session can't be replayed alone.
-fn candidates(source: &TraceSource) -> Result<Vec<SessionId>> {
+fn replayable_sessions(source: &TraceSource) -> Result<Vec<SessionId>> {
     let (mut own, mut found) = (BTreeSet::new(), Vec::new());
-    source.each(SessionSelection::All, |event| {
+    source.for_each_event(SessionSelection::All, |event| {
         let session = event.session_id;
         let payload = &event.payload;
         if event.sequence == 0 && payload.contains_key("door") && !payload.contains_key("fork") {
@@ -108,7 +112,7 @@ fn candidates(source: &TraceSource) -> Result<Vec<SessionId>> {
 }
 
 /// Returns the new manifest for a tape, with this program's descriptions of its tools.
-fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowAgent {
+fn shadow_agent(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowAgent {
     let mut tools = BTreeMap::new();
     let mut built_in = BTreeSet::new();
     for tool in &manifest.tools {
@@ -116,7 +120,7 @@ fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowA
         if ours {
             built_in.insert(tool.name.clone());
         }
-        if let Some(facts) = facts(tool, ours, tape) {
+        if let Some(facts) = tool_facts(tool, ours, tape) {
             tools.insert(tool.name.clone(), facts);
         }
     }
@@ -129,7 +133,7 @@ fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowA
     ShadowAgent {
         manifest: Some(Box::new(manifest.clone())),
         tools,
-        checks: (!same).then_some((builtin::preflight as _, built_in)),
+        checks: (!same).then_some((builtin::preflight_builtin as _, built_in)),
     }
 }
 
@@ -143,8 +147,8 @@ fn is_built_in(tool: &Tool, settings: &Settings) -> bool {
 }
 
 /// Returns the description that replaces the recorded one; `None`: the recorded one is used.
-fn facts(tool: &Tool, ours: bool, tape: &ReplayTape) -> Option<ToolFacts> {
-    let known = builtin::describe(&tool.name).filter(|_| ours);
+fn tool_facts(tool: &Tool, ours: bool, tape: &ReplayTape) -> Option<ToolFacts> {
+    let known = builtin::describe_builtin(&tool.name).filter(|_| ours);
     if let Some(known) = known {
         let category = known
             .category

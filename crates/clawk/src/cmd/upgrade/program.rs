@@ -25,14 +25,14 @@ const PASSED: [&str; 4] = ["HOME", "PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 ///
 /// # Errors
 /// The program does not start, takes too long, or does not support the command.
-pub(super) async fn asked(
+pub(super) async fn ask_program(
     program: &Path,
     args: &Args,
     (manifest, config): (Option<&Path>, Option<&Path>),
     state: &Path,
 ) -> Result<UpgradeReport> {
     let program = std::path::absolute(program)?;
-    let mut command = command(&program);
+    let mut command = build_command(&program);
     command.arg("upgrade").arg(&args.manifest).arg("--recorded");
     command.args(["--format", "json", "--sessions", &args.sessions.to_string()]);
     command.arg("--state").arg(state);
@@ -47,11 +47,11 @@ pub(super) async fn asked(
     }
     command.env_clear();
     for name in PASSED {
-        command.envs(env::path(name).map(|value| (name, value)));
+        command.envs(env::path_variable(name).map(|value| (name, value)));
     }
-    if let Some(server) = StateServer::of(state)? {
+    if let Some(server) = StateServer::from_dir(state)? {
         let name = server.password.as_str();
-        command.envs(env::path(name).map(|value| (name, value)));
+        command.envs(env::path_variable(name).map(|value| (name, value)));
     }
     command
         .stdin(Stdio::null())
@@ -59,7 +59,7 @@ pub(super) async fn asked(
         .stderr(Stdio::piped());
     command.kill_on_drop(true);
     let time = START + SESSION.saturating_mul(args.sessions);
-    let told = tokio::time::timeout(time, answer(command))
+    let told = tokio::time::timeout(time, run_command(command))
         .await
         .with_context(|| {
             format!(
@@ -71,7 +71,7 @@ pub(super) async fn asked(
     told.with_context(|| format!("`{}` can't be used as a shadow", program.display()))
 }
 
-async fn answer(mut command: Command) -> Result<UpgradeReport> {
+async fn run_command(mut command: Command) -> Result<UpgradeReport> {
     let mut child = command.spawn().context("it can't be started")?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (said, errors) = tokio::join!(read(stdout), read(stderr));
@@ -87,7 +87,7 @@ async fn answer(mut command: Command) -> Result<UpgradeReport> {
             .to_owned();
         bail!(
             "it ended with {status}: {}",
-            out::one_line(&out::clipped(&last, 400))
+            out::one_line(&out::clip_line(&last, 400))
         );
     }
     serde_json::from_slice(&said).context("its answer is not a report of `clawk upgrade`")
@@ -105,6 +105,6 @@ async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>) -> Result<Vec<u8>
     clippy::disallowed_methods,
     reason = "the operator's own program, named on the command line: no agent's call"
 )]
-fn command(program: &Path) -> Command {
+fn build_command(program: &Path) -> Command {
     Command::new(program)
 }

@@ -134,9 +134,9 @@ impl DeclaredNames {
 
     fn label(&self, name: &str) -> Label {
         if self.declared.contains(name) || self.tools.contains(name) {
-            Label::declared(name)
+            Label::from_declared(name)
         } else {
-            Label::declared(Label::OTHER)
+            Label::from_declared(Label::OTHER)
         }
     }
 }
@@ -180,7 +180,7 @@ fn fact_of(event: &RecordedEvent, what: TelemetryFactKind) -> TelemetryFact {
 
 fn unreadable() -> TelemetryFactKind {
     TelemetryFactKind::Trouble(ErrorFact {
-        kind: Label::declared(UNREADABLE),
+        kind: Label::from_declared(UNREADABLE),
         turn: None,
     })
 }
@@ -189,7 +189,7 @@ fn unreadable() -> TelemetryFactKind {
 fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
     let trouble = |turn| {
         TelemetryFactKind::Trouble(ErrorFact {
-            kind: Label::declared(event.kind()),
+            kind: Label::from_declared(event.kind()),
             turn,
         })
     };
@@ -222,7 +222,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
             outcome: "denied",
             duration_ms: 0,
             result: Some(denied.result_hash),
-            fault: Some(Label::declared("denied")),
+            fault: Some(Label::from_declared("denied")),
         }),
         Event::ActionExecuted(executed) => TelemetryFactKind::Called(ToolCallFact {
             request: id_of(&executed.request_id)?,
@@ -231,7 +231,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
             outcome: "executed",
             duration_ms: executed.duration_ms,
             result: Some(executed.result_hash),
-            fault: executed.is_error.then(|| Label::declared("tool_error")),
+            fault: executed.is_error.then(|| Label::from_declared("tool_error")),
         }),
         Event::ActionFailed(failed) => TelemetryFactKind::Called(ToolCallFact {
             request: id_of(&failed.request_id)?,
@@ -240,7 +240,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
             outcome: "failed",
             duration_ms: failed.duration_ms,
             result: Some(failed.result_hash),
-            fault: Some(Label::declared("failed")),
+            fault: Some(Label::from_declared("failed")),
         }),
         Event::SkillInvoked(skill) => skill_fact(names, "invoked", &skill.skill, skill.turn),
         Event::SkillRepaired(skill) => skill_fact(names, "repaired", &skill.skill, skill.turn),
@@ -377,7 +377,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
 }
 
 fn inference_model(provider: &str, names: &DeclaredNames) -> Label {
-    Label::declared(names.models.get(provider).map_or(Label::OTHER, String::as_str))
+    Label::from_declared(names.models.get(provider).map_or(Label::OTHER, String::as_str))
 }
 
 fn completed_inference(completed: &ProviderCompleted, names: &DeclaredNames) -> InferenceFact {
@@ -460,7 +460,7 @@ struct SwarmStep<'a> {
 impl SwarmStep<'_> {
     fn fact(&self, kind: &str, names: &DeclaredNames) -> TelemetryFactKind {
         TelemetryFactKind::Swarm {
-            op: Label::declared(kind.rsplit('.').next().unwrap_or_default()),
+            op: Label::from_declared(kind.rsplit('.').next().unwrap_or_default()),
             member: self.member.map(|member| names.label(member)),
             task: self.task.and_then(task_digest),
             status: self.state.map(|state| Label::one_of(state, STATUSES)),

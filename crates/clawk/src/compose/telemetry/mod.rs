@@ -83,7 +83,7 @@ pub(crate) struct Exporter {
 ///
 /// # Errors
 /// An endpoint is not a valid address; or the manifest came from a client and names a file of this machine or a secret.
-pub(crate) fn of(
+pub(crate) fn build_exporters(
     manifest: &Manifest,
     is_wired: bool,
     state: &Path,
@@ -94,7 +94,7 @@ pub(crate) fn of(
         return Ok(Vec::new());
     };
     let agent = &manifest.metadata.name;
-    let wanted = TelemetrySelection::of(telemetry, agent);
+    let wanted = TelemetrySelection::from_manifest(telemetry, agent);
     if wanted.is_off() {
         return Ok(Vec::new());
     }
@@ -104,7 +104,7 @@ pub(crate) fn of(
     exporters
         .map(|(number, declared)| {
             let name = format!("{number}-{}", declared.kind.as_str());
-            let sink = sink(declared, is_wired, &folder, resolver)
+            let sink = build_sink(declared, is_wired, &folder, resolver)
                 .with_context(|| format!("the telemetry exporter `{name}`"))?;
             let secret = declared.auth.as_ref().map(|auth| auth.secret_ref.clone());
             Ok(Exporter {
@@ -113,7 +113,7 @@ pub(crate) fn of(
                 wanted: wanted.clone(),
                 metrics: telemetry.metrics.clone(),
                 resource: TelemetryResource {
-                    agent: Label::declared(agent),
+                    agent: Label::from_declared(agent),
                 },
                 names: DeclaredNames::of(manifest),
                 journal: Arc::clone(journal),
@@ -127,7 +127,7 @@ pub(crate) fn of(
         .collect()
 }
 
-fn sink(
+fn build_sink(
     declared: &Declared,
     is_wired: bool,
     folder: &Path,
@@ -198,13 +198,13 @@ struct PendingExport {
 impl Exporter {
     /// Delivers until `over`, then delivers the rest within a time limit.
     pub(crate) async fn serve(mut self, over: CancellationToken) {
-        let mut work = self.begin().await;
-        let mut commits = self.journal.watch();
+        let mut work = self.begin_export().await;
+        let mut commits = self.journal.watch_commits();
         let mut pause_ms = FIRST_PAUSE_MS;
         let mut failing = false;
         while !over.is_cancelled() {
             let step = tokio::select! {
-                step = self.step(&mut work, false) => step,
+                step = self.step_export(&mut work, false) => step,
                 () = over.cancelled() => break,
             };
             let wait = match step {
@@ -218,9 +218,9 @@ impl Exporter {
                         .map(|since| self.interval.saturating_sub(since.elapsed()))
                 }
                 Err(error) => {
-                    self.failed(&mut work, &error, failing);
+                    self.record_failure(&mut work, &error, failing);
                     failing = true;
-                    let jitter = self.clock.random() % (pause_ms / 2);
+                    let jitter = self.clock.random_u64() % (pause_ms / 2);
                     let wait = Duration::from_millis(pause_ms / 2 + jitter);
                     pause_ms = (pause_ms * 2).min(LONGEST_PAUSE_MS);
                     Some(wait)
@@ -240,11 +240,11 @@ impl Exporter {
         }
         let last = async {
             loop {
-                match self.step(&mut work, true).await {
+                match self.step_export(&mut work, true).await {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
-                        self.failed(&mut work, &error, failing);
+                        self.record_failure(&mut work, &error, failing);
                         break;
                     }
                 }
@@ -255,7 +255,7 @@ impl Exporter {
         }
     }
 
-    async fn begin(&mut self) -> PendingExport {
+    async fn begin_export(&mut self) -> PendingExport {
         // silent-ok: without a position the whole journal is delivered again; a duplicate is better than a gap
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
         let mut cursor: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as said
@@ -268,7 +268,7 @@ impl Exporter {
             ..JournalScan::default()
         };
         // silent-ok: tools whose names can't be read now become `other`
-        for event in self.journal.scan(known).await.unwrap_or_default() {
+        for event in self.journal.scan_events(known).await.unwrap_or_default() {
             let _fact = facts::of(&event, &mut self.names);
         }
         PendingExport {
@@ -284,7 +284,7 @@ impl Exporter {
     }
 
     /// Reads more events and delivers if it is time. Returns whether more events may be available at once.
-    async fn step(&mut self, work: &mut PendingExport, ends: bool) -> Result<bool> {
+    async fn step_export(&mut self, work: &mut PendingExport, ends: bool) -> Result<bool> {
         let room = self.max_size.saturating_sub(work.items.len());
         let mut read = 0;
         if room > 0 {
@@ -295,15 +295,15 @@ impl Exporter {
                 ..JournalScan::default()
             };
             let limit = scan.limit;
-            let events = self.journal.scan(scan).await?;
+            let events = self.journal.scan_events(scan).await?;
             read = usize::from(events.len() == limit);
             for event in &events {
                 work.cursor.row = event.row;
                 let Some(fact) = facts::of(event, &mut self.names) else {
                     continue;
                 };
-                work.counted |= work.meter.add(&fact);
-                work.items.extend(work.assembler.take(&fact));
+                work.counted |= work.meter.count_fact(&fact);
+                work.items.extend(work.assembler.assemble_record(&fact));
             }
         }
         let waits = !work.items.is_empty() || work.counted;
@@ -314,13 +314,13 @@ impl Exporter {
         let since = *work.since.get_or_insert_with(Instant::now);
         let is_full = work.items.len() >= self.max_size;
         if is_full || ends || since.elapsed() >= self.interval {
-            self.deliver(work).await?;
+            self.deliver_batch(work).await?;
             return Ok(is_full || read > 0);
         }
         Ok(read > 0)
     }
 
-    async fn deliver(&self, work: &mut PendingExport) -> Result<()> {
+    async fn deliver_batch(&self, work: &mut PendingExport) -> Result<()> {
         if let Some(stuck) = &mut work.stuck {
             timeout(DELIVERY, stuck)
                 .await
@@ -345,7 +345,7 @@ impl Exporter {
             let secret = auth.map(|(resolver, name)| resolver.resolve(&name)).transpose();
             let done: Result<()> = match secret {
                 Ok(secret) => handle
-                    .block_on(sink.put(&batch, &resource, secret.as_ref()))
+                    .block_on(sink.deliver_batch(&batch, &resource, secret.as_ref()))
                     .map_err(Into::into),
                 Err(error) => Err(error.into()),
             };
@@ -373,11 +373,11 @@ impl Exporter {
         (work.counted, work.since) = (false, None);
         work.cursor.points = work.meter.points();
         work.cursor.failing = None;
-        self.keep(&work.cursor)
+        self.store_cursor(&work.cursor)
     }
 
     /// Records in the log and in the state that deliveries fail. `told`: the log already has it.
-    fn failed(&self, work: &mut PendingExport, error: &anyhow::Error, told: bool) {
+    fn record_failure(&self, work: &mut PendingExport, error: &anyhow::Error, told: bool) {
         let error = format!("{error:#}");
         if !told {
             tracing::error!(exporter = %self.name, row = work.cursor.row, error, "telemetry waits: its receiver does not take it");
@@ -391,12 +391,12 @@ impl Exporter {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default(); // silent-ok: nothing was delivered yet
         let mut kept: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as above
         kept.failing.clone_from(&work.cursor.failing);
-        if let Err(error) = self.keep(&kept) {
+        if let Err(error) = self.store_cursor(&kept) {
             tracing::error!(exporter = %self.name, error = format!("{error:#}"), "the exporter's place can't be kept");
         }
     }
 
-    fn keep(&self, cursor: &Cursor) -> Result<()> {
+    fn store_cursor(&self, cursor: &Cursor) -> Result<()> {
         let fresh = self.file.with_extension("cursor.new");
         std::fs::write(&fresh, serde_json::to_vec(cursor)?)?;
         std::fs::rename(&fresh, &self.file).with_context(|| format!("can't write `{}`", self.file.display()))
@@ -404,7 +404,7 @@ impl Exporter {
 }
 
 /// Returns a line for `clawk doctor` about each exporter that is behind or has skipped something.
-pub(crate) fn troubles(state: &Path) -> Vec<String> {
+pub(crate) fn exporter_troubles(state: &Path) -> Vec<String> {
     let mut found = Vec::new();
     // silent-ok: no exporter has run yet
     for entry in std::fs::read_dir(state.join(FOLDER))

@@ -23,7 +23,7 @@ use clawk_store::{
 use clawk_trace::VerificationReport;
 use clawk_trace::checkpoint::{PublicKey, TraceSigner};
 
-use super::{DatabaseAccess, open_database, reader, server, wait};
+use super::{DatabaseAccess, block_on, open_database, reader, server_of_dir};
 use crate::out;
 use crate::state::kept::{self, SharingPolicy};
 use crate::state::server::{FailoverMode, StateServer};
@@ -58,7 +58,7 @@ impl Drop for RemoteState {
 impl RemoteState {
     fn close(&self) {
         let state = self.state.clone();
-        let closed = wait(async move {
+        let closed = block_on(async move {
             state.close().await;
             Ok(())
         });
@@ -68,7 +68,7 @@ impl RemoteState {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    async fn noted(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
+    async fn record_entries(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
         let record = Batch {
             entries,
             ..Batch::default()
@@ -80,7 +80,7 @@ impl RemoteState {
     pub(super) fn stores(&self) -> PgMemory {
         PgMemory::new(self.state.database(), &self.agent)
             .with_vault(self.state.vault().cloned().map(Arc::new))
-            .of_state(self.state.license())
+            .of_state(self.state.fencing_token())
     }
 
     pub(super) fn reader(&self) -> PgReader {
@@ -92,11 +92,11 @@ impl StateDir {
     /// Opens the state that the directory holds or names. Does not wait for another host's lease.
     pub(crate) fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
         let path = path.as_ref();
-        match server(path)? {
+        match server_of_dir(path)? {
             None => clawk_store::StateDir::open(path, options).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, (&agent, None), SharingPolicy::Refused)
+                serve_remote_state(path, &server, (&agent, None), SharingPolicy::Refused)
             }
         }
     }
@@ -108,11 +108,11 @@ impl StateDir {
         keys: Option<Keys>,
     ) -> Result<Self, StateError> {
         let path = path.as_ref();
-        match server(path)? {
+        match server_of_dir(path)? {
             None => clawk_store::StateDir::open_with(path, options, keys).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, (&agent, keys), SharingPolicy::Refused)
+                serve_remote_state(path, &server, (&agent, keys), SharingPolicy::Refused)
             }
         }
     }
@@ -145,15 +145,15 @@ impl StateDir {
     pub(crate) fn is_fenced(&self) -> bool {
         match self {
             Self::Sqlite(_) => false,
-            Self::Postgres(remote) => remote.state.fenced().is_cancelled(),
+            Self::Postgres(remote) => remote.state.fence_signal().is_cancelled(),
         }
     }
 
     /// Called before each start of the agent.
-    pub(crate) async fn begin(&self) -> Result<(), PgStateError> {
+    pub(crate) async fn prepare_start(&self) -> Result<(), PgStateError> {
         match self {
             Self::Sqlite(_) => Ok(()),
-            Self::Postgres(remote) => remote.state.begin().await,
+            Self::Postgres(remote) => remote.state.begin_run().await,
         }
     }
 
@@ -166,10 +166,10 @@ impl StateDir {
     }
 
     /// Returns whether this host is the leader.
-    pub(crate) fn leads(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         match self {
             Self::Sqlite(_) => true,
-            Self::Postgres(remote) => remote.state.leads(),
+            Self::Postgres(remote) => remote.state.is_leader(),
         }
     }
 
@@ -211,7 +211,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.stats(),
             Self::Postgres(remote) => {
-                let (commits, entries) = remote.state.written();
+                let (commits, entries) = remote.state.write_counts();
                 WriterStats { commits, entries }
             }
         }
@@ -220,7 +220,7 @@ impl StateDir {
     pub(crate) fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         match self {
             Self::Sqlite(state) => state.watch(),
-            Self::Postgres(remote) => remote.state.watch(),
+            Self::Postgres(remote) => remote.state.watch_commits(),
         }
     }
 
@@ -239,15 +239,15 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.seal(signer, at).await,
             // If several hosts share the state, only the leader signs.
-            Self::Postgres(remote) if !remote.state.leads() => Ok(None),
-            Self::Postgres(remote) => super::heads::seal(remote, signer, at).await,
+            Self::Postgres(remote) if !remote.state.is_leader() => Ok(None),
+            Self::Postgres(remote) => super::heads::seal_journal(remote, signer, at).await,
         }
     }
 
     pub(crate) fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
         match self {
             Self::Sqlite(state) => state.check_heads(key),
-            Self::Postgres(remote) => super::heads::check(&remote.path, remote.reader(), Some(key)),
+            Self::Postgres(remote) => super::heads::check_last_head(&remote.path, remote.reader(), Some(key)),
         }
     }
 
@@ -257,7 +257,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.is_signed(),
             Self::Postgres(remote) => {
-                super::heads::check(&remote.path, remote.reader(), None)?;
+                super::heads::check_last_head(&remote.path, remote.reader(), None)?;
                 Ok(false)
             }
         }
@@ -276,7 +276,7 @@ impl StateDir {
             Self::Postgres(remote) => {
                 let signer = clawk_store::signer_of(&remote.path)?;
                 let (state, key) = (remote.state.clone(), signer.public().to_hex());
-                wait(async move {
+                block_on(async move {
                     let told = state.tell_key(&key).await;
                     told.map_err(|error| PgStateError::Database(error.to_string()))
                 })?;
@@ -298,7 +298,7 @@ impl StateDir {
                     failures: delivery.failures,
                     error: delivery.error,
                 };
-                remote.state.delivered(place, sent).await
+                remote.state.note_delivery(place, sent).await
             }
         }
     }
@@ -309,7 +309,7 @@ impl StateDir {
             Self::Postgres(remote) => {
                 let found = remote.reader().heads_after(size, limit).await;
                 let found = found.map_err(|error| JournalError::Unreadable(error.to_string()))?;
-                Ok(found.into_iter().map(super::heads::head).collect())
+                Ok(found.into_iter().map(super::heads::to_stored_head).collect())
             }
         }
     }
@@ -318,7 +318,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.count(session, kinds).await,
             Self::Postgres(remote) => {
-                let found = remote.reader().count(session, &kinds).await;
+                let found = remote.reader().count_events(session, &kinds).await;
                 found.map_err(|error| error.to_string())
             }
         }
@@ -334,7 +334,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.chain(session, since, kinds, limit).await,
             Self::Postgres(remote) => {
-                let found = remote.reader().chain(session, since, &kinds, limit).await;
+                let found = remote.reader().read_chain(session, since, &kinds, limit).await;
                 found.map_err(|error| error.to_string())
             }
         }
@@ -344,7 +344,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.verify(session).await,
             Self::Postgres(remote) => {
-                let found = reader::verify(&remote.reader(), Some(session)).await;
+                let found = reader::verify_chains(&remote.reader(), Some(session)).await;
                 found.map_err(|error| error.to_string())
             }
         }
@@ -359,14 +359,14 @@ impl StateDir {
     ) -> Result<ErasureResult, JournalError> {
         match self {
             Self::Sqlite(state) => state.erase(what, reason, by, clock).await,
-            Self::Postgres(remote) => super::erase::erase(remote, what, (reason, by), clock).await,
+            Self::Postgres(remote) => super::erase::erase_contents(remote, what, (reason, by), clock).await,
         }
     }
 
     pub(crate) async fn rewrite(&self) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.rewrite().await,
-            Self::Postgres(_) => Err(elsewhere("the server's `VACUUM` writes tables anew")),
+            Self::Postgres(_) => Err(remote_state_error("the server's `VACUUM` writes tables anew")),
         }
     }
 
@@ -379,7 +379,7 @@ impl StateDir {
     ) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.forget(gone, reason, by, clock).await,
-            Self::Postgres(_) => Err(elsewhere(ROWS)),
+            Self::Postgres(_) => Err(remote_state_error(ROWS)),
         }
     }
 
@@ -391,14 +391,14 @@ impl StateDir {
     ) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.forgotten_elsewhere(entries, embedded).await,
-            Self::Postgres(remote) => remote.noted(entries).await,
+            Self::Postgres(remote) => remote.record_entries(entries).await,
         }
     }
 
     pub(crate) async fn restored_elsewhere(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.restored_elsewhere(entries).await,
-            Self::Postgres(remote) => remote.noted(entries).await,
+            Self::Postgres(remote) => remote.record_entries(entries).await,
         }
     }
 
@@ -411,7 +411,7 @@ impl StateDir {
     ) -> Result<u64, JournalError> {
         match self {
             Self::Sqlite(state) => state.restore(parts, which, by, clock).await,
-            Self::Postgres(_) => Err(elsewhere(ROWS)),
+            Self::Postgres(_) => Err(remote_state_error(ROWS)),
         }
     }
 }
@@ -419,20 +419,20 @@ impl StateDir {
 /// Message for row operations on a server. Its stores are accessed by [`super::stores`].
 pub(super) const ROWS: &str = "its stores are not rows of a directory";
 
-fn elsewhere(why: &str) -> JournalError {
+fn remote_state_error(why: &str) -> JournalError {
     JournalError::Unwritable(format!("this state lies on PostgreSQL: {why}"))
 }
 
 /// Returns the state's agent. A state that was never served has none.
 fn agent_of(server: &StateServer) -> Result<String, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
-    let info = wait(async move { reader.info().await })?;
+    let info = block_on(async move { reader.state_info().await })?;
     info.agent
         .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
 }
 
 /// Locks the directory and takes the lease, or joins the hosts that share the agent.
-pub(crate) fn serve(
+pub(crate) fn serve_remote_state(
     path: &Path,
     server: &StateServer,
     (agent, keys): (&str, Option<Keys>),
@@ -463,7 +463,7 @@ pub(crate) fn serve(
     };
     let mut opened = open_within(database.clone(), serving.clone(), Some(Duration::ZERO))?;
     if let (Err(PgStateError::Served { host }), None) = (&opened, patience) {
-        out::note(&format!(
+        out::print_note(&format!(
             "the host `{host}` has the agent for itself: this one stands by, and listens on nothing until the other one ends"
         ));
         opened = open_within(database, serving, None)?;
@@ -473,8 +473,8 @@ pub(crate) fn serve(
         Err(PgStateError::Served { host }) => return Err(holder(host)),
         Err(error) => return Err(super::of_server(error)),
     };
-    if let Some(why) = state.database().unprotected() {
-        out::note(&why);
+    if let Some(why) = state.database().failover_risk() {
+        out::print_note(&why);
     }
     Ok(StateDir::Postgres(Arc::new(RemoteState {
         path: path.to_owned(),
@@ -491,7 +491,7 @@ fn open_within(
     patience: Option<Duration>,
 ) -> Result<Result<PgState, PgStateError>, StateError> {
     let (send, receive) = std::sync::mpsc::sync_channel(1);
-    super::runtime()?.spawn(async move {
+    super::runtime_handle()?.spawn(async move {
         let _gone = send.send(PgState::open(database, serving, patience).await); // silent-ok: whoever asked has ended
     });
     receive.recv().map_err(|_| {

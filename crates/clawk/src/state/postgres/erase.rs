@@ -8,7 +8,7 @@ use clawk_kernel::ports::{Batch, JournalError, JournalScan, RecordedEvent};
 use clawk_kernel::time::Clock;
 use clawk_postgres::{ContentRemoval, ErasedReference, PgReader, PgStateError};
 use clawk_proto::{Digest, SessionId};
-use clawk_store::{ErasureResult, ErasureSelection, redacted};
+use clawk_store::{ErasureResult, ErasureSelection, redaction_entries};
 
 use super::dir::RemoteState;
 
@@ -17,18 +17,18 @@ const EXPIRY_ROWS: i64 = 2000;
 /// Event types for loading and removing Atlases.
 const ATLASES: [&str; 2] = [kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
 
-pub(super) async fn erase(
+pub(super) async fn erase_contents(
     remote: &RemoteState,
     what: ErasureSelection,
     (reason, by): (&str, &str),
     clock: &dyn Clock,
 ) -> Result<ErasureResult, JournalError> {
     let reader = remote.reader();
-    let found = find(&reader, what).await;
+    let found = plan_erasure(&reader, what).await;
     let (gone, mut erased, removal) = found.map_err(|error| JournalError::Unreadable(error.to_string()))?;
     erased.contents = u64::try_from(removal.digests.len()).unwrap_or(u64::MAX);
     let record = Batch {
-        entries: redacted(&gone, what, reason, by, clock)?,
+        entries: redaction_entries(&gone, what, reason, by, clock)?,
         ..Batch::default()
     };
     remote.state.remove(record, removal).await?;
@@ -37,12 +37,12 @@ pub(super) async fn erase(
 
 type ErasurePlan = (BTreeMap<SessionId, Vec<Digest>>, ErasureResult, ContentRemoval);
 
-async fn find(reader: &PgReader, what: ErasureSelection) -> Result<ErasurePlan, PgStateError> {
+async fn plan_erasure(reader: &PgReader, what: ErasureSelection) -> Result<ErasurePlan, PgStateError> {
     let upto = reader.last_row().await?;
     let (mut mark, mut more) = (None, false);
     let candidates: Vec<ErasedReference> = match what {
         ErasureSelection::Before(time) => {
-            let (due, last, again) = reader.expired(time, EXPIRY_ROWS).await?;
+            let (due, last, again) = reader.expired_events(time, EXPIRY_ROWS).await?;
             (mark, more) = (last, again);
             due
         }

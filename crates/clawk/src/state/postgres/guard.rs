@@ -28,11 +28,11 @@ use super::StateDir;
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Wraps the dependencies that act with the lease check.
-pub(crate) fn around(mut parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
+pub(crate) fn guard_dependencies(mut parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
     let StateDir::Postgres(remote) = state else {
         return parts;
     };
-    let license = remote.state.license();
+    let license = remote.state.fencing_token();
     parts.runner = Arc::new(LeasedToolRunner {
         inner: parts.runner,
         license: license.clone(),
@@ -48,13 +48,13 @@ pub(crate) fn around(mut parts: AgentDependencies, state: &StateDir) -> AgentDep
 
 /// Completes when this host must stop because another host has the whole agent. If the server was away for a while, or other hosts
 /// have taken over from this one, the agent restarts from the record and its clients stay connected.
-pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
+pub(crate) async fn wait_while_serving(state: &StateDir, host: &AgentHost) {
     let StateDir::Postgres(remote) = state else {
         return std::future::pending().await;
     };
-    let mut outages = remote.state.outages();
+    let mut outages = remote.state.watch_outages();
     loop {
-        let fenced = remote.state.fenced();
+        let fenced = remote.state.fence_signal();
         let reason = tokio::select! {
             () = fenced.cancelled() => {
                 if !remote.state.is_shared() {
@@ -70,14 +70,14 @@ pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
             }
         };
         tracing::warn!(reason, "the agent begins anew on what is recorded");
-        while let Err(error) = host.renew(reason).await {
+        while let Err(error) = host.renew_agent(reason).await {
             tracing::error!(%error, "the agent did not start again; it is tried again");
             tokio::time::sleep(AGAIN).await;
-            if !remote.state.is_shared() && remote.state.fenced().is_cancelled() {
+            if !remote.state.is_shared() && remote.state.fence_signal().is_cancelled() {
                 return;
             }
         }
-        if remote.state.fenced().is_cancelled() {
+        if remote.state.fence_signal().is_cancelled() {
             // No agent ran here that could restart. The first start joins the others.
             tokio::time::sleep(AGAIN).await;
         }
@@ -91,32 +91,32 @@ struct LeasedToolRunner {
 }
 
 impl ToolRunner for LeasedToolRunner {
-    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
-        self.inner.describe(tool)
+    fn describe_tool<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
+        self.inner.describe_tool(tool)
     }
 
     fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         self.inner.takes_over(tool)
     }
 
-    fn preflight(
+    fn preflight_call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.inner.preflight(tool, arguments, plan, workdir)
+        self.inner.preflight_call(tool, arguments, plan, workdir)
     }
 
-    fn foresee(
+    fn preflight_later(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), SandboxRefusal> {
-        self.inner.foresee(tool, arguments, plan, workdir)
+        self.inner.preflight_later(tool, arguments, plan, workdir)
     }
 
     fn run<'a>(
@@ -125,14 +125,14 @@ impl ToolRunner for LeasedToolRunner {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let granted = self.license.granted().await;
+            let granted = self.license.wait_until_granted().await;
             granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
             self.inner.run(permit, cancel).await
         })
     }
 
-    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
-        self.inner.preview(look)
+    fn preview_call<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+        self.inner.preview_call(look)
     }
 
     fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
@@ -143,31 +143,39 @@ impl ToolRunner for LeasedToolRunner {
         self.inner.was_asked(look)
     }
 
-    fn places<'a>(&'a self, look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
-        self.inner.places(look, search)
+    fn locate_paths<'a>(
+        &'a self,
+        look: InspectedCall<'a>,
+        search: PathSearch,
+    ) -> BoxFuture<'a, RealLocations> {
+        self.inner.locate_paths(look, search)
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
-        self.inner.marked(contents)
+    fn marked_origins<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+        self.inner.marked_origins(contents)
     }
 
-    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
-        self.inner.mark(content, origins)
+    fn mark_content<'a>(
+        &'a self,
+        content: Vec<u8>,
+        origins: BTreeSet<String>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        self.inner.mark_content(content, origins)
     }
 
-    fn mend(&self, tool: &str) -> ReconcileMethod {
-        self.inner.mend(tool)
+    fn reconcile_method(&self, tool: &str) -> ReconcileMethod {
+        self.inner.reconcile_method(tool)
     }
 
-    fn check<'a>(
+    fn run_check<'a>(
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let granted = self.license.granted().await;
+            let granted = self.license.wait_until_granted().await;
             granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
-            self.inner.check(permit, cancel).await
+            self.inner.run_check(permit, cancel).await
         })
     }
 
@@ -175,8 +183,8 @@ impl ToolRunner for LeasedToolRunner {
         self.inner.is_kernels(tool)
     }
 
-    fn models(&self, sampler: clawk_kernel::ports::SamplingHandler) {
-        self.inner.models(sampler);
+    fn set_sampling_handler(&self, sampler: clawk_kernel::ports::SamplingHandler) {
+        self.inner.set_sampling_handler(sampler);
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -191,15 +199,18 @@ struct LeasedProvider {
 }
 
 impl LeasedProvider {
-    async fn granted(&self) -> Result<(), ProviderError> {
-        self.license.granted().await.map_err(|why| ProviderError {
-            kind: FaultKind::Cancelled,
-            message: format!("nothing was asked: {why}"),
-            status: None,
-            retry_after_ms: None,
-            usage: None,
-            cause: None,
-        })
+    async fn check_lease(&self) -> Result<(), ProviderError> {
+        self.license
+            .wait_until_granted()
+            .await
+            .map_err(|why| ProviderError {
+                kind: FaultKind::Cancelled,
+                message: format!("nothing was asked: {why}"),
+                status: None,
+                retry_after_ms: None,
+                usage: None,
+                cause: None,
+            })
     }
 }
 
@@ -211,12 +222,12 @@ impl ModelProvider for LeasedProvider {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
-            self.granted().await?;
+            self.check_lease().await?;
             self.inner.infer(request, on_delta, cancel).await
         })
     }
 
-    fn embed<'a>(
+    fn embed_texts<'a>(
         &'a self,
         model: &'a str,
         dimensions: Option<u64>,
@@ -224,31 +235,31 @@ impl ModelProvider for LeasedProvider {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<TextEmbeddings, ProviderError>> {
         Box::pin(async move {
-            self.granted().await?;
-            self.inner.embed(model, dimensions, texts, cancel).await
+            self.check_lease().await?;
+            self.inner.embed_texts(model, dimensions, texts, cancel).await
         })
     }
 
-    fn transcribe<'a>(
+    fn transcribe_audio<'a>(
         &'a self,
         audio: &'a AudioRecording,
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async move {
-            self.granted().await?;
-            self.inner.transcribe(audio, cancel).await
+            self.check_lease().await?;
+            self.inner.transcribe_audio(audio, cancel).await
         })
     }
 
-    fn speak<'a>(
+    fn synthesize_speech<'a>(
         &'a self,
         voice: &'a str,
         text: &'a str,
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(async move {
-            self.granted().await?;
-            self.inner.speak(voice, text, cancel).await
+            self.check_lease().await?;
+            self.inner.synthesize_speech(voice, text, cancel).await
         })
     }
 
@@ -256,7 +267,7 @@ impl ModelProvider for LeasedProvider {
         self.inner.window_tokens()
     }
 
-    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
-        self.inner.reach()
+    fn check_reachable(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        self.inner.check_reachable()
     }
 }

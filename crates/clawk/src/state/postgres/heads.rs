@@ -11,10 +11,10 @@ use clawk_trace::checkpoint::{
     CheckpointLine, CheckpointStatement, PublicKey, TraceSigner, Tree, TreeStatement,
 };
 
+use super::block_on;
 use super::dir::RemoteState;
-use super::wait;
 
-pub(super) fn head(kept: KeptHead) -> StoredHead {
+pub(super) fn to_stored_head(kept: KeptHead) -> StoredHead {
     StoredHead {
         size: kept.size,
         root: kept.root,
@@ -26,12 +26,12 @@ pub(super) fn head(kept: KeptHead) -> StoredHead {
 fn tree_of(kept: &KeptHead) -> Option<Tree> {
     let (peaks, rest) = kept.peaks.as_chunks::<32>();
     let peaks = peaks.iter().map(|peak| Digest(*peak)).collect();
-    let tree = Tree::resume(kept.size, peaks).filter(|_| rest.is_empty())?;
+    let tree = Tree::from_peaks(kept.size, peaks).filter(|_| rest.is_empty())?;
     (tree.root() == kept.root).then_some(tree)
 }
 
 /// Signs the current journal and stores the head; `None`: there are no new events.
-pub(super) async fn seal(
+pub(super) async fn seal_journal(
     remote: &RemoteState,
     signer: &TraceSigner,
     at: Timestamp,
@@ -68,7 +68,7 @@ pub(super) async fn seal(
         root: tree.root(),
         timestamp: timestamp.clone(),
     };
-    let mut lines = line(&signer.sign_tree(statement))?;
+    let mut lines = json_line(&signer.sign_tree(statement))?;
     for (session_id, events, head) in grown.sessions {
         let statement = CheckpointStatement {
             session_id,
@@ -76,7 +76,7 @@ pub(super) async fn seal(
             head,
             timestamp: timestamp.clone(),
         };
-        lines.push_str(&line(&signer.sign(statement))?);
+        lines.push_str(&json_line(&signer.sign(statement))?);
     }
     let kept = KeptHead {
         size: tree.size(),
@@ -86,21 +86,25 @@ pub(super) async fn seal(
         lines,
     };
     remote.state.keep_head(kept.clone()).await?;
-    Ok(Some(head(kept)))
+    Ok(Some(to_stored_head(kept)))
 }
 
-fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
+fn json_line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
     let text = serde_json::to_string(statement).map_err(|e| JournalError::Unwritable(e.to_string()))?;
     Ok(text + "\n")
 }
 
 /// Checks that the last head is signed by this key, or by one that a host published, and matches the journal.
-pub(super) fn check(path: &Path, reader: PgReader, own: Option<&PublicKey>) -> Result<(), StateError> {
+pub(super) fn check_last_head(
+    path: &Path,
+    reader: PgReader,
+    own: Option<&PublicKey>,
+) -> Result<(), StateError> {
     let asked = reader;
-    let (last, keys, rows) = wait(async move {
+    let (last, keys, rows) = block_on(async move {
         Ok((
             asked.last_head().await?,
-            asked.keys().await?,
+            asked.host_keys().await?,
             asked.last_row().await?,
         ))
     })?;

@@ -21,8 +21,8 @@ use clawk_secrets::{EnvironmentSource, Secret, SecretResolver};
 use clawk_store::StateError;
 use tokio::runtime::{Handle, Runtime};
 
-pub(crate) use dir::{StateDir, serve};
-pub(crate) use guard::{around, served};
+pub(crate) use dir::{StateDir, serve_remote_state};
+pub(crate) use guard::{guard_dependencies, wait_while_serving};
 pub(crate) use reader::StateReader;
 
 use super::kept::{HostInfo, InspectedStores, LeaseInfo, StateInfo};
@@ -37,7 +37,7 @@ const IDLE: Duration = Duration::from_millis(1_500);
 const OPERATION: Duration = Duration::from_secs(15);
 
 /// Returns the runtime of the connections. It lives until the process ends.
-fn runtime() -> Result<&'static Handle, StateError> {
+fn runtime_handle() -> Result<&'static Handle, StateError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -54,11 +54,11 @@ fn runtime() -> Result<&'static Handle, StateError> {
 }
 
 /// Runs work on that runtime and blocks until it is done. Every operation of the work has its deadline.
-pub(super) fn wait<T: Send + 'static>(
+pub(super) fn block_on<T: Send + 'static>(
     work: impl Future<Output = Result<T, PgStateError>> + Send + 'static,
 ) -> Result<T, StateError> {
     let (send, receive) = sync_channel(1);
-    runtime()?.spawn(async move {
+    runtime_handle()?.spawn(async move {
         let _gone = send.send(work.await); // silent-ok: whoever asked has ended
     });
     // Move the other tasks of this worker to another thread: one of them may hold the connection that this work waits for, or may
@@ -95,15 +95,15 @@ enum DatabaseAccess {
     Serve,
 }
 
-fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
+fn build_database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
     let read_only = matches!(what, DatabaseAccess::Read | DatabaseAccess::ReadReplica);
     let url = match (&server.read_url, what) {
         (Some(url), DatabaseAccess::ReadReplica) => url,
         _ => &server.url,
     };
     let made = Options {
-        password: password(server)?,
-        tls: if near(url) {
+        password: server_password(server)?,
+        tls: if is_local(url) {
             TlsMode::Disable
         } else {
             TlsMode::VerifyFull
@@ -120,10 +120,10 @@ fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
         read_only,
         url: Secret::new("[state] url", url.as_str()),
     };
-    Ok(PgDatabase::on(
+    Ok(PgDatabase::with_runtime(
         made,
         &EnvironmentSource::Process,
-        runtime()?.clone(),
+        runtime_handle()?.clone(),
     )?)
 }
 
@@ -131,7 +131,7 @@ fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
 ///
 /// # Errors
 /// The server can't be reached.
-pub(crate) fn stores(
+pub(crate) fn inspected_stores(
     reader: &StateReader,
     state: Option<&StateDir>,
 ) -> Result<Option<InspectedStores>, StateError> {
@@ -140,7 +140,7 @@ pub(crate) fn stores(
         (Some(StateDir::Postgres(remote)), _) => remote.stores(),
         (Some(StateDir::Sqlite(_)) | None, StateReader::Postgres { reader, .. }) => {
             let asked = reader.clone();
-            let Some(agent) = wait(async move { asked.info().await })?.agent else {
+            let Some(agent) = block_on(async move { asked.state_info().await })?.agent else {
                 return Ok(Some(Vec::new()));
             };
             reader.memory(&agent)
@@ -151,8 +151,8 @@ pub(crate) fn stores(
         Some(_) => None,
     };
     let asked = memory.clone();
-    let stores = wait(async move {
-        let stores = asked.stores().await;
+    let stores = block_on(async move {
+        let stores = asked.list_stores().await;
         stores.map_err(|error| PgStateError::Database(error.to_string()))
     })?;
     if let (Some(why), Some(store)) = (lacks, stores.iter().find(|store| store.encryption)) {
@@ -172,9 +172,9 @@ pub(crate) fn stores(
 }
 
 /// Returns how the state is stored, and which hosts serve it.
-pub(crate) fn info(server: &StateServer) -> Result<StateInfo, StateError> {
+pub(crate) fn state_info(server: &StateServer) -> Result<StateInfo, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::ReadReplica)?);
-    let found = wait(async move { reader.info().await })?;
+    let found = block_on(async move { reader.state_info().await })?;
     let hosts = found.hosts.into_iter().map(|seen| HostInfo {
         host: seen.host,
         pid: seen.pid,
@@ -196,7 +196,7 @@ pub(crate) fn info(server: &StateServer) -> Result<StateInfo, StateError> {
 }
 
 /// Returns the password; `None`: the server may not require one.
-fn password(server: &StateServer) -> Result<Option<Secret>> {
+fn server_password(server: &StateServer) -> Result<Option<Secret>> {
     let resolver = match &server.config {
         Some(file) => {
             let config = Config::load(Some(file), None)?;
@@ -216,7 +216,7 @@ fn password(server: &StateServer) -> Result<Option<Secret>> {
 }
 
 /// Returns whether every server of the URL is on this machine.
-fn near(url: &str) -> bool {
+fn is_local(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let place = rest.split(['/', '?']).next().unwrap_or_default();
     let hosts = place.rsplit_once('@').map_or(place, |(_, hosts)| hosts);
@@ -234,12 +234,12 @@ fn near(url: &str) -> bool {
 }
 
 /// Returns the server that a directory names.
-fn server(dir: &Path) -> Result<Option<StateServer>, StateError> {
-    StateServer::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
+fn server_of_dir(dir: &Path) -> Result<Option<StateServer>, StateError> {
+    StateServer::from_dir(dir).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 
 fn open_database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase, StateError> {
-    database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
+    build_database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 
 #[cfg(test)]
@@ -248,7 +248,7 @@ mod tests {
 
     use clawk_postgres::PgStateError;
 
-    use super::wait;
+    use super::block_on;
 
     /// The agent's runtime has one worker. A task that waits for the server may wait for what another task of that worker holds.
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         let waited = agents.block_on(async {
             let waiting = tokio::spawn(async move {
                 tokio::spawn(async move { say.send(()) });
-                wait(async move {
+                block_on(async move {
                     let heard = tokio::time::timeout(Duration::from_secs(20), hear).await;
                     heard
                         .map(drop)

@@ -7,14 +7,14 @@ use clawk_postgres::moving::{self, PgStateExport, PgStateImport};
 use clawk_postgres::{PgDatabase, PgReader, PgState, PgStateError, ServingOptions};
 use clawk_store::StateError;
 
-use super::{DatabaseAccess, of_server, open_database, wait};
+use super::{DatabaseAccess, block_on, of_server, open_database};
 use crate::state::kept::{self, Keys};
 use crate::state::server::StateServer;
 
 /// Time limit for a lease. The lease of a killed move expires within it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn ended() -> StateError {
+fn ended_early_error() -> StateError {
     StateError::Server("the work on PostgreSQL ended before".to_owned())
 }
 
@@ -37,7 +37,8 @@ impl PgMoveSource {
     /// A host serves it, it was moved elsewhere, no agent has used it, or the server can't be reached.
     pub(crate) fn open(server: &StateServer, target: &str) -> Result<Self, StateError> {
         let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
-        let (info, keys) = wait(async move { Ok((reader.info().await?, reader.keys().await?)) })?;
+        let (info, keys) =
+            block_on(async move { Ok((reader.state_info().await?, reader.host_keys().await?)) })?;
         let agent = info
             .agent
             .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))?;
@@ -51,14 +52,14 @@ impl PgMoveSource {
                     ..ServingOptions::new(&agent, "clawk state move", std::process::id())
                 };
                 let database = database.clone();
-                let opened = wait(async move { PgState::open(database, serving, Some(PATIENCE)).await });
+                let opened = block_on(async move { PgState::open(database, serving, Some(PATIENCE)).await });
                 Some(opened?)
             }
         };
         let from = PgReader::new(database.clone());
-        let export = wait(async move {
-            let from = from.looked(Some(kept::find_key)).await?;
-            PgStateExport::begin(&from).await
+        let export = block_on(async move {
+            let from = from.with_key_lookup(Some(kept::find_key)).await?;
+            PgStateExport::from_reader(&from).await
         })?;
         Ok(Self {
             agent,
@@ -77,12 +78,12 @@ impl PgMoveSource {
     pub(crate) fn as_of_now(server: &StateServer, most: u64) -> Result<Option<Self>, StateError> {
         let database = open_database(server, DatabaseAccess::Read)?;
         let reader = PgReader::new(database.clone());
-        let export = wait(async move {
-            let reader = match reader.looked(Some(kept::find_key)).await {
+        let export = block_on(async move {
+            let reader = match reader.with_key_lookup(Some(kept::find_key)).await {
                 Err(PgStateError::Absent(_)) => return Ok(None), // silent-ok: nobody has served it yet
                 found => found?,
             };
-            PgStateExport::begin(&reader).await.map(Some)
+            PgStateExport::from_reader(&reader).await.map(Some)
         })?;
         Ok(export.map(|export| Self {
             agent: String::new(),
@@ -98,26 +99,29 @@ impl PgMoveSource {
         self.export.as_ref().and_then(PgStateExport::keys)
     }
 
-    pub(crate) fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
-        let mut export = self.export.take().ok_or_else(ended)?;
-        let (export, rows) = wait(async move {
-            let rows = export.page(table).await?;
+    pub(crate) fn next_page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
+        let mut export = self.export.take().ok_or_else(ended_early_error)?;
+        let (export, rows) = block_on(async move {
+            let rows = export.next_page(table).await?;
             Ok((export, rows))
         })?;
         self.export = Some(export);
         Ok(rows)
     }
 
-    pub(crate) fn sum(&mut self) -> StateTotals {
-        self.export.as_mut().map(PgStateExport::sum).unwrap_or_default()
+    pub(crate) fn state_totals(&mut self) -> StateTotals {
+        self.export
+            .as_mut()
+            .map(PgStateExport::crossed_totals)
+            .unwrap_or_default()
     }
 
-    pub(crate) fn moved(&mut self, target: &str) -> Result<(), StateError> {
+    pub(crate) fn mark_moved(&mut self, target: &str) -> Result<(), StateError> {
         let (database, target) = (self.database.clone(), target.to_owned());
         let state = self.state.take();
         self.export = None;
-        wait(async move {
-            moving::moved(&database, &target).await?;
+        block_on(async move {
+            moving::mark_moved(&database, &target).await?;
             if let Some(state) = state {
                 state.close().await;
             }
@@ -130,7 +134,7 @@ impl Drop for PgMoveSource {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
             // silent-ok: the lease expires by itself
-            let _closed = wait(async move {
+            let _closed = block_on(async move {
                 state.close().await;
                 Ok(())
             });
@@ -147,25 +151,29 @@ impl PgMoveTarget {
     ///
     /// # Errors
     /// The schema holds a state, or the server can't be reached.
-    pub(crate) fn begin(server: &StateServer, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
+    pub(crate) fn begin_move(
+        server: &StateServer,
+        agent: &str,
+        keys: Option<Keys>,
+    ) -> Result<Self, StateError> {
         let (database, agent) = (open_database(server, DatabaseAccess::Write)?, agent.to_owned());
-        let import = wait(async move { PgStateImport::begin(&database, &agent, keys).await })?;
+        let import = block_on(async move { PgStateImport::begin(&database, &agent, keys).await })?;
         Ok(Self(Some(import)))
     }
 
-    pub(crate) fn rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<(), StateError> {
-        let mut import = self.0.take().ok_or_else(ended)?;
-        self.0 = Some(wait(async move {
-            import.rows(table, rows).await?;
+    pub(crate) fn add_rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<(), StateError> {
+        let mut import = self.0.take().ok_or_else(ended_early_error)?;
+        self.0 = Some(block_on(async move {
+            import.add_rows(table, rows).await?;
             Ok(import)
         })?);
         Ok(())
     }
 
-    pub(crate) fn stored(&mut self) -> Result<StateTotals, StateError> {
-        let import = self.0.take().ok_or_else(ended)?;
-        let (import, sum) = wait(async move {
-            let sum = import.stored().await?;
+    pub(crate) fn stored_totals(&mut self) -> Result<StateTotals, StateError> {
+        let import = self.0.take().ok_or_else(ended_early_error)?;
+        let (import, sum) = block_on(async move {
+            let sum = import.stored_totals().await?;
             Ok((import, sum))
         })?;
         self.0 = Some(import);
@@ -173,8 +181,8 @@ impl PgMoveTarget {
     }
 
     pub(crate) fn commit(self, keys: &[String]) -> Result<(), StateError> {
-        let (import, keys) = (self.0.ok_or_else(ended)?, keys.to_vec());
-        wait(async move { import.commit(&keys).await })
+        let (import, keys) = (self.0.ok_or_else(ended_early_error)?, keys.to_vec());
+        block_on(async move { import.commit(&keys).await })
     }
 }
 
@@ -182,7 +190,7 @@ impl PgMoveTarget {
 ///
 /// # Errors
 /// The server can't be reached.
-pub(crate) fn verify(server: &StateServer) -> Result<bool, StateError> {
+pub(crate) fn verify_chains(server: &StateServer) -> Result<bool, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::Write)?);
-    wait(async move { Ok(super::reader::verify(&reader, None).await?.valid) })
+    block_on(async move { Ok(super::reader::verify_chains(&reader, None).await?.valid) })
 }

@@ -20,7 +20,7 @@ use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, VerificationReport};
 
 use super::dir::ROWS;
-use super::{DatabaseAccess, heads, open_database, server, wait};
+use super::{DatabaseAccess, block_on, heads, open_database, server_of_dir};
 use crate::state::kept;
 use crate::state::server::StateServer;
 
@@ -52,16 +52,16 @@ fn no_memory<T>() -> Result<T, StateError> {
 impl StateReader {
     /// Opens the current state.
     pub(crate) fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(state.as_ref(), DatabaseAccess::Read)
+        Self::with_access(state.as_ref(), DatabaseAccess::Read)
     }
 
     /// Opens the replica's state, if one is named. Use it for display only.
     pub(crate) fn open_replica(state: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(state.as_ref(), DatabaseAccess::ReadReplica)
+        Self::with_access(state.as_ref(), DatabaseAccess::ReadReplica)
     }
 
-    fn of(path: &Path, what: DatabaseAccess) -> Result<Self, StateError> {
-        match server(path)? {
+    fn with_access(path: &Path, what: DatabaseAccess) -> Result<Self, StateError> {
+        match server_of_dir(path)? {
             None => clawk_store::StateDirReader::open(path).map(Self::Sqlite),
             Some(server) => Self::of_server(path, &server, what),
         }
@@ -76,7 +76,7 @@ impl StateReader {
         let reader = PgReader::new(open_database(server, what)?);
         Ok(Self::Postgres {
             path: path.to_owned(),
-            reader: wait(async move { reader.looked(Some(kept::find_key)).await })?,
+            reader: block_on(async move { reader.with_key_lookup(Some(kept::find_key)).await })?,
         })
     }
 
@@ -84,7 +84,7 @@ impl StateReader {
     pub(crate) fn vault(&self) -> Option<&SealKeyring> {
         match self {
             Self::Sqlite(reader) => reader.vault(),
-            Self::Postgres { reader, .. } => reader.seals().vault(),
+            Self::Postgres { reader, .. } => reader.state_sealer().vault(),
         }
     }
 
@@ -92,7 +92,7 @@ impl StateReader {
     pub(crate) fn lacks_key(&self) -> Option<&str> {
         match self {
             Self::Sqlite(reader) => reader.lacks_key(),
-            Self::Postgres { reader, .. } => reader.seals().lacks(),
+            Self::Postgres { reader, .. } => reader.state_sealer().missing_key_reason(),
         }
     }
 
@@ -101,7 +101,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.key_references(),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.key_references().await })
+                block_on(async move { reader.key_references().await })
             }
         }
     }
@@ -118,7 +118,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.recorded_events(scan),
             Self::Postgres { reader, .. } => {
                 let (reader, scan) = (reader.clone(), scan.clone());
-                wait(async move { reader.recorded_events(&scan).await })
+                block_on(async move { reader.recorded_events(&scan).await })
             }
         }
     }
@@ -128,7 +128,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.content(digest),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.content(digest).await })
+                block_on(async move { reader.read_content(digest).await })
             }
         }
     }
@@ -138,7 +138,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.sessions(limit),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.sessions(limit).await })
+                block_on(async move { reader.list_sessions(limit).await })
             }
         }
     }
@@ -148,7 +148,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.last_row(),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.last_row().await })
+                block_on(async move { reader.last_row().await })
             }
         }
     }
@@ -163,7 +163,7 @@ impl StateReader {
                     after_row: filter.after_row,
                     limit: filter.limit,
                 };
-                let found = wait(async move { reader.events(which).await })?;
+                let found = block_on(async move { reader.read_events(which).await })?;
                 let stored = found.into_iter().map(|found| StoredEvent {
                     row: found.row,
                     event: found.event,
@@ -179,7 +179,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.verify(session),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { verify(&reader, session).await })
+                block_on(async move { verify_chains(&reader, session).await })
             }
         }
     }
@@ -189,7 +189,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.outbox(limit),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.outbox(limit).await })
+                block_on(async move { reader.read_outbox(limit).await })
             }
         }
     }
@@ -199,7 +199,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.spent_since(hour),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { reader.spent_since(hour).await })
+                block_on(async move { reader.spent_since(hour).await })
             }
         }
     }
@@ -211,7 +211,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.projections(last),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { projections(&reader, last).await })
+                block_on(async move { check_projections(&reader, last).await })
             }
         }
     }
@@ -221,10 +221,10 @@ impl StateReader {
             Self::Sqlite(reader) => reader.refused_at_start(key),
             Self::Postgres { path, reader } => {
                 let asked = reader.clone();
-                if let Some(why) = wait(async move { asked.broken().await })? {
+                if let Some(why) = block_on(async move { asked.find_fault().await })? {
                     return Ok(Some(why));
                 }
-                match heads::check(path, reader.clone(), key) {
+                match heads::check_last_head(path, reader.clone(), key) {
                     Err(StateError::Unvouched { detail, .. }) => Ok(Some(detail)),
                     other => other.map(|()| None),
                 }
@@ -237,7 +237,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.contents(session),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                wait(async move { contents(&reader, session).await })
+                block_on(async move { inventory_contents(&reader, session).await })
             }
         }
     }
@@ -251,7 +251,7 @@ impl StateReader {
                     return Ok(String::new());
                 };
                 let reader = reader.clone();
-                let all = wait(async move { reader.heads_after(0, usize::MAX).await })?;
+                let all = block_on(async move { reader.heads_after(0, usize::MAX).await })?;
                 let mut text = String::new();
                 for line in all.iter().flat_map(|head| head.lines.lines()) {
                     if CheckpointLine::parse(line).is_ok_and(|line| line.key_id() == key.id()) {
@@ -269,8 +269,8 @@ impl StateReader {
             Self::Sqlite(reader) => reader.heads_after(size, limit),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                let found = wait(async move { reader.heads_after(size, limit).await })?;
-                Ok(found.into_iter().map(heads::head).collect())
+                let found = block_on(async move { reader.heads_after(size, limit).await })?;
+                Ok(found.into_iter().map(heads::to_stored_head).collect())
             }
         }
     }
@@ -285,7 +285,7 @@ impl StateReader {
             Self::Sqlite(reader) => reader.deliveries(),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                let found = wait(async move { reader.deliveries().await })?;
+                let found = block_on(async move { reader.deliveries().await })?;
                 let one = |(place, sent): (String, clawk_postgres::HeadDelivery)| {
                     let delivery = Delivery {
                         size: sent.size,
@@ -354,12 +354,12 @@ impl StateReader {
 }
 
 /// Verifies every chain from its first event, and that no chain has lost its end.
-pub(super) async fn verify(
+pub(super) async fn verify_chains(
     reader: &PgReader,
     session: Option<SessionId>,
 ) -> Result<VerificationReport, PgStateError> {
     // Read this first: another process may append, so there may be more events later, but never fewer.
-    let recorded = reader.ends(session).await?;
+    let recorded = reader.chain_ends(session).await?;
     let mut verifier = Verifier::default();
     let mut which = PgEventQuery {
         session,
@@ -367,7 +367,7 @@ pub(super) async fn verify(
         limit: PAGE,
     };
     loop {
-        let page = reader.events(which).await?;
+        let page = reader.read_events(which).await?;
         let Some(last) = page.last() else { break };
         which.after_row = last.row;
         for stored in &page {
@@ -400,9 +400,9 @@ fn check_ends(recorded: &[(SessionId, u64, Digest)], report: &mut VerificationRe
     }
 }
 
-async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>, PgStateError> {
+async fn check_projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>, PgStateError> {
     // All stored data is read at one moment; later events are ignored.
-    let (kept, upto) = reader.kept().await?;
+    let (kept, upto) = reader.stored_projections().await?;
     let mut after_row = last.map_or(0, |last| upto.saturating_sub(last));
     let mut fold = ProjectionFold::new(&kept, after_row == 0);
     while after_row < upto {
@@ -417,12 +417,15 @@ async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>
         after_row = end.row;
         page.iter()
             .filter(|event| event.row <= upto)
-            .for_each(|event| fold.see(event));
+            .for_each(|event| fold.apply_event(event));
     }
-    Ok(fold.differences(&kept))
+    Ok(fold.find_differences(&kept))
 }
 
-async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<ContentInventory, PgStateError> {
+async fn inventory_contents(
+    reader: &PgReader,
+    session: Option<SessionId>,
+) -> Result<ContentInventory, PgStateError> {
     let mut found = ContentInventory::default();
     let mut erased: HashSet<Digest> = HashSet::new();
     let mut after_row = 0;
@@ -448,7 +451,7 @@ async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Conte
             }
         }
     }
-    for (digest, session_id, sequence) in reader.referred(session).await? {
+    for (digest, session_id, sequence) in reader.referred_digests(session).await? {
         let how = match reader.stored_content(digest).await? {
             Some(bytes) if digest_of(&bytes) == digest => {
                 found.present += 1;

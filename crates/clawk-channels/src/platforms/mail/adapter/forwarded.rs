@@ -25,7 +25,7 @@ const HEAD_LINES: usize = 12;
 
 /// The sender's own words, and those of the mail that is passed on. Anybody can write such a line, so that the name in it is nobody's for
 /// sure; that the words are not the sender's own is what counts.
-pub(super) fn split(text: &str) -> (String, Option<QuotedText>) {
+pub(super) fn split_forwarded(text: &str) -> (String, Option<QuotedText>) {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
         if begins_forward(line) {
@@ -35,7 +35,7 @@ pub(super) fn split(text: &str) -> (String, Option<QuotedText>) {
                 return (text.to_owned(), None);
             }
             let name = from(words);
-            let quote = worded::forwarded(worded::unknown(name.as_deref()), words.to_owned());
+            let quote = worded::forwarded_text(worded::unverified_author(name.as_deref()), words.to_owned());
             let own = match own {
                 "" => worded::FORWARDS.to_owned(),
                 own => own.to_owned(),
@@ -70,7 +70,7 @@ fn from(words: &str) -> Option<String> {
 mod tests {
     use clawk_kernel::ports::QuoteAuthor;
 
-    use super::split;
+    use super::split_forwarded;
 
     #[test]
     fn what_is_passed_on_is_told_apart_from_the_senders_words() {
@@ -126,7 +126,7 @@ mod tests {
                 None,
             ),
         ] {
-            let (words, quote) = split(text);
+            let (words, quote) = split_forwarded(text);
             assert_eq!(words, own, "{text}");
             let quote = quote.unwrap();
             assert!(quote.text.ends_with("delete all"));
@@ -141,7 +141,7 @@ mod tests {
             "-- \nAnn",
             "",
         ] {
-            assert_eq!(split(own), (own.to_owned(), None));
+            assert_eq!(split_forwarded(own), (own.to_owned(), None));
         }
     }
 }

@@ -12,7 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::ChannelDisconnect;
-use crate::api::shown;
+use crate::api::bounded_line;
 
 /// How long connecting may take, milliseconds, and one command.
 const CONNECT_MS: u64 = 15_000;
@@ -86,7 +86,7 @@ impl MailServer {
             host,
             port: url.port().unwrap_or(port),
             tls,
-            user: decoded(url.username()),
+            user: percent_decode(url.username()),
             password,
         })
     }
@@ -99,7 +99,7 @@ impl MailServer {
 }
 
 /// A percent-encoded name.
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -150,15 +150,15 @@ impl fmt::Debug for Mailbox {
     }
 }
 
-fn broken(error: impl fmt::Display) -> ChannelDisconnect {
-    ChannelDisconnect::broken(shown(&error.to_string()))
+fn disconnect_from_error(error: impl fmt::Display) -> ChannelDisconnect {
+    ChannelDisconnect::temporary(bounded_line(&error.to_string()))
 }
 
 /// A command within its time.
-async fn timed<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> Result<T, ChannelDisconnect> {
+async fn with_timeout<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(COMMAND, work).await {
-        Ok(done) => done.map_err(broken),
-        Err(_) => Err(ChannelDisconnect::broken(
+        Ok(done) => done.map_err(disconnect_from_error),
+        Err(_) => Err(ChannelDisconnect::temporary(
             "the IMAP server did not answer in time",
         )),
     }
@@ -166,16 +166,16 @@ async fn timed<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> 
 
 impl Mailbox {
     /// Logs in and opens a mailbox.
-    pub(super) async fn open(
+    pub(super) async fn open_mailbox(
         server: &MailServer,
         mailbox: &str,
         env: &EnvironmentSource,
     ) -> Result<Self, ChannelDisconnect> {
-        let stream = server.connect(env).await.map_err(ChannelDisconnect::broken)?;
+        let stream = server.connect(env).await.map_err(ChannelDisconnect::temporary)?;
         let mut client = Client::new(stream);
-        let greeting = timed(client.read_response()).await?;
+        let greeting = with_timeout(client.read_response()).await?;
         if greeting.is_none() {
-            return Err(ChannelDisconnect::broken("the IMAP server closed the connection"));
+            return Err(ChannelDisconnect::temporary("the IMAP server closed the connection"));
         }
         let login = client.login(&server.user, server.password.expose().trim());
         let login = tokio::time::timeout(COMMAND, login).await;
@@ -183,31 +183,31 @@ impl Mailbox {
             Ok(Ok(session)) => session,
             // A `NO` to a login is the wrong password; anything else may pass.
             Ok(Err((async_imap::error::Error::No(reason), _))) => {
-                let reason = shown(&reason);
+                let reason = bounded_line(&reason);
                 return Err(ChannelDisconnect::fatal(format!(
                     "the IMAP server refuses the login ({reason})"
                 )));
             }
-            Ok(Err((error, _))) => return Err(broken(error)),
+            Ok(Err((error, _))) => return Err(disconnect_from_error(error)),
             Err(_) => {
-                return Err(ChannelDisconnect::broken(
+                return Err(ChannelDisconnect::temporary(
                     "the IMAP server did not answer in time",
                 ));
             }
         };
-        let idles = timed(session.capabilities()).await?.has_str("IDLE");
+        let idles = with_timeout(session.capabilities()).await?.has_str("IDLE");
         let opened = tokio::time::timeout(COMMAND, session.select(mailbox)).await;
         let opened = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(async_imap::error::Error::No(reason))) => {
                 return Err(ChannelDisconnect::fatal(format!(
                     "the mailbox can't be opened ({})",
-                    shown(&reason)
+                    bounded_line(&reason)
                 )));
             }
-            Ok(Err(error)) => return Err(broken(error)),
+            Ok(Err(error)) => return Err(disconnect_from_error(error)),
             Err(_) => {
-                return Err(ChannelDisconnect::broken(
+                return Err(ChannelDisconnect::temporary(
                     "the IMAP server did not answer in time",
                 ));
             }
@@ -226,11 +226,11 @@ impl Mailbox {
     fn session(&mut self) -> Result<&mut Session<EgressStream>, ChannelDisconnect> {
         self.session
             .as_mut()
-            .ok_or_else(|| ChannelDisconnect::broken("the IMAP connection is gone"))
+            .ok_or_else(|| ChannelDisconnect::temporary("the IMAP connection is gone"))
     }
 
     /// Mail that came after a position, oldest first. After the mailbox was made anew: what is not clearly old.
-    pub(super) async fn news(
+    pub(super) async fn fetch_news(
         &mut self,
         position: &MailboxPosition,
     ) -> Result<Vec<UnreadMail>, ChannelDisconnect> {
@@ -238,7 +238,7 @@ impl Mailbox {
         let after = if anew { 0 } else { position.uid };
         let session = self.session()?;
         let query = format!("UID {}:*", after.saturating_add(1));
-        let uids = timed(session.uid_search(&query)).await?;
+        let uids = with_timeout(session.uid_search(&query)).await?;
         // `n:*` always names the newest mail, even when its UID is smaller.
         let mut uids: Vec<u32> = uids.into_iter().filter(|uid| *uid > after).collect();
         uids.sort_unstable();
@@ -251,7 +251,7 @@ impl Mailbox {
                     .await?;
                 stream.try_collect::<Vec<_>>().await
             };
-            for mail in timed(fetch).await? {
+            for mail in with_timeout(fetch).await? {
                 let (Some(uid), Some(bytes)) = (mail.uid, mail.size) else {
                     continue;
                 };
@@ -271,19 +271,19 @@ impl Mailbox {
     }
 
     /// The whole mail; none when it is gone. It stays unseen.
-    pub(super) async fn fetch(&mut self, uid: u32) -> Result<Option<Vec<u8>>, ChannelDisconnect> {
+    pub(super) async fn fetch_mail(&mut self, uid: u32) -> Result<Option<Vec<u8>>, ChannelDisconnect> {
         let session = self.session()?;
         let fetch = async {
             let stream = session.uid_fetch(uid.to_string(), "(UID BODY.PEEK[])").await?;
             stream.try_collect::<Vec<_>>().await
         };
-        let mails = timed(fetch).await?;
+        let mails = with_timeout(fetch).await?;
         let mail = mails.iter().find(|mail| mail.uid == Some(uid));
         Ok(mail.and_then(|mail| mail.body()).map(<[u8]>::to_vec))
     }
 
     /// Marks a mail as seen. For people who look into the mailbox: no position hangs on it.
-    pub(super) async fn seen(&mut self, uid: u32) -> Result<(), ChannelDisconnect> {
+    pub(super) async fn mark_seen(&mut self, uid: u32) -> Result<(), ChannelDisconnect> {
         let session = self.session()?;
         let store = async {
             let stream = session.uid_store(uid.to_string(), "+FLAGS (\\Seen)").await?;
@@ -292,24 +292,24 @@ impl Mailbox {
                 .try_collect::<Vec<()>>()
                 .await
         };
-        timed(store).await.map(drop)
+        with_timeout(store).await.map(drop)
     }
 
     /// Completes when something may have come, at the latest after a round.
-    pub(super) async fn wait(&mut self) -> Result<(), ChannelDisconnect> {
+    pub(super) async fn wait_for_mail(&mut self) -> Result<(), ChannelDisconnect> {
         if !self.idles {
             tokio::time::sleep(POLL).await;
-            return timed(self.session()?.noop()).await;
+            return with_timeout(self.session()?.noop()).await;
         }
         let session = self
             .session
             .take()
-            .ok_or_else(|| ChannelDisconnect::broken("the IMAP connection is gone"))?;
+            .ok_or_else(|| ChannelDisconnect::temporary("the IMAP connection is gone"))?;
         let mut idle = session.idle();
-        timed(idle.init()).await?;
+        with_timeout(idle.init()).await?;
         let (push, _stop) = idle.wait_with_timeout(IDLE);
-        push.await.map_err(broken)?;
-        self.session = Some(timed(idle.done()).await?);
+        push.await.map_err(disconnect_from_error)?;
+        self.session = Some(with_timeout(idle.done()).await?);
         Ok(())
     }
 }

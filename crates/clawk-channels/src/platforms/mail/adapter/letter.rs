@@ -7,9 +7,9 @@ use mail_parser::{Address, HeaderValue, Message, MessageParser, MimeHeaders as _
 use sha2::{Digest as _, Sha256};
 
 use super::visible_html::visible_text;
-use super::vouched::{raw_headers, vouched};
+use super::vouched::{raw_headers, is_sender_authenticated};
 use crate::adapter::{Attachment, AttachmentContent};
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 
 /// Parts of a mail; more is refused.
 const MAX_PARTS: usize = 100;
@@ -69,7 +69,7 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> ParsedMai
     let Some(mail) = MessageParser::default().parse(raw) else {
         return refused("", "the mail can't be read");
     };
-    let from = match senders(&mail).as_slice() {
+    let from = match sender_addresses(&mail).as_slice() {
         [one] => one.clone(),
         [] => return refused("", "the mail names no sender"),
         _ => return refused("", "the mail names several senders"),
@@ -77,10 +77,10 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> ParsedMai
     if mail.parts.len() > MAX_PARTS {
         return refused(&from.0, "the mail has too many parts");
     }
-    if let Some(bounce) = bounce(&mail) {
+    if let Some(bounce) = parse_bounce(&mail) {
         return bounce;
     }
-    if let Some(reason) = machine(&mail, &from.0, me) {
+    if let Some(reason) = automation_reason(&mail, &from.0, me) {
         return refused(&from.0, reason);
     }
     if is_encrypted(&mail) {
@@ -88,10 +88,10 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> ParsedMai
     }
     let id = mail
         .message_id()
-        .map_or_else(|| format!("sha256:{}", hex(&Sha256::digest(raw))), bounded);
-    let mut references = ids(mail.references());
+        .map_or_else(|| format!("sha256:{}", to_hex(&Sha256::digest(raw))), sanitize_id);
+    let mut references = message_ids(mail.references());
     if references.is_empty() {
-        references = ids(mail.in_reply_to());
+        references = message_ids(mail.in_reply_to());
     }
     references.retain(|known| *known != id);
     let thread = references.first().cloned().unwrap_or_else(|| id.clone());
@@ -105,30 +105,30 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> ParsedMai
         .collect();
     let results = raw_headers(raw, "Authentication-Results");
     ParsedMail::Letter(Box::new(InboundMail {
-        vouched: authserv_id.is_some_and(|server| vouched(&results, server, &from.0)),
+        vouched: authserv_id.is_some_and(|server| is_sender_authenticated(&results, server, &from.0)),
         id,
         thread,
         references,
         from: from.0,
         name: from.1,
         subject: one_line(mail.subject().unwrap_or_default()),
-        text: text(&mail),
-        attachments: mail.attachments().map(attachment).collect(),
+        text: body_text(&mail),
+        attachments: mail.attachments().map(attachment_from_part).collect(),
     }))
 }
 
 /// Every address of every `From`.
-fn senders(mail: &Message<'_>) -> Vec<(String, Option<String>)> {
+fn sender_addresses(mail: &Message<'_>) -> Vec<(String, Option<String>)> {
     let mut found = Vec::new();
     for value in mail.header_values("From") {
         if let HeaderValue::Address(address) = value {
-            found.extend(addresses(address));
+            found.extend(flatten_addresses(address));
         }
     }
     found
 }
 
-fn addresses(address: &Address<'_>) -> Vec<(String, Option<String>)> {
+fn flatten_addresses(address: &Address<'_>) -> Vec<(String, Option<String>)> {
     address
         .iter()
         .map(|one| {
@@ -155,21 +155,21 @@ pub(super) fn is_address(text: &str) -> bool {
         && text.chars().all(plain)
 }
 
-fn bounded(id: &str) -> String {
+fn sanitize_id(id: &str) -> String {
     let plain: String = id
         .chars()
         .filter(|c| !c.is_control() && !c.is_whitespace() && !matches!(c, '<' | '>'))
         .collect();
     if plain.is_empty() || plain.len() > MAX_ID_BYTES {
-        return format!("sha256:{}", hex(&Sha256::digest(id.as_bytes())));
+        return format!("sha256:{}", to_hex(&Sha256::digest(id.as_bytes())));
     }
     plain
 }
 
-fn ids(value: &HeaderValue<'_>) -> Vec<String> {
+fn message_ids(value: &HeaderValue<'_>) -> Vec<String> {
     match value {
-        HeaderValue::Text(id) => vec![bounded(id)],
-        HeaderValue::TextList(all) => all.iter().take(1_000).map(|id| bounded(id)).collect(),
+        HeaderValue::Text(id) => vec![sanitize_id(id)],
+        HeaderValue::TextList(all) => all.iter().take(1_000).map(|id| sanitize_id(id)).collect(),
         _ => Vec::new(),
     }
 }
@@ -183,19 +183,19 @@ fn one_line(text: &str) -> String {
         .to_owned()
 }
 
-fn header<'m>(mail: &'m Message<'_>, name: &str) -> Option<String> {
+fn header_text<'m>(mail: &'m Message<'_>, name: &str) -> Option<String> {
     let value: &'m HeaderValue<'_> = mail.header(name.to_owned())?;
     Some(value.as_text().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
 /// Why a mail is of a machine, and is never answered (RFC 3834).
-fn machine(mail: &Message<'_>, from: &str, me: &str) -> Option<&'static str> {
-    if header(mail, "Auto-Submitted")
+fn automation_reason(mail: &Message<'_>, from: &str, me: &str) -> Option<&'static str> {
+    if header_text(mail, "Auto-Submitted")
         .is_some_and(|value| value.split(';').next().unwrap_or_default().trim() != "no")
     {
         return Some("a machine wrote the mail (Auto-Submitted)");
     }
-    if header(mail, "Precedence")
+    if header_text(mail, "Precedence")
         .is_some_and(|value| matches!(value.as_str(), "bulk" | "junk" | "list" | "auto_reply"))
     {
         return Some("the mail was sent in bulk (Precedence)");
@@ -212,7 +212,7 @@ fn machine(mail: &Message<'_>, from: &str, me: &str) -> Option<&'static str> {
     {
         return Some("a machine wrote the mail (X-Autoreply)");
     }
-    let suppressed = header(mail, "X-Auto-Response-Suppress");
+    let suppressed = header_text(mail, "X-Auto-Response-Suppress");
     if suppressed.is_some_and(|value| {
         ["all", "autoreply", "oof"]
             .iter()
@@ -220,10 +220,10 @@ fn machine(mail: &Message<'_>, from: &str, me: &str) -> Option<&'static str> {
     }) {
         return Some("the mail wants no automatic answer (X-Auto-Response-Suppress)");
     }
-    if header(mail, LOOP).is_some() {
+    if header_text(mail, LOOP).is_some() {
         return Some("an agent wrote the mail (X-Clawk-Loop)");
     }
-    if header(mail, "Return-Path").is_some_and(|value| matches!(value.as_str(), "" | "<>")) {
+    if header_text(mail, "Return-Path").is_some_and(|value| matches!(value.as_str(), "" | "<>")) {
         return Some("the mail has an empty envelope sender");
     }
     let local = from.split('@').next().unwrap_or_default();
@@ -260,7 +260,7 @@ fn is_encrypted(mail: &Message<'_>) -> bool {
 }
 
 /// A report about a mail of ours (RFC 3464). Anyone can forge one: the caller matches the id against mail that it sent.
-fn bounce(mail: &Message<'_>) -> Option<ParsedMail> {
+fn parse_bounce(mail: &Message<'_>) -> Option<ParsedMail> {
     if !is_kind(mail, "multipart", "report") {
         return None;
     }
@@ -274,7 +274,7 @@ fn bounce(mail: &Message<'_>) -> Option<ParsedMail> {
                 continue;
             };
             match name.trim().to_ascii_lowercase().as_str() {
-                "message-id" => of = Some(bounded(value.trim())),
+                "message-id" => of = Some(sanitize_id(value.trim())),
                 "status" | "action" => status = format!("{status} {}", one_line(value)),
                 _ => {}
             }
@@ -287,7 +287,7 @@ fn bounce(mail: &Message<'_>) -> Option<ParsedMail> {
 }
 
 /// What it says: plain text, else what a person sees of its HTML. What was quoted or hidden is named, and left out.
-fn text(mail: &Message<'_>) -> String {
+fn body_text(mail: &Message<'_>) -> String {
     let shown = match mail.text_part(0).map(|part| &part.body) {
         Some(PartType::Html(html)) => Some(visible_text(html)),
         Some(_) | None => None,
@@ -315,7 +315,7 @@ fn text(mail: &Message<'_>) -> String {
     said
 }
 
-fn attachment(part: &mail_parser::MessagePart<'_>) -> Attachment {
+fn attachment_from_part(part: &mail_parser::MessagePart<'_>) -> Attachment {
     let data = Bytes::copy_from_slice(part.contents());
     let media_type = part.content_type().map_or_else(
         || "application/octet-stream".to_owned(),

@@ -87,8 +87,8 @@ impl Inbox {
         })
     }
 
-    async fn open(&self) -> Result<Mailbox, ChannelDisconnect> {
-        Mailbox::open(&self.server, &self.mailbox, &self.env).await
+    async fn open_mailbox(&self) -> Result<Mailbox, ChannelDisconnect> {
+        Mailbox::open_mailbox(&self.server, &self.mailbox, &self.env).await
     }
 }
 
@@ -103,8 +103,8 @@ struct StoredImapState {
 impl StoredImapState {
     fn read(inlet: &InboundPipeline) -> Result<Option<Self>, ChannelDisconnect> {
         let text = inlet
-            .cursor()
-            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
+            .read_cursor()
+            .map_err(|error| ChannelDisconnect::temporary(error.to_string()))?;
         let Some(text) = text else { return Ok(None) };
         match serde_json::from_str(&text) {
             Ok(kept) => Ok(Some(kept)),
@@ -143,7 +143,7 @@ async fn taken_up(
         };
         return Ok(Some((read, Bytes::new())));
     }
-    let Some(raw) = mailbox.fetch(found.uid).await? else {
+    let Some(raw) = mailbox.fetch_mail(found.uid).await? else {
         return Ok(None);
     };
     let read = read(&raw, &inbox.address, inbox.authserv_id.as_deref());
@@ -193,7 +193,7 @@ impl EmailAdapter {
     }
 
     /// Whether a correspondent wrote too often; counts this mail.
-    fn floods(&self, from: &str, now: Timestamp) -> bool {
+    fn is_flooding(&self, from: &str, now: Timestamp) -> bool {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if counted.len() >= COUNTED {
             counted.retain(|_, times| times.last().is_some_and(|last| now.0 - last.0 < HOUR_US));
@@ -205,7 +205,7 @@ impl EmailAdapter {
     }
 
     async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
-        let mut mailbox = self.inbox.open().await?;
+        let mut mailbox = self.inbox.open_mailbox().await?;
         let mut kept = match StoredImapState::read(inlet)? {
             Some(kept) => kept,
             None => {
@@ -213,55 +213,55 @@ impl EmailAdapter {
                     position: first(&mailbox, inlet.clock().now()),
                     running: Vec::new(),
                 };
-                kept.write(inlet).map_err(ChannelDisconnect::broken)?;
+                kept.write(inlet).map_err(ChannelDisconnect::temporary)?;
                 kept
             }
         };
         loop {
-            inlet.ready();
-            for found in mailbox.news(&kept.position).await? {
+            inlet.report_ready();
+            for found in mailbox.fetch_news(&kept.position).await? {
                 if let Some((read, _)) = taken_up(&self.inbox, &mut mailbox, &found).await? {
-                    self.take(inlet, read).await?;
-                    mailbox.seen(found.uid).await?;
+                    self.ingest_mail(inlet, read).await?;
+                    mailbox.mark_seen(found.uid).await?;
                 }
                 kept.position.uid = found.uid;
                 kept.position.newest = kept.position.newest.max(found.arrived.0);
                 // A mailbox that was made anew is read to its end before its mark moves.
                 if kept.position.validity == mailbox.validity {
-                    kept.write(inlet).map_err(ChannelDisconnect::broken)?;
+                    kept.write(inlet).map_err(ChannelDisconnect::temporary)?;
                 }
             }
             if kept.position.validity != mailbox.validity {
                 kept.position.validity = mailbox.validity;
                 kept.position.uid = mailbox.next.saturating_sub(1).max(kept.position.uid);
-                kept.write(inlet).map_err(ChannelDisconnect::broken)?;
+                kept.write(inlet).map_err(ChannelDisconnect::temporary)?;
             }
-            mailbox.wait().await?;
+            mailbox.wait_for_mail().await?;
         }
     }
 
-    async fn take(&self, inlet: &InboundPipeline, read: ParsedMail) -> Result<(), ChannelDisconnect> {
+    async fn ingest_mail(&self, inlet: &InboundPipeline, read: ParsedMail) -> Result<(), ChannelDisconnect> {
         let letter = match read {
             ParsedMail::Letter(letter) => *letter,
             ParsedMail::Refused { from, reason } => {
-                inlet.refused(&from, &from, reason).await;
+                inlet.record_adapter_refusal(&from, &from, reason).await;
                 return Ok(());
             }
             ParsedMail::Bounce { of, reason } => {
                 if self.is_ours(&of) {
                     let reason = format!("a mail of this agent was not delivered: {reason}");
-                    crate::runs::record(inlet, &of, "bounced", Some(reason)).await;
+                    crate::runs::record_trigger(inlet, &of, "bounced", Some(reason)).await;
                 } else {
                     inlet
-                        .refused("", "", "a report about a mail that this agent did not send")
+                        .record_adapter_refusal("", "", "a report about a mail that this agent did not send")
                         .await;
                 }
                 return Ok(());
             }
         };
-        if self.floods(&letter.from, inlet.clock().now()) {
+        if self.is_flooding(&letter.from, inlet.clock().now()) {
             inlet
-                .refused(
+                .record_adapter_refusal(
                     &letter.from,
                     &letter.from,
                     "the correspondent wrote more than 30 mails within an hour",
@@ -276,10 +276,10 @@ impl EmailAdapter {
             references: letter.references.clone(),
         };
         self.threads
-            .put(&conversation, thread)
-            .map_err(|error| ChannelDisconnect::broken(format!("a thread can't be kept: {error}")))?;
-        match inlet.message(incoming(letter, conversation)).await {
-            IngestOutcome::Later(reason) => Err(ChannelDisconnect::broken(format!(
+            .store_thread(&conversation, thread)
+            .map_err(|error| ChannelDisconnect::temporary(format!("a thread can't be kept: {error}")))?;
+        match inlet.ingest_message(incoming(letter, conversation)).await {
+            IngestOutcome::Later(reason) => Err(ChannelDisconnect::temporary(format!(
                 "a mail could not be kept: {reason}"
             ))),
             IngestOutcome::Accepted { .. } | IngestOutcome::Refused(_) | IngestOutcome::Ignored => Ok(()),
@@ -304,7 +304,7 @@ impl EmailAdapter {
             .is_some()
     }
 
-    async fn post(&self, out: &OutboundMessage) -> Delivery {
+    async fn post_message(&self, out: &OutboundMessage) -> Delivery {
         let (to, thread) = match out.conversation.split_once(' ') {
             Some((_, address)) => (address, self.threads.get(&out.conversation)),
             // A target that begins a thread.
@@ -335,7 +335,7 @@ impl EmailAdapter {
             text: out.text.clone(),
             files: &out.files,
         };
-        post::post(&self.smtp, &mail, &self.inbox.env).await
+        post::submit_mail(&self.smtp, &mail, &self.inbox.env).await
     }
 }
 
@@ -345,7 +345,7 @@ fn place(letter: &InboundMail) -> String {
 }
 
 fn incoming(letter: InboundMail, conversation: String) -> PlatformMessage {
-    let (own, forwarded) = forwarded::split(&letter.text);
+    let (own, forwarded) = forwarded::split_forwarded(&letter.text);
     let text = if letter.subject.is_empty() {
         own
     } else {
@@ -370,34 +370,34 @@ fn incoming(letter: InboundMail, conversation: String) -> PlatformMessage {
 }
 
 impl ChannelAdapter for EmailAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
             // The same Message-ID in every attempt.
             idempotent: true,
             files: FileSupport::Inside,
-            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
+            ..PlatformCapabilities::plain_text(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the mailbox ended")),
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::temporary("the mailbox ended")),
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
-        Box::pin(self.post(out))
+    fn send_message<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+        Box::pin(self.post_message(out))
     }
 
-    fn frame(&self) -> MessageFrame {
+    fn message_frame(&self) -> MessageFrame {
         MessageFrame {
             mail: true,
             ..MessageFrame::default()
@@ -437,57 +437,57 @@ impl ImapAdapter {
         })
     }
 
-    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
+    fn save_state(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        kept.running = self.runs.running();
+        kept.running = self.runs.running_runs();
         kept.write(inlet)
     }
 
-    fn moved(&self, inlet: &InboundPipeline, to: MailboxPosition) -> Result<(), ChannelDisconnect> {
+    fn save_position(&self, inlet: &InboundPipeline, to: MailboxPosition) -> Result<(), ChannelDisconnect> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).position = to;
-        self.save(inlet).map_err(ChannelDisconnect::broken)
+        self.save_state(inlet).map_err(ChannelDisconnect::temporary)
     }
 
     async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
-        let mut mailbox = self.inbox.open().await?;
+        let mut mailbox = self.inbox.open_mailbox().await?;
         let kept = StoredImapState::read(inlet)?;
         let position = match kept {
             Some(kept) => {
                 self.runs
-                    .restore(inlet, kept.running)
+                    .restore_runs(inlet, kept.running)
                     .await
-                    .map_err(ChannelDisconnect::broken)?;
+                    .map_err(ChannelDisconnect::temporary)?;
                 kept.position
             }
             None => first(&mailbox, inlet.clock().now()),
         };
-        self.moved(inlet, position.clone())?;
+        self.save_position(inlet, position.clone())?;
         let mut position = position;
         loop {
-            inlet.ready();
+            inlet.report_ready();
             let anew = position.validity != mailbox.validity;
-            for found in mailbox.news(&position).await? {
-                self.runs.place().await;
+            for found in mailbox.fetch_news(&position).await? {
+                self.runs.wait_for_place().await;
                 if let Some((read, raw)) = taken_up(&self.inbox, &mut mailbox, &found).await? {
-                    self.begin(inlet, read, &raw).await?;
-                    mailbox.seen(found.uid).await?;
+                    self.begin_run(inlet, read, &raw).await?;
+                    mailbox.mark_seen(found.uid).await?;
                 }
                 position.newest = position.newest.max(found.arrived.0);
                 if !anew {
                     position.uid = found.uid;
-                    self.moved(inlet, position.clone())?;
+                    self.save_position(inlet, position.clone())?;
                 }
             }
             if anew {
                 position.validity = mailbox.validity;
                 position.uid = mailbox.next.saturating_sub(1);
-                self.moved(inlet, position.clone())?;
+                self.save_position(inlet, position.clone())?;
             }
-            mailbox.wait().await?;
+            mailbox.wait_for_mail().await?;
         }
     }
 
-    async fn begin(
+    async fn begin_run(
         &self,
         inlet: &InboundPipeline,
         read: ParsedMail,
@@ -496,7 +496,7 @@ impl ImapAdapter {
         let letter = match read {
             ParsedMail::Letter(letter) => *letter,
             ParsedMail::Refused { from, reason } => {
-                inlet.refused(&from, &from, reason).await;
+                inlet.record_adapter_refusal(&from, &from, reason).await;
                 return Ok(());
             }
             ParsedMail::Bounce { of, .. } => {
@@ -504,7 +504,7 @@ impl ImapAdapter {
                     .runs
                     .dead_letter(inlet, &of, raw, "the mail is a delivery report")
                     .await
-                    .map_err(ChannelDisconnect::broken);
+                    .map_err(ChannelDisconnect::temporary);
             }
         };
         let word = if letter.vouched {
@@ -521,9 +521,9 @@ impl ImapAdapter {
             text,
             attachments: letter.attachments,
         };
-        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+        match self.runs.begin_run(inlet, event, || self.save_state(inlet)).await {
             RunAdmission::Kept => Ok(()),
-            RunAdmission::Later(reason) => Err(ChannelDisconnect::broken(format!(
+            RunAdmission::Later(reason) => Err(ChannelDisconnect::temporary(format!(
                 "a mail could not be kept: {reason}"
             ))),
         }
@@ -531,33 +531,33 @@ impl ImapAdapter {
 }
 
 impl ChannelAdapter for ImapAdapter {
-    fn abilities(&self) -> PlatformCapabilities {
+    fn capabilities(&self) -> PlatformCapabilities {
         PlatformCapabilities {
             markup: MarkupFormat::Markdown,
-            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
+            ..PlatformCapabilities::plain_text(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(
+    fn run_listener<'a>(
         &'a self,
         inlet: &'a InboundPipeline,
         over: &'a CancellationToken,
     ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the mailbox ended")),
-                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::temporary("the mailbox ended")),
+                () = over.cancelled() => ChannelDisconnect::temporary("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
+    fn send_message<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
-        self.runs.done(conversation);
+    fn on_run_finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
+        self.runs.finish_run(conversation);
         Box::pin(std::future::ready(()))
     }
 }

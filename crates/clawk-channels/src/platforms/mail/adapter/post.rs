@@ -17,7 +17,7 @@ use super::letter::{LOOP, is_address};
 use super::refusals;
 use super::wire::SmtpStream;
 use crate::adapter::OutFile;
-use crate::api::shown;
+use crate::api::bounded_line;
 use crate::platform_kit::refusals::MessageRefusal;
 
 /// How long one mail may take.
@@ -68,7 +68,7 @@ plain_header!(AgentLoopHeader, LOOP);
 ///
 /// # Errors
 /// An address or a file's type can't be used, for people.
-pub(super) fn written(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), String> {
+pub(super) fn build_mail(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), String> {
     let address = |text: &str| -> Result<Address, String> {
         if !is_address(text) {
             return Err("the conversation names no mail address".to_owned());
@@ -102,7 +102,7 @@ pub(super) fn written(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), Str
         let mut parts = MultiPart::mixed().singlepart(text);
         for file in out.files {
             let kind = ContentType::parse(&file.media_type)
-                .map_err(|_| format!("`{}` is not a media type", shown(&file.media_type)))?; // silent-ok: said
+                .map_err(|_| format!("`{}` is not a media type", bounded_line(&file.media_type)))?; // silent-ok: said
             parts = parts.singlepart(Attachment::new(file.name.clone()).body(file.data.to_vec(), kind));
         }
         message.multipart(parts)
@@ -113,8 +113,8 @@ pub(super) fn written(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), Str
 }
 
 /// Hands a mail in: one attempt.
-pub(super) async fn post(server: &MailServer, out: &OutboundMail<'_>, env: &EnvironmentSource) -> Delivery {
-    let (envelope, bytes) = match written(out) {
+pub(super) async fn submit_mail(server: &MailServer, out: &OutboundMail<'_>, env: &EnvironmentSource) -> Delivery {
+    let (envelope, bytes) = match build_mail(out) {
         Ok(written) => written,
         Err(reason) => return Delivery::Failed { reason },
     };
@@ -146,7 +146,7 @@ async fn hand_in(
         AsyncSmtpConnection::connect_with_transport(Box::new(SmtpStream::new(stream)), &name).await;
     let mut connection = match connected {
         Ok(connection) => connection,
-        Err(error) => return later(shown(&error.to_string())),
+        Err(error) => return later(bounded_line(&error.to_string())),
     };
     let known = Credentials::new(server.user.clone(), server.password.expose().trim().to_owned());
     // A server that offers no login takes mail without one (loopback).
@@ -160,7 +160,7 @@ async fn hand_in(
     {
         let reason = format!(
             "the SMTP server refuses the login ({})",
-            shown(&error.to_string())
+            bounded_line(&error.to_string())
         );
         return later(reason);
     }
@@ -171,11 +171,11 @@ async fn hand_in(
             Delivery::Delivered { platform_id: None }
         }
         Err(error) => {
-            let reason = shown(&error.to_string());
+            let reason = bounded_line(&error.to_string());
             connection.abort().await;
             let replied = error.is_permanent() || error.is_transient();
             let refusal = match replied {
-                true => refusals::mail(&reason),
+                true => refusals::mail_refusal(&reason),
                 false => MessageRefusal::Other,
             };
             // A 4xx reply says itself that the mail may be taken later.
@@ -183,7 +183,7 @@ async fn hand_in(
                 MessageRefusal::Final(_) if error.is_transient() => MessageRefusal::Other,
                 known => known,
             };
-            if let Some(delivery) = refusal.delivery(None, &reason) {
+            if let Some(delivery) = refusal.delivery_after(None, &reason) {
                 delivery
             } else if error.is_permanent() {
                 Delivery::Failed { reason }
@@ -201,7 +201,7 @@ async fn hand_in(
 mod tests {
     use bytes::Bytes;
 
-    use super::{OutboundMail, written};
+    use super::{OutboundMail, build_mail};
     use crate::adapter::OutFile;
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             text: "Hello\n.\nbye".to_owned(),
             files: &files,
         };
-        let (envelope, bytes) = written(&out).unwrap();
+        let (envelope, bytes) = build_mail(&out).unwrap();
         assert_eq!(envelope.to().len(), 1);
         let mail = String::from_utf8(bytes).unwrap();
         for line in [
@@ -238,6 +238,6 @@ mod tests {
             files: &[],
             ..out
         };
-        assert!(written(&wrong).is_err());
+        assert!(build_mail(&wrong).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! What a mail server names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later};
-use crate::platform_kit::refusals::{MessageRefusal, NOT_SOON_MS, SOON_MS, TOO_LARGE, TOO_LONG, worded};
+use crate::platform_kit::refusals::{MessageRefusal, NOT_SOON_MS, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_words};
 
 /// Enhanced status codes (RFC 3463) and words of mail servers. What stands first counts: a limit of the day is told as permanent by some.
 const MAIL: &[(&str, MessageRefusal)] = &[
@@ -38,13 +38,13 @@ const MAIL: &[(&str, MessageRefusal)] = &[
 ];
 
 /// What a mail server's reply means.
-pub(super) fn mail(reply: &str) -> MessageRefusal {
-    worded(MAIL, reply)
+pub(super) fn mail_refusal(reply: &str) -> MessageRefusal {
+    refusal_by_words(MAIL, reply)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NOT_SOON_MS, SOON_MS, mail};
+    use super::{NOT_SOON_MS, SOON_MS, mail_refusal};
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
@@ -103,7 +103,7 @@ mod tests {
             ("transient error (421): try again later", ByStatus),
             ("permanent error (550): no", ByStatus),
         ] {
-            let found = mail(reply);
+            let found = mail_refusal(reply);
             assert!(is_cured(found, &cure), "{reply}: {found:?}");
         }
     }

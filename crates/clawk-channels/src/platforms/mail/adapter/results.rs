@@ -51,8 +51,8 @@ pub struct MethodResult {
 /// # Errors
 /// It can't be told: the two readings of a comment differ, or no name stands there.
 pub fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
-    let of = |quotes| Cursor::new(header, quotes).server();
-    agreed(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
+    let of = |quotes| Cursor::new(header, quotes).read_server();
+    require_equal(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
 }
 
 /// All results of a header.
@@ -62,13 +62,13 @@ pub fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
 pub fn results_of(header: &str) -> Result<Vec<MethodResult>, MalformedAuthResults> {
     let of = |quotes| {
         let mut cursor = Cursor::new(header, quotes);
-        cursor.server()?;
-        cursor.results()
+        cursor.read_server()?;
+        cursor.read_results()
     };
-    agreed(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
+    require_equal(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
 }
 
-fn agreed<T: PartialEq>(one: T, other: T) -> Result<T, MalformedAuthResults> {
+fn require_equal<T: PartialEq>(one: T, other: T) -> Result<T, MalformedAuthResults> {
     if one == other {
         Ok(one)
     } else {
@@ -109,7 +109,7 @@ impl<'t> Cursor<'t> {
         Some(next)
     }
 
-    fn accept(&mut self, wanted: char) -> bool {
+    fn accept_char(&mut self, wanted: char) -> bool {
         match self.rest.strip_prefix(wanted) {
             Some(rest) => {
                 self.rest = rest;
@@ -119,8 +119,8 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), MalformedAuthResults> {
-        if self.accept(wanted) {
+    fn expect_char(&mut self, wanted: char) -> Result<(), MalformedAuthResults> {
+        if self.accept_char(wanted) {
             Ok(())
         } else {
             Err(MalformedAuthResults)
@@ -138,7 +138,7 @@ impl<'t> Cursor<'t> {
         run
     }
 
-    fn keyword(&mut self) -> Result<String, MalformedAuthResults> {
+    fn read_keyword(&mut self) -> Result<String, MalformedAuthResults> {
         match self.run(is_keyword) {
             "" => Err(MalformedAuthResults),
             word => Ok(word.to_ascii_lowercase()),
@@ -150,15 +150,15 @@ impl<'t> Cursor<'t> {
         let before = self.rest.len();
         loop {
             self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
-            if !self.accept('(') {
+            if !self.accept_char('(') {
                 return Ok(self.rest.len() < before);
             }
-            self.comment()?;
+            self.skip_comment()?;
         }
     }
 
     /// The rest of a comment, which may hold comments.
-    fn comment(&mut self) -> Result<(), MalformedAuthResults> {
+    fn skip_comment(&mut self) -> Result<(), MalformedAuthResults> {
         let (mut depth, mut quoted) = (1_usize, false);
         loop {
             match self.next().ok_or(MalformedAuthResults)? {
@@ -180,7 +180,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// The rest of a quoted string.
-    fn quoted(&mut self) -> Result<String, MalformedAuthResults> {
+    fn read_quoted(&mut self) -> Result<String, MalformedAuthResults> {
         let mut text = String::new();
         loop {
             match self.next().ok_or(MalformedAuthResults)? {
@@ -194,10 +194,10 @@ impl<'t> Cursor<'t> {
     }
 
     /// `authserv-id`, and the version, which is 1.
-    fn server(&mut self) -> Result<String, MalformedAuthResults> {
+    fn read_server(&mut self) -> Result<String, MalformedAuthResults> {
         self.skip_blanks()?;
-        let id = if self.accept('"') {
-            self.quoted()?
+        let id = if self.accept_char('"') {
+            self.read_quoted()?
         } else {
             self.run(is_token).to_owned()
         };
@@ -221,31 +221,31 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    fn results(&mut self) -> Result<Vec<MethodResult>, MalformedAuthResults> {
+    fn read_results(&mut self) -> Result<Vec<MethodResult>, MalformedAuthResults> {
         let mut results = Vec::new();
         while !self.rest.is_empty() {
-            self.expect(';')?;
+            self.expect_char(';')?;
             self.skip_blanks()?;
             // Some servers write a semicolon behind the last result.
             if self.rest.is_empty() {
                 break;
             }
-            let method = self.keyword()?;
+            let method = self.read_keyword()?;
             self.skip_blanks()?;
             if method == "none" && results.is_empty() && self.rest.is_empty() {
                 break;
             }
-            if self.accept('/') {
+            if self.accept_char('/') {
                 self.skip_blanks()?;
                 if self.run(|c| c.is_ascii_digit()) != "1" {
                     return Err(MalformedAuthResults);
                 }
                 self.skip_blanks()?;
             }
-            self.expect('=')?;
+            self.expect_char('=')?;
             self.skip_blanks()?;
-            let verdict = self.keyword()?;
-            let properties = self.properties()?;
+            let verdict = self.read_keyword()?;
+            let properties = self.read_properties()?;
             results.push(MethodResult {
                 method,
                 verdict,
@@ -256,7 +256,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// `reason=value`, `ptype.property=value`, and `word=value`, which some servers write and which says nothing here.
-    fn properties(&mut self) -> Result<Vec<(String, PropertyValue)>, MalformedAuthResults> {
+    fn read_properties(&mut self) -> Result<Vec<(String, PropertyValue)>, MalformedAuthResults> {
         let mut properties = Vec::new();
         loop {
             let parted = self.skip_blanks()?;
@@ -266,17 +266,17 @@ impl<'t> Cursor<'t> {
             if !parted {
                 return Err(MalformedAuthResults);
             }
-            let mut name = self.keyword()?;
+            let mut name = self.read_keyword()?;
             self.skip_blanks()?;
-            while self.accept('.') {
+            while self.accept_char('.') {
                 self.skip_blanks()?;
-                name = format!("{name}.{}", self.keyword()?);
+                name = format!("{name}.{}", self.read_keyword()?);
                 self.skip_blanks()?;
             }
-            self.expect('=')?;
+            self.expect_char('=')?;
             self.skip_blanks()?;
-            let quoted = if self.accept('"') {
-                Some(self.quoted()?)
+            let quoted = if self.accept_char('"') {
+                Some(self.read_quoted()?)
             } else {
                 None
             };

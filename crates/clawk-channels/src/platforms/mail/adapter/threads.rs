@@ -48,7 +48,7 @@ impl MailThreadStore {
     }
 
     fn read(&self) -> StoredMailThreads {
-        let read = std::fs::read(&self.path).and_then(|bytes| self.seal.open(&self.path, bytes));
+        let read = std::fs::read(&self.path).and_then(|bytes| self.seal.unseal_bytes(&self.path, bytes));
         let text = match read {
             Ok(text) => text,
             Err(error) => {
@@ -71,7 +71,7 @@ impl MailThreadStore {
     }
 
     /// Keeps a thread durably.
-    pub(super) fn put(&self, conversation: &str, thread: Thread) -> io::Result<()> {
+    pub(super) fn store_thread(&self, conversation: &str, thread: Thread) -> io::Result<()> {
         let mut kept = self.lock();
         let kept = kept.get_or_insert_with(|| self.read());
         kept.next += 1;
@@ -90,7 +90,7 @@ impl MailThreadStore {
         replace_file(
             &self.path,
             &fresh,
-            &self.seal.close(&self.path, text.into_bytes())?,
+            &self.seal.seal_bytes(&self.path, text.into_bytes())?,
         )
     }
 }
@@ -109,7 +109,7 @@ mod tests {
             references: Vec::new(),
         };
         for n in 0..3 {
-            threads.put(&n.to_string(), thread(n)).unwrap();
+            threads.store_thread(&n.to_string(), thread(n)).unwrap();
         }
         assert_eq!(
             MailThreadStore::new(path, FileSeal::default()).get("1"),
@@ -123,7 +123,7 @@ mod tests {
                 .threads
                 .insert(n.to_string(), (n as u64 + 10, thread(n)));
         }
-        threads.put("last", thread(9)).unwrap();
+        threads.store_thread("last", thread(9)).unwrap();
         assert_eq!(threads.get("0"), None);
         assert_eq!(threads.get("last"), Some(thread(9)));
     }

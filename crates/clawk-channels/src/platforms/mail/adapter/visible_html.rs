@@ -7,7 +7,7 @@ mod style;
 
 use mail_parser::decoders::html::html_to_text;
 
-use self::style::{StyleDeclarations, StyleSheet, declared};
+use self::style::{StyleDeclarations, StyleSheet, parse_declarations};
 
 /// Elements that have no end tag.
 const VOID: [&str; 14] = [
@@ -77,7 +77,7 @@ const PAGE: ElementVisibility = ElementVisibility {
 };
 
 impl ElementVisibility {
-    fn shows(&self) -> bool {
+    fn is_visible(&self) -> bool {
         let same = |colour: [u8; 3]| {
             let near = |(one, other): (u8, u8)| one.abs_diff(other) <= 8;
             colour.into_iter().zip(self.background).all(near)
@@ -86,7 +86,7 @@ impl ElementVisibility {
     }
 
     /// The same below an element that declares this.
-    fn below(mut self, declared: &StyleDeclarations) -> Self {
+    fn with_declarations(mut self, declared: &StyleDeclarations) -> Self {
         self.gone |= declared.gone;
         self.invisible = declared.invisible.unwrap_or(self.invisible);
         self.tiny = declared.tiny.unwrap_or(self.tiny);
@@ -119,21 +119,21 @@ struct VisibleHtmlReader {
 }
 
 impl VisibleHtmlReader {
-    fn look(&self) -> ElementVisibility {
+    fn current_visibility(&self) -> ElementVisibility {
         self.open.last().map_or(PAGE, |(_, look)| *look)
     }
 
     fn read(&mut self, html: &str) {
         let mut rest = html;
         while let Some((text, after)) = rest.split_once('<') {
-            self.text(text);
-            rest = self.markup(after);
+            self.add_text(text);
+            rest = self.read_markup(after);
         }
-        self.text(rest);
+        self.add_text(rest);
     }
 
-    fn text(&mut self, text: &str) {
-        if self.look().shows() {
+    fn add_text(&mut self, text: &str) {
+        if self.current_visibility().is_visible() {
             self.shown.push_str(text);
         } else if !text.trim().is_empty() {
             self.hid = true;
@@ -141,51 +141,51 @@ impl VisibleHtmlReader {
     }
 
     /// What stands behind a `<`; returns what follows it.
-    fn markup<'t>(&mut self, after: &'t str) -> &'t str {
+    fn read_markup<'t>(&mut self, after: &'t str) -> &'t str {
         if let Some(comment) = after.strip_prefix("!--") {
             return behind_comment(comment);
         }
         if let Some(end) = after.strip_prefix('/') {
             if end.starts_with(|c: char| c.is_ascii_alphabetic()) {
-                let (tag, rest) = tag(end);
-                self.end(&tag.name);
+                let (tag, rest) = parse_tag(end);
+                self.end_element(&tag.name);
                 return rest;
             }
-            return behind(end, ">");
+            return after_match(end, ">");
         }
         if after.starts_with(['!', '?']) {
-            return behind(after, ">");
+            return after_match(after, ">");
         }
         if !after.starts_with(|c: char| c.is_ascii_alphabetic()) {
-            self.text("&lt;");
+            self.add_text("&lt;");
             return after;
         }
-        let (tag, rest) = tag(after);
+        let (tag, rest) = parse_tag(after);
         if RAW.contains(&tag.name.as_str()) {
             return behind_element(rest, &tag.name);
         }
-        self.begin(&tag);
+        self.begin_element(&tag);
         rest
     }
 
-    fn begin(&mut self, tag: &Tag) {
+    fn begin_element(&mut self, tag: &Tag) {
         let name = tag.name.as_str();
         if BLOCKS.contains(&name) && self.open.iter().any(|(open, _)| open == "p") {
-            self.end("p");
+            self.end_element("p");
         }
         // A cell or an item ends the one before it, within its own table or list.
         if SIBLINGS.contains(&name) {
             let holder = |open: &str| matches!(open, "table" | "ul" | "ol" | "dl" | "select");
             let mut inner = self.open.iter().rev().take_while(|(open, _)| !holder(open));
             if inner.any(|(open, _)| open == name) {
-                self.end(name);
+                self.end_element(name);
             }
         }
-        let mut look = self.look();
+        let mut look = self.current_visibility();
         look.gone |= NEVER_SHOWN.contains(&name) || self.open.len() >= MAX_DEPTH;
-        let look = look.below(&self.declared(tag));
+        let look = look.with_declarations(&self.declarations_of(tag));
         let void = VOID.contains(&name);
-        if look.shows() || matches!(name, "br" | "p") {
+        if look.is_visible() || matches!(name, "br" | "p") {
             self.shown.push_str(&format!("<{name}>"));
         }
         if !void && self.open.len() < MAX_DEPTH {
@@ -193,20 +193,20 @@ impl VisibleHtmlReader {
         }
     }
 
-    fn declared(&self, tag: &Tag) -> StyleDeclarations {
+    fn declarations_of(&self, tag: &Tag) -> StyleDeclarations {
         let class = tag.attribute("class").unwrap_or_default();
         let id = tag.attribute("id").unwrap_or_default();
-        let mut all = self.sheet.declared(&tag.name, class, id);
+        let mut all = self.sheet.declarations_for(&tag.name, class, id);
         if let Some(colour) = tag.attribute("color") {
-            all.join(&declared(&format!("color:{colour}")));
+            all.merge_later(&parse_declarations(&format!("color:{colour}")));
         }
         if let Some(colour) = tag.attribute("bgcolor") {
-            all.join(&declared(&format!("background-color:{colour}")));
+            all.merge_later(&parse_declarations(&format!("background-color:{colour}")));
         }
         if tag.name == "font" && tag.attribute("size").is_some_and(|size| size.trim() == "0") {
             all.tiny = Some(true);
         }
-        all.join(&declared(tag.attribute("style").unwrap_or_default()));
+        all.merge_later(&parse_declarations(tag.attribute("style").unwrap_or_default()));
         let hidden = tag.attribute("hidden").is_some()
             || tag
                 .attribute("aria-hidden")
@@ -215,11 +215,11 @@ impl VisibleHtmlReader {
         all
     }
 
-    fn end(&mut self, name: &str) {
+    fn end_element(&mut self, name: &str) {
         let Some(at) = self.open.iter().rposition(|(open, _)| open == name) else {
             return;
         };
-        if self.look().shows() || name == "p" {
+        if self.current_visibility().is_visible() || name == "p" {
             self.shown.push_str(&format!("</{name}>"));
             // Words of two blocks are two words.
             if name != "p" && (BLOCKS.contains(&name) || matches!(name, "tr" | "li" | "td")) {
@@ -231,7 +231,7 @@ impl VisibleHtmlReader {
 }
 
 /// What follows the first `end`; nothing, where there is none.
-fn behind<'t>(text: &'t str, end: &str) -> &'t str {
+fn after_match<'t>(text: &'t str, end: &str) -> &'t str {
     text.split_once(end).map_or("", |(_, rest)| rest)
 }
 
@@ -258,7 +258,7 @@ fn behind_element<'t>(text: &'t str, name: &str) -> &'t str {
             tail.starts_with(|c: char| c.is_ascii_whitespace() || matches!(c, '>' | '/'))
         });
         if named && ends {
-            return behind(after, ">");
+            return after_match(after, ">");
         }
         rest = after;
     }
@@ -266,7 +266,7 @@ fn behind_element<'t>(text: &'t str, name: &str) -> &'t str {
 }
 
 /// A tag, whose name stands first, and what follows it.
-fn tag(text: &str) -> (Tag, &str) {
+fn parse_tag(text: &str) -> (Tag, &str) {
     let ends = |c: char| c.is_ascii_whitespace() || matches!(c, '>' | '/');
     let (name, mut rest) = split_where(text, ends);
     let mut tag = Tag {
@@ -296,7 +296,7 @@ fn tag(text: &str) -> (Tag, &str) {
             None => ("", after),
         };
         tag.attributes
-            .push((name.to_ascii_lowercase(), style::unescaped(value)));
+            .push((name.to_ascii_lowercase(), style::unescape_text(value)));
         rest = after;
     }
 }

@@ -37,14 +37,14 @@ pub(super) fn raw_headers(raw: &[u8], name: &str) -> Vec<String> {
 /// sender can write such headers too, but only below the server's own. DMARC passed; or DKIM passed for exactly the domain of
 /// `from`; or SPF passed for exactly that domain. A header whose author or meaning can't be told vouches for nobody, and no header
 /// below it is asked.
-pub(super) fn vouched(headers: &[String], authserv_id: &str, from: &str) -> bool {
+pub(super) fn is_sender_authenticated(headers: &[String], authserv_id: &str, from: &str) -> bool {
     let Some((_, domain)) = from.rsplit_once('@') else {
         return false;
     };
     for header in headers {
         match server_of(header) {
             Ok(server) if server.eq_ignore_ascii_case(authserv_id) => {
-                return results_of(header).is_ok_and(|results| vouch(&results, domain));
+                return results_of(header).is_ok_and(|results| results_authenticate(&results, domain));
             }
             Ok(_) => {}
             // It may be the server's own.
@@ -55,7 +55,7 @@ pub(super) fn vouched(headers: &[String], authserv_id: &str, from: &str) -> bool
 }
 
 /// Whether the results of one header say that the mail is from this domain.
-fn vouch(results: &[MethodResult], domain: &str) -> bool {
+fn results_authenticate(results: &[MethodResult], domain: &str) -> bool {
     if results.iter().any(breaks_out) {
         return false;
     }
@@ -65,7 +65,7 @@ fn vouch(results: &[MethodResult], domain: &str) -> bool {
         return false;
     }
     let failed = |result: &MethodResult| result.method == "dmarc" && result.verdict == "fail";
-    !results.iter().any(failed) && results.iter().any(|result| passes(result, domain))
+    !results.iter().any(failed) && results.iter().any(|result| result_authenticates(result, domain))
 }
 
 /// The sender's address holds what could end a comment or a result where a server copies it without care.
@@ -80,7 +80,7 @@ fn breaks_out(result: &MethodResult) -> bool {
 }
 
 /// Whether one result vouches for a domain.
-fn passes(result: &MethodResult, domain: &str) -> bool {
+fn result_authenticates(result: &MethodResult, domain: &str) -> bool {
     if result.verdict != "pass" {
         return false;
     }
@@ -102,12 +102,12 @@ fn passes(result: &MethodResult, domain: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{raw_headers, vouched};
+    use super::{raw_headers, is_sender_authenticated};
 
     const FROM: &str = "ann@corp.test";
 
     fn is(header: &str, from: &str) -> bool {
-        vouched(&[header.to_owned()], "mx.example.org", from)
+        is_sender_authenticated(&[header.to_owned()], "mx.example.org", from)
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let pass = "mx.example.org; dmarc=pass header.from=corp.test";
         let is = |headers: &[&str]| {
             let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
-            vouched(&headers, "mx.example.org", FROM)
+            is_sender_authenticated(&headers, "mx.example.org", FROM)
         };
         assert!(is(&["other.test; dmarc=fail header.from=corp.test", pass]));
         for above in [
@@ -216,7 +216,7 @@ mod tests {
         let found = raw_headers(raw, "Authentication-Results");
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("=?utf-8?q?=29=3B"), "{found:?}");
-        assert!(!vouched(&found, "mx.example.org", FROM));
+        assert!(!is_sender_authenticated(&found, "mx.example.org", FROM));
     }
 
     /// A local part as SMTP has it: quoted, with its quotation marks and backslashes as quoted pairs.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use self::wire::{AmqpFieldReader, AmqpFrame, AmqpMethodId, AmqpProperties, Method};
 use super::{MAX_BYTES, QueueAdapter, QueueTriggerMessage, ReplyTo};
 use crate::adapter::{ChannelDisconnect, InboundPipeline, OutboundMessage};
-use crate::api::shown;
+use crate::api::bounded_line;
 
 /// How long connecting and each answer of the broker may take, milliseconds.
 const CONNECT_MS: u64 = 10_000;
@@ -56,15 +56,15 @@ enum AmqpFailure {
 }
 
 impl AmqpFailure {
-    fn ended(self) -> ChannelDisconnect {
+    fn into_disconnect(self) -> ChannelDisconnect {
         match self {
             Self::Closed(REFUSED, reason) => {
                 ChannelDisconnect::fatal(format!("the broker refuses it ({reason})"))
             }
             Self::Closed(code, reason) => {
-                ChannelDisconnect::broken(format!("the broker closed with {code} ({reason})"))
+                ChannelDisconnect::temporary(format!("the broker closed with {code} ({reason})"))
             }
-            Self::Lost(reason) => ChannelDisconnect::broken(reason),
+            Self::Lost(reason) => ChannelDisconnect::temporary(reason),
         }
     }
 }
@@ -94,8 +94,8 @@ struct AmqpConnection {
 }
 
 impl AmqpConnection {
-    async fn say(&self, bytes: &[u8]) -> Result<(), AmqpFailure> {
-        say(&self.out, bytes).await
+    async fn write_bytes(&self, bytes: &[u8]) -> Result<(), AmqpFailure> {
+        write_locked(&self.out, bytes).await
     }
 
     /// The next frame; a close of the broker is an error.
@@ -110,24 +110,24 @@ impl AmqpConnection {
         } = &frame
         {
             let mut fields = AmqpFieldReader(rest);
-            let (code, reason) = (fields.short().unwrap_or(0), fields.text().unwrap_or_default());
+            let (code, reason) = (fields.read_short().unwrap_or(0), fields.read_text().unwrap_or_default());
             let closed = if *id == wire::CLOSE {
-                Method::new(wire::CLOSE_OK).framed(0)
+                Method::new(wire::CLOSE_OK).into_frame(0)
             } else {
-                Method::new(wire::CHANNEL_CLOSE_OK).framed(CHANNEL)
+                Method::new(wire::CHANNEL_CLOSE_OK).into_frame(CHANNEL)
             };
             // It goes whether or not the broker reads this.
-            if let Err(broken) = self.say(&closed).await {
+            if let Err(broken) = self.write_bytes(&closed).await {
                 tracing::debug!(?broken, "a close could not be answered");
             }
-            return Err(AmqpFailure::Closed(code, shown(&reason)));
+            return Err(AmqpFailure::Closed(code, bounded_line(&reason)));
         }
         Ok(frame)
     }
 
     /// Sends a method and waits for the one that answers it.
-    async fn ask(&mut self, bytes: &[u8], wanted: AmqpMethodId) -> Result<Vec<u8>, AmqpFailure> {
-        self.say(bytes).await?;
+    async fn call_method(&mut self, bytes: &[u8], wanted: AmqpMethodId) -> Result<Vec<u8>, AmqpFailure> {
+        self.write_bytes(bytes).await?;
         self.wait_for(wanted).await
     }
 
@@ -146,7 +146,7 @@ impl AmqpConnection {
     }
 
     /// The content that follows a method: its properties and its body, of which at most [`MAX_BYTES`] are kept.
-    async fn content(&mut self) -> Result<(AmqpProperties, Vec<u8>, bool), AmqpFailure> {
+    async fn read_content(&mut self) -> Result<(AmqpProperties, Vec<u8>, bool), AmqpFailure> {
         let wrong = || AmqpFailure::Lost("the broker sent a message without its content".to_owned());
         let (size, properties) = loop {
             match self.next().await? {
@@ -175,7 +175,7 @@ impl AmqpConnection {
     }
 }
 
-async fn say(out: &Mutex<WriteHalf<EgressStream>>, bytes: &[u8]) -> Result<(), AmqpFailure> {
+async fn write_locked(out: &Mutex<WriteHalf<EgressStream>>, bytes: &[u8]) -> Result<(), AmqpFailure> {
     let mut out = out.lock().await;
     match tokio::time::timeout(PATIENCE, wire::write(&mut *out, bytes)).await {
         Ok(written) => Ok(written?),
@@ -184,7 +184,7 @@ async fn say(out: &Mutex<WriteHalf<EgressStream>>, bytes: &[u8]) -> Result<(), A
 }
 
 /// Decodes `%2f` and the like in a part of an address.
-fn decoded(part: &str) -> Option<String> {
+fn percent_decode(part: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = part.bytes();
     while let Some(byte) = rest.next() {
@@ -223,7 +223,7 @@ impl RabbitMqTrigger {
                     .to_owned(),
             );
         }
-        match decoded(path).ok_or("`url` can't be read")? {
+        match percent_decode(path).ok_or("`url` can't be read")? {
             empty if empty.is_empty() => Ok("/".to_owned()),
             vhost => Ok(vhost),
         }
@@ -245,8 +245,8 @@ impl RabbitMqTrigger {
             out: Arc::new(Mutex::new(out)),
             max_frame: wire::MAX_FRAME,
         };
-        connection.ask(&wire::HELLO, wire::START).await?;
-        let part = |text: &str| decoded(text).unwrap_or_else(|| text.to_owned());
+        connection.call_method(&wire::HELLO, wire::START).await?;
+        let part = |text: &str| percent_decode(text).unwrap_or_else(|| text.to_owned());
         // Without a name in the address, the broker's own guest.
         let (user, password) = match (self.url.username(), self.url.password()) {
             ("", _) => ("guest".to_owned(), "guest".to_owned()),
@@ -254,48 +254,48 @@ impl RabbitMqTrigger {
         };
         let login = format!("\0{user}\0{password}");
         let start = Method::new(wire::START_OK)
-            .long_bytes(&wire::abilities())
-            .text("PLAIN")
+            .long_bytes(&wire::client_capabilities())
+            .with_text("PLAIN")
             .long_bytes(login.as_bytes())
-            .text("en_US");
-        let tuned = connection.ask(&start.framed(0), wire::TUNE).await?;
+            .with_text("en_US");
+        let tuned = connection.call_method(&start.into_frame(0), wire::TUNE).await?;
         let mut fields = AmqpFieldReader(&tuned);
-        let (_channels, wanted) = (fields.short(), fields.long().unwrap_or(0));
+        let (_channels, wanted) = (fields.read_short(), fields.read_long().unwrap_or(0));
         if wanted >= 4_096 {
             connection.max_frame = wanted.min(wire::MAX_FRAME);
         }
         let tune = Method::new(wire::TUNE_OK)
-            .short(CHANNEL)
-            .long(connection.max_frame)
-            .short(HEARTBEAT_S);
-        connection.say(&tune.framed(0)).await?;
-        let open = Method::new(wire::OPEN).text(&self.vhost()?).text("").octet(0);
-        connection.ask(&open.framed(0), wire::OPEN_OK).await?;
-        self.channel(&mut connection).await?;
+            .with_short(CHANNEL)
+            .with_long(connection.max_frame)
+            .with_short(HEARTBEAT_S);
+        connection.write_bytes(&tune.into_frame(0)).await?;
+        let open = Method::new(wire::OPEN).with_text(&self.vhost()?).with_text("").with_octet(0);
+        connection.call_method(&open.into_frame(0), wire::OPEN_OK).await?;
+        self.open_channel(&mut connection).await?;
         Ok(connection)
     }
 
-    async fn channel(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
-        let open = Method::new(wire::CHANNEL_OPEN).text("").framed(CHANNEL);
-        connection.ask(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
+    async fn open_channel(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
+        let open = Method::new(wire::CHANNEL_OPEN).with_text("").into_frame(CHANNEL);
+        connection.call_method(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
     }
 
     /// Opens the queue. If it does not exist, declares a durable one.
-    async fn declare(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
+    async fn declare_queue(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
         let declare = |bits: u8| {
             Method::new(wire::DECLARE)
-                .short(0)
-                .text(&self.queue)
-                .octet(bits)
+                .with_short(0)
+                .with_text(&self.queue)
+                .with_octet(bits)
                 .long_bytes(&[])
-                .framed(CHANNEL)
+                .into_frame(CHANNEL)
         };
         // To declare it with other arguments than it has would be an error.
-        match connection.ask(&declare(1), wire::DECLARE_OK).await {
+        match connection.call_method(&declare(1), wire::DECLARE_OK).await {
             Ok(_) => Ok(()),
             Err(AmqpFailure::Closed(MISSING, _)) => {
-                self.channel(connection).await?;
-                connection.ask(&declare(2), wire::DECLARE_OK).await.map(drop)
+                self.open_channel(connection).await?;
+                connection.call_method(&declare(2), wire::DECLARE_OK).await.map(drop)
             }
             Err(broken) => Err(broken),
         }
@@ -306,66 +306,66 @@ impl RabbitMqTrigger {
         queue: &QueueAdapter,
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
-        let mut connection = self.connect().await.map_err(AmqpFailure::ended)?;
-        self.declare(&mut connection).await.map_err(AmqpFailure::ended)?;
+        let mut connection = self.connect().await.map_err(AmqpFailure::into_disconnect)?;
+        self.declare_queue(&mut connection).await.map_err(AmqpFailure::into_disconnect)?;
         let most = queue.runs.places().clamp(1, MAX_PREFETCH);
         let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
-        let qos = Method::new(wire::QOS).long(0).short(prefetch).octet(0);
+        let qos = Method::new(wire::QOS).with_long(0).with_short(prefetch).with_octet(0);
         let consume = Method::new(wire::CONSUME)
-            .short(0)
-            .text(&self.queue)
-            .text("clawk")
-            .octet(0)
+            .with_short(0)
+            .with_text(&self.queue)
+            .with_text("clawk")
+            .with_octet(0)
             .long_bytes(&[]);
         let asked = async {
-            connection.ask(&qos.framed(CHANNEL), wire::QOS_OK).await?;
-            connection.ask(&consume.framed(CHANNEL), wire::CONSUME_OK).await
+            connection.call_method(&qos.into_frame(CHANNEL), wire::QOS_OK).await?;
+            connection.call_method(&consume.into_frame(CHANNEL), wire::CONSUME_OK).await
         };
-        asked.await.map_err(AmqpFailure::ended)?;
-        inlet.ready();
+        asked.await.map_err(AmqpFailure::into_disconnect)?;
+        inlet.report_ready();
         // The broker gives no more than it may: there is room for all of them.
         let (came, coming) = mpsc::channel(most);
         let out = Arc::clone(&connection.out);
         tokio::select! {
-            ended = hear(&mut connection, &came) => ended,
-            ended = take(queue, inlet, coming, &out) => ended,
-            ended = beat(&out) => ended,
+            ended = read_deliveries(&mut connection, &came) => ended,
+            ended = ingest_deliveries(queue, inlet, coming, &out) => ended,
+            ended = send_heartbeats(&out) => ended,
         }
     }
 
     /// Publishes an answer to the message's `reply-to` queue, and waits for the broker's confirmation.
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
+    pub(super) async fn publish_answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let mut connection = match self.connect().await {
             Ok(connection) => connection,
             Err(broken) => {
                 return Delivery::Retry {
                     after_ms: None,
-                    reason: broken.ended().reason,
+                    reason: broken.into_disconnect().reason,
                 };
             }
         };
-        let confirms = Method::new(wire::CONFIRM).octet(0).framed(CHANNEL);
-        if let Err(broken) = connection.ask(&confirms, wire::CONFIRM_OK).await {
+        let confirms = Method::new(wire::CONFIRM).with_octet(0).into_frame(CHANNEL);
+        if let Err(broken) = connection.call_method(&confirms, wire::CONFIRM_OK).await {
             return Delivery::Retry {
                 after_ms: None,
-                reason: broken.ended().reason,
+                reason: broken.into_disconnect().reason,
             };
         }
-        let delivery = match publish(&mut connection, reply, out).await {
+        let delivery = match publish_reply(&mut connection, reply, out).await {
             Ok(delivery) => delivery,
             Err(broken) => Delivery::Unknown {
-                reason: broken.ended().reason,
+                reason: broken.into_disconnect().reason,
             },
         };
-        let close = Method::new(wire::CLOSE).short(200).text("").short(0).short(0);
-        if let Err(broken) = connection.say(&close.framed(0)).await {
+        let close = Method::new(wire::CLOSE).with_short(200).with_text("").with_short(0).with_short(0);
+        if let Err(broken) = connection.write_bytes(&close.into_frame(0)).await {
             tracing::debug!(?broken, "a connection could not be closed");
         }
         delivery
     }
 }
 
-async fn publish(
+async fn publish_reply(
     connection: &mut AmqpConnection,
     reply: &ReplyTo,
     out: &OutboundMessage,
@@ -378,17 +378,17 @@ async fn publish(
     };
     // Mandatory: what no queue takes comes back.
     let publish = Method::new(wire::PUBLISH)
-        .short(0)
-        .text("")
-        .text(&reply.address)
-        .octet(1);
-    let mut bytes = publish.framed(CHANNEL);
-    bytes.extend(properties.framed(CHANNEL, u64::try_from(body.len()).unwrap_or(u64::MAX)));
+        .with_short(0)
+        .with_text("")
+        .with_text(&reply.address)
+        .with_octet(1);
+    let mut bytes = publish.into_frame(CHANNEL);
+    bytes.extend(properties.header_frame(CHANNEL, u64::try_from(body.len()).unwrap_or(u64::MAX)));
     let piece = connection.max_frame.saturating_sub(wire::FRAME_ROOM).max(1);
     for part in body.chunks(usize::try_from(piece).unwrap_or(1)) {
-        bytes.extend(wire::framed(3, CHANNEL, part));
+        bytes.extend(wire::encode_frame(3, CHANNEL, part));
     }
-    connection.say(&bytes).await?;
+    connection.write_bytes(&bytes).await?;
     let until = Instant::now() + PATIENCE;
     let mut returned = None;
     loop {
@@ -400,8 +400,8 @@ async fn publish(
         match id {
             wire::RETURN => {
                 let mut fields = AmqpFieldReader(&rest);
-                returned = Some((fields.short().unwrap_or(0), fields.text().unwrap_or_default()));
-                connection.content().await?;
+                returned = Some((fields.read_short().unwrap_or(0), fields.read_text().unwrap_or_default()));
+                connection.read_content().await?;
             }
             wire::ACK => {
                 return Ok(match returned {
@@ -410,7 +410,7 @@ async fn publish(
                         reason: "the queue that the answer was wanted in is gone".to_owned(),
                     },
                     Some((code, reason)) => Delivery::Failed {
-                        reason: shown(&format!("the broker returned it: {code} {reason}")),
+                        reason: bounded_line(&format!("the broker returned it: {code} {reason}")),
                     },
                 });
             }
@@ -426,12 +426,12 @@ async fn publish(
 }
 
 /// Reads frames of the broker. It never waits for the agent, so that heartbeats are always read in time.
-async fn hear(
+async fn read_deliveries(
     connection: &mut AmqpConnection,
     came: &mpsc::Sender<AmqpDelivery>,
 ) -> Result<(), ChannelDisconnect> {
     loop {
-        let frame = connection.next().await.map_err(AmqpFailure::ended)?;
+        let frame = connection.next().await.map_err(AmqpFailure::into_disconnect)?;
         let AmqpFrame::Method { id, rest, .. } = frame else {
             continue;
         };
@@ -439,14 +439,14 @@ async fn hear(
             wire::DELIVER => {
                 let mut fields = AmqpFieldReader(&rest);
                 let read = fields
-                    .text()
-                    .and_then(|_consumer| Some((fields.longlong()?, fields.octet()? & 1 == 1)));
+                    .read_text()
+                    .and_then(|_consumer| Some((fields.read_longlong()?, fields.read_octet()? & 1 == 1)));
                 let Some((tag, redelivered)) = read else {
-                    return Err(ChannelDisconnect::broken(
+                    return Err(ChannelDisconnect::temporary(
                         "the broker sent a delivery that can't be read",
                     ));
                 };
-                let (properties, body, large) = connection.content().await.map_err(AmqpFailure::ended)?;
+                let (properties, body, large) = connection.read_content().await.map_err(AmqpFailure::into_disconnect)?;
                 let delivered = AmqpDelivery {
                     tag,
                     redelivered,
@@ -455,19 +455,19 @@ async fn hear(
                     large,
                 };
                 if came.try_send(delivered).is_err() {
-                    return Err(ChannelDisconnect::broken(
+                    return Err(ChannelDisconnect::temporary(
                         "the broker gives more messages than it was asked for",
                     ));
                 }
             }
-            wire::CANCEL => return Err(ChannelDisconnect::broken("the queue was deleted")),
+            wire::CANCEL => return Err(ChannelDisconnect::temporary("the queue was deleted")),
             _ => {}
         }
     }
 }
 
 /// Takes messages in, and acknowledges each when it is stored durably.
-async fn take(
+async fn ingest_deliveries(
     queue: &QueueAdapter,
     inlet: &InboundPipeline,
     mut coming: mpsc::Receiver<AmqpDelivery>,
@@ -492,19 +492,19 @@ async fn take(
             reply: reply_to.map(|address| ReplyTo { address, correlation }),
             body: Bytes::from(delivered.body),
         };
-        queue.take(inlet, message).await?;
-        let ack = Method::new(wire::ACK).longlong(tag).octet(0).framed(CHANNEL);
-        say(out, &ack).await.map_err(AmqpFailure::ended)?;
+        queue.ingest_message(inlet, message).await?;
+        let ack = Method::new(wire::ACK).with_longlong(tag).with_octet(0).into_frame(CHANNEL);
+        write_locked(out, &ack).await.map_err(AmqpFailure::into_disconnect)?;
     }
     Ok(())
 }
 
 /// Sends heartbeats.
-async fn beat(out: &Mutex<WriteHalf<EgressStream>>) -> Result<(), ChannelDisconnect> {
-    let beat = wire::framed(8, 0, &[]);
+async fn send_heartbeats(out: &Mutex<WriteHalf<EgressStream>>) -> Result<(), ChannelDisconnect> {
+    let beat = wire::encode_frame(8, 0, &[]);
     loop {
         tokio::time::sleep(Duration::from_secs(u64::from(HEARTBEAT_S) / 2)).await;
-        say(out, &beat).await.map_err(AmqpFailure::ended)?;
+        write_locked(out, &beat).await.map_err(AmqpFailure::into_disconnect)?;
     }
 }
 

@@ -88,8 +88,8 @@ pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<AmqpFra
     match kind {
         1 => {
             let id = (
-                fields.short().ok_or_else(wrong)?,
-                fields.short().ok_or_else(wrong)?,
+                fields.read_short().ok_or_else(wrong)?,
+                fields.read_short().ok_or_else(wrong)?,
             );
             Ok(AmqpFrame::Method {
                 id,
@@ -97,8 +97,8 @@ pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<AmqpFra
             })
         }
         2 => {
-            let (_class, _weight) = (fields.short(), fields.short());
-            let size = fields.longlong().ok_or_else(wrong)?;
+            let (_class, _weight) = (fields.read_short(), fields.read_short());
+            let size = fields.read_longlong().ok_or_else(wrong)?;
             Ok(AmqpFrame::Header {
                 size,
                 properties: fields.0.to_vec(),
@@ -111,7 +111,7 @@ pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<AmqpFra
 }
 
 /// A frame's bytes.
-pub(super) fn framed(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
+pub(super) fn encode_frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend(channel.to_be_bytes());
     bytes.extend(u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -133,37 +133,37 @@ pub(super) async fn write(out: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> 
 pub(super) struct AmqpFieldReader<'a>(pub(super) &'a [u8]);
 
 impl<'a> AmqpFieldReader<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    fn read_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
     }
 
-    pub(super) fn octet(&mut self) -> Option<u8> {
-        self.bytes(1)?.first().copied()
+    pub(super) fn read_octet(&mut self) -> Option<u8> {
+        self.read_bytes(1)?.first().copied()
     }
 
-    pub(super) fn short(&mut self) -> Option<u16> {
-        Some(u16::from_be_bytes(*self.bytes(2)?.first_chunk()?))
+    pub(super) fn read_short(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(*self.read_bytes(2)?.first_chunk()?))
     }
 
-    pub(super) fn long(&mut self) -> Option<u32> {
-        Some(u32::from_be_bytes(*self.bytes(4)?.first_chunk()?))
+    pub(super) fn read_long(&mut self) -> Option<u32> {
+        Some(u32::from_be_bytes(*self.read_bytes(4)?.first_chunk()?))
     }
 
-    pub(super) fn longlong(&mut self) -> Option<u64> {
-        Some(u64::from_be_bytes(*self.bytes(8)?.first_chunk()?))
+    pub(super) fn read_longlong(&mut self) -> Option<u64> {
+        Some(u64::from_be_bytes(*self.read_bytes(8)?.first_chunk()?))
     }
 
-    pub(super) fn text(&mut self) -> Option<String> {
-        let length = usize::from(self.octet()?);
-        Some(String::from_utf8_lossy(self.bytes(length)?).into_owned())
+    pub(super) fn read_text(&mut self) -> Option<String> {
+        let length = usize::from(self.read_octet()?);
+        Some(String::from_utf8_lossy(self.read_bytes(length)?).into_owned())
     }
 
     /// A table or a long text, passed over.
     pub(super) fn skip_long(&mut self) -> Option<()> {
-        let length = usize::try_from(self.long()?).ok()?; // silent-ok: longer than any frame
-        self.bytes(length).map(drop)
+        let length = usize::try_from(self.read_long()?).ok()?; // silent-ok: longer than any frame
+        self.read_bytes(length).map(drop)
     }
 }
 
@@ -178,28 +178,28 @@ impl Method {
         Self(bytes)
     }
 
-    pub(super) fn octet(mut self, value: u8) -> Self {
+    pub(super) fn with_octet(mut self, value: u8) -> Self {
         self.0.push(value);
         self
     }
 
-    pub(super) fn short(mut self, value: u16) -> Self {
+    pub(super) fn with_short(mut self, value: u16) -> Self {
         self.0.extend(value.to_be_bytes());
         self
     }
 
-    pub(super) fn long(mut self, value: u32) -> Self {
+    pub(super) fn with_long(mut self, value: u32) -> Self {
         self.0.extend(value.to_be_bytes());
         self
     }
 
-    pub(super) fn longlong(mut self, value: u64) -> Self {
+    pub(super) fn with_longlong(mut self, value: u64) -> Self {
         self.0.extend(value.to_be_bytes());
         self
     }
 
     /// At most 255 bytes; the rest is cut, which no name of ours is long enough for.
-    pub(super) fn text(mut self, value: &str) -> Self {
+    pub(super) fn with_text(mut self, value: &str) -> Self {
         put_text(&mut self.0, value);
         self
     }
@@ -211,8 +211,8 @@ impl Method {
         self
     }
 
-    pub(super) fn framed(self, channel: u16) -> Vec<u8> {
-        framed(1, channel, &self.0)
+    pub(super) fn into_frame(self, channel: u16) -> Vec<u8> {
+        encode_frame(1, channel, &self.0)
     }
 }
 
@@ -223,7 +223,7 @@ fn put_text(bytes: &mut Vec<u8>, value: &str) {
 }
 
 /// What a client says it can: refusals of a login are told, and so is the end of a queue.
-pub(super) fn abilities() -> Vec<u8> {
+pub(super) fn client_capabilities() -> Vec<u8> {
     let mut inner = Vec::new();
     for name in [
         "authentication_failure_close",
@@ -257,41 +257,41 @@ pub(super) struct AmqpProperties {
 impl AmqpProperties {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut fields = AmqpFieldReader(bytes);
-        let flags = fields.short()?;
+        let flags = fields.read_short()?;
         let has = |bit: u16| flags & (1 << bit) != 0;
         let mut found = Self::default();
         if has(15) {
-            fields.text()?;
+            fields.read_text()?;
         }
         if has(14) {
-            fields.text()?;
+            fields.read_text()?;
         }
         if has(13) {
             fields.skip_long()?;
         }
         if has(12) {
-            fields.octet()?;
+            fields.read_octet()?;
         }
         if has(11) {
-            fields.octet()?;
+            fields.read_octet()?;
         }
         if has(10) {
-            found.correlation = Some(fields.text()?);
+            found.correlation = Some(fields.read_text()?);
         }
         if has(9) {
-            found.reply_to = Some(fields.text()?);
+            found.reply_to = Some(fields.read_text()?);
         }
         if has(8) {
-            fields.text()?;
+            fields.read_text()?;
         }
         if has(7) {
-            found.id = Some(fields.text()?);
+            found.id = Some(fields.read_text()?);
         }
         Some(found)
     }
 
     /// A header frame of a lasting text of so many bytes.
-    pub(super) fn framed(&self, channel: u16, size: u64) -> Vec<u8> {
+    pub(super) fn header_frame(&self, channel: u16, size: u64) -> Vec<u8> {
         let mut payload = 60_u16.to_be_bytes().to_vec();
         payload.extend(0_u16.to_be_bytes());
         payload.extend(size.to_be_bytes());
@@ -304,17 +304,17 @@ impl AmqpProperties {
             put_text(&mut payload, correlation);
         }
         put_text(&mut payload, self.id.as_deref().unwrap_or_default());
-        framed(2, channel, &payload)
+        encode_frame(2, channel, &payload)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AmqpFrame, AmqpProperties, Method, framed, read};
+    use super::{AmqpFrame, AmqpProperties, Method, encode_frame, read};
 
     #[tokio::test]
     async fn what_is_written_is_read_and_broken_bytes_are_refused() {
-        let bytes = Method::new((60, 80)).longlong(7).octet(0).framed(1);
+        let bytes = Method::new((60, 80)).with_longlong(7).with_octet(0).into_frame(1);
         let frame = read(&mut bytes.as_slice()).await.unwrap();
         let AmqpFrame::Method { id: (60, 80), rest } = frame else {
             panic!("{frame:?}");
@@ -331,7 +331,7 @@ mod tests {
                 .unwrap_err()
                 .contains("too large")
         );
-        assert!(read(&mut framed(1, 0, &[1]).as_slice()).await.is_err());
+        assert!(read(&mut encode_frame(1, 0, &[1]).as_slice()).await.is_err());
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
             reply_to: None,
             id: Some("m1".to_owned()),
         };
-        let frame = properties.framed(1, 5);
+        let frame = properties.header_frame(1, 5);
         assert_eq!(AmqpProperties::read(&frame[7 + 12..]).unwrap(), properties);
         // A table of headers and a reply address, as a broker sends them.
         let mut bytes = (1_u16 << 13 | 1 << 9).to_be_bytes().to_vec();

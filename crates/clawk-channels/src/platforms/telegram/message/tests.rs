@@ -15,7 +15,7 @@ fn decoded(more: Value) -> TelegramDecodedMessage {
     }
     serde_json::from_value::<TelegramMessage>(message)
         .unwrap()
-        .decode(Some(ME))
+        .decode_message(Some(ME))
 }
 
 fn other(id: Option<&str>, name: &str) -> QuoteAuthor {

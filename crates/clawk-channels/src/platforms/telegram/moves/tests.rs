@@ -114,15 +114,15 @@ fn every_refusal_has_its_cure() {
 fn a_group_keeps_its_first_id_however_often_it_moves() {
     let moves = TelegramGroupMoves::default();
     assert_eq!(
-        (moves.now("-1").as_str(), moves.first("-1").as_str()),
+        (moves.current_id("-1").as_str(), moves.first_id("-1").as_str()),
         ("-1", "-1")
     );
-    moves.learn("-1", "-1001");
-    moves.learn("-1001", "-1002");
+    moves.add_move("-1", "-1001");
+    moves.add_move("-1001", "-1002");
     // An old note that comes late, or a loop, changes nothing for the worse.
-    moves.learn("-1002", "-1");
-    moves.learn("-5", "-5");
-    assert_eq!(moves.now("-1"), "-1002");
-    assert_eq!(moves.first("-1002"), "-1");
-    assert_eq!(moves.first("-7"), "-7");
+    moves.add_move("-1002", "-1");
+    moves.add_move("-5", "-5");
+    assert_eq!(moves.current_id("-1"), "-1002");
+    assert_eq!(moves.first_id("-1002"), "-1");
+    assert_eq!(moves.first_id("-7"), "-7");
 }

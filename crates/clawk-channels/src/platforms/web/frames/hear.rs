@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{
-    ClientFrame, MAX_ID, POLICY, SocketCloseReason, SocketInput, SocketSession, UNSUPPORTED, broken, fits,
+    ClientFrame, MAX_ID, POLICY, SocketCloseReason, SocketInput, SocketSession, UNSUPPORTED, close_on_error, is_valid_id,
     lock, name_of, read,
 };
 use crate::adapter::{ButtonPress, IngestOutcome, PlatformMessage};
@@ -16,7 +16,7 @@ use crate::platforms::web::sound::{RecordingUpload, VoicePipeline};
 
 impl SocketSession<'_> {
     /// The message of this id without its words.
-    fn incoming(&self, id: &str) -> PlatformMessage {
+    fn empty_message(&self, id: &str) -> PlatformMessage {
         PlatformMessage {
             ids: vec![format!("{}:{id}", self.speaker.conversation)],
             conversation: self.speaker.conversation.clone(),
@@ -28,7 +28,7 @@ impl SocketSession<'_> {
     }
 
     /// Reads frames. Presses are not behind messages: a message may wait for the turn whose question is answered.
-    pub(super) async fn hear(
+    pub(super) async fn read_frames(
         &self,
         mut hears: mpsc::Receiver<SocketFrame>,
         queue: mpsc::Sender<SocketInput>,
@@ -39,18 +39,18 @@ impl SocketSession<'_> {
             if let (SocketFrame::Bytes(bytes), Some((id, taking))) = (&frame, &mut recording) {
                 if let Some(Err(reason)) = taking.as_mut().map(|taking| taking.push(bytes)) {
                     *taking = None;
-                    self.out.refuse(id, &reason).await?;
+                    self.out.send_refusal(id, &reason).await?;
                 }
                 continue;
             }
             match (read(frame)?, &self.sockets.sound) {
                 (ClientFrame::Hello { .. }, _) => return Err((POLICY, "`hello` comes once")),
-                (ClientFrame::Message { id, .. }, _) if !fits(&id) => {
+                (ClientFrame::Message { id, .. }, _) if !is_valid_id(&id) => {
                     let reason = format!("an id has 1 to {MAX_ID} printable ASCII characters");
                     let id: String = id.chars().take(MAX_ID).collect();
-                    self.out.refuse(&id, &reason).await?;
+                    self.out.send_refusal(&id, &reason).await?;
                 }
-                (ClientFrame::AudioStart { id, .. }, Some(_)) if !fits(&id) => {
+                (ClientFrame::AudioStart { id, .. }, Some(_)) if !is_valid_id(&id) => {
                     return Err((POLICY, "an id has 1 to 128 printable ASCII characters"));
                 }
                 (ClientFrame::Message { id, text }, _) => {
@@ -66,10 +66,10 @@ impl SocketSession<'_> {
                         reason,
                     },
                     _,
-                ) => self.press(question, &choice, reason).await?,
+                ) => self.handle_press(question, &choice, reason).await?,
                 (ClientFrame::Ack { seq }, _) => {
-                    let done = self.sockets.log.ack(&self.speaker.conversation, seq);
-                    done.map_err(broken)?;
+                    let done = self.sockets.log.acknowledge_seq(&self.speaker.conversation, seq);
+                    done.map_err(close_on_error)?;
                 }
                 (
                     ClientFrame::AudioStart { .. } | ClientFrame::AudioEnd { .. } | ClientFrame::Cancel {},
@@ -81,11 +81,11 @@ impl SocketSession<'_> {
                     return Err((POLICY, "the recording before has no `audio-end`"));
                 }
                 (ClientFrame::AudioStart { id, media_type }, Some(sound)) => {
-                    let taking = self.begins(sound, &id, &media_type, &queue).await?;
+                    let taking = self.begin_recording(sound, &id, &media_type, &queue).await?;
                     recording = Some((id, taking));
                 }
                 (ClientFrame::AudioEnd { id }, Some(sound)) => match recording.take() {
-                    Some((begun, taking)) if begun == id => self.ends(sound, &id, taking, &queue).await?,
+                    Some((begun, taking)) if begun == id => self.end_recording(sound, &id, taking, &queue).await?,
                     _ => return Err((POLICY, "no recording of this id has begun")),
                 },
                 (ClientFrame::Cancel {}, Some(_)) => {
@@ -99,16 +99,16 @@ impl SocketSession<'_> {
     }
 
     /// A recording begins. `None`: its bytes are not wanted, and the program knows.
-    async fn begins(
+    async fn begin_recording(
         &self,
         sound: &VoicePipeline,
         id: &str,
         media_type: &str,
         queue: &mpsc::Sender<SocketInput>,
     ) -> Result<Option<RecordingUpload>, SocketCloseReason> {
-        let repeated = sound.waits(&self.speaker.conversation, id);
-        if repeated || self.inlet.came_before(&self.incoming(id)).await {
-            self.out.tell(&json!({"type": "accepted", "id": id})).await?;
+        let repeated = sound.is_waiting(&self.speaker.conversation, id);
+        if repeated || self.inlet.came_before(&self.empty_message(id)).await {
+            self.out.send_json(&json!({"type": "accepted", "id": id})).await?;
             return Ok(None);
         }
         // Nothing is taken from somebody who is not let in; the refusal is the one of any message.
@@ -117,16 +117,16 @@ impl SocketSession<'_> {
             let _gone = queue.send(SocketInput::Text(id.to_owned(), String::new())).await; // silent-ok: the socket ends
             return Ok(None);
         }
-        match sound.begin(media_type) {
+        match sound.begin_recording(media_type) {
             Ok(taking) => Ok(Some(taking)),
             Err(reason) => {
-                self.out.refuse(id, &reason).await?;
+                self.out.send_refusal(id, &reason).await?;
                 Ok(None)
             }
         }
     }
 
-    async fn ends(
+    async fn end_recording(
         &self,
         sound: &VoicePipeline,
         id: &str,
@@ -135,10 +135,10 @@ impl SocketSession<'_> {
     ) -> Result<(), SocketCloseReason> {
         let Some(taking) = taking else { return Ok(()) };
         let at = self.inlet.clock().now();
-        match sound.keep(taking, &self.incoming(id), id, at) {
-            Err(reason) => self.out.refuse(id, &reason).await,
+        match sound.store_recording(taking, &self.empty_message(id), id, at) {
+            Err(reason) => self.out.send_refusal(id, &reason).await,
             Ok(recording) => {
-                self.out.tell(&json!({"type": "accepted", "id": id})).await?;
+                self.out.send_json(&json!({"type": "accepted", "id": id})).await?;
                 let _gone = queue.send(SocketInput::Sound(recording)).await; // silent-ok: the socket ends; it is on disk
                 Ok(())
             }
@@ -146,14 +146,14 @@ impl SocketSession<'_> {
     }
 
     /// Takes messages in, one after the other.
-    pub(super) async fn take(
+    pub(super) async fn ingest_inputs(
         &self,
         mut queued: mpsc::Receiver<SocketInput>,
     ) -> Result<(), SocketCloseReason> {
         while let Some(item) = queued.recv().await {
             let sound = self.sockets.sound.as_ref();
             let place = match sound {
-                Some(sound) => Some(sound.place(&self.speaker.conversation).await),
+                Some(sound) => Some(sound.wait_turn(&self.speaker.conversation).await),
                 None => None,
             };
             match (item, sound, place) {
@@ -161,8 +161,8 @@ impl SocketSession<'_> {
                 (SocketInput::Sound(recording), Some(sound), Some(place)) => {
                     // It goes on when this socket has closed.
                     let (sound, inlet) = (Arc::clone(sound), Arc::clone(self.inlet));
-                    self.inlet.spawn(async move {
-                        sound.understand(&inlet, recording, place).await;
+                    self.inlet.spawn_task(async move {
+                        sound.transcribe_recording(&inlet, recording, place).await;
                     });
                 }
                 (SocketInput::Sound(_), ..) => {}
@@ -174,35 +174,35 @@ impl SocketSession<'_> {
     async fn take_text(&self, id: &str, text: String) -> Result<(), SocketCloseReason> {
         let incoming = PlatformMessage {
             text,
-            ..self.incoming(id)
+            ..self.empty_message(id)
         };
-        match self.inlet.message(incoming).await {
+        match self.inlet.ingest_message(incoming).await {
             IngestOutcome::Accepted { message, .. } => {
-                self.sockets.log.knows(message, id);
-                self.out.tell(&json!({"type": "accepted", "id": id})).await?;
+                self.sockets.log.remember_called(message, id);
+                self.out.send_json(&json!({"type": "accepted", "id": id})).await?;
             }
-            IngestOutcome::Ignored => self.out.tell(&json!({"type": "accepted", "id": id})).await?,
-            IngestOutcome::Refused(reason) => self.out.refuse(id, &reason).await?,
+            IngestOutcome::Ignored => self.out.send_json(&json!({"type": "accepted", "id": id})).await?,
+            IngestOutcome::Refused(reason) => self.out.send_refusal(id, &reason).await?,
             IngestOutcome::Later(reason) => {
                 tracing::warn!(reason, "a message could not be taken in");
                 self.out
-                    .refuse(id, "it could not be kept now; send it again")
+                    .send_refusal(id, "it could not be kept now; send it again")
                     .await?;
             }
         }
         lock(&self.pending.taking).remove(id);
-        self.sockets.log.wake();
+        self.sockets.log.wake_pages();
         Ok(())
     }
 
-    async fn press(
+    async fn handle_press(
         &self,
         question: String,
         choice: &str,
         reason: Option<String>,
     ) -> Result<(), SocketCloseReason> {
-        let entries = self.sockets.log.after(&self.speaker.conversation, 0);
-        let entries = entries.map_err(broken)?;
+        let entries = self.sockets.log.entries_after(&self.speaker.conversation, 0);
+        let entries = entries.map_err(close_on_error)?;
         let asked = entries
             .iter()
             .find(|entry| entry.question.as_deref() == Some(question.as_str()));
@@ -218,7 +218,7 @@ impl SocketSession<'_> {
             sender: self.speaker.sender.clone(),
             conversation: self.speaker.conversation.clone(),
         };
-        let _told = self.inlet.press(&press).await; // What became of it comes as `decided`, or as a message.
+        let _told = self.inlet.handle_press(&press).await; // What became of it comes as `decided`, or as a message.
         Ok(())
     }
 }

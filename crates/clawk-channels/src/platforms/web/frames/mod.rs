@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::log::Log;
-use super::seats::{SignInRegistry, SignedIn, digest};
+use super::seats::{SignInRegistry, SignedIn, secret_digest};
 use super::sound::{VoicePipeline, VoiceRecording};
 use super::{SHARED, STALL};
 use crate::adapter::{HookReply, HookRequest, HookResponse, HookWebSocket, InboundPipeline};
@@ -105,13 +105,13 @@ pub(super) struct SocketSpeaker {
 
 impl SocketSpeaker {
     /// `None`: the session's secret is not one of ours.
-    pub(super) fn of(user: &str, session: &str) -> Option<Self> {
+    pub(super) fn from_session(user: &str, session: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(session).ok()?; // silent-ok: what can't be decoded is not ours
         if bytes.len() != SECRET {
             return None;
         }
         // The secret itself is kept nowhere.
-        let tag: String = digest(session).chars().take(32).collect();
+        let tag: String = secret_digest(session).chars().take(32).collect();
         let sender = if user == SHARED {
             format!("session-{tag}")
         } else {
@@ -131,16 +131,16 @@ pub(super) fn asks(hook: &HookRequest) -> bool {
 }
 
 /// The token of a request: of its header, or of the second subprotocol.
-pub(super) fn token(hook: &HookRequest) -> Option<String> {
+pub(super) fn request_token(hook: &HookRequest) -> Option<String> {
     if let Some(header) = hook.header(AUTHORIZATION.as_str()) {
         return header.strip_prefix("Bearer ").map(str::to_owned);
     }
-    let coded = protocols(hook).find_map(|offered| offered.strip_prefix(TOKEN))?;
+    let coded = offered_protocols(hook).find_map(|offered| offered.strip_prefix(TOKEN))?;
     let token = URL_SAFE_NO_PAD.decode(coded).ok()?; // silent-ok: no token of ours
     String::from_utf8(token).ok() // silent-ok: the same
 }
 
-fn protocols(hook: &HookRequest) -> impl Iterator<Item = &str> {
+fn offered_protocols(hook: &HookRequest) -> impl Iterator<Item = &str> {
     let all = hook.headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     all.filter_map(|value| value.to_str().ok()) // silent-ok: not ours
         .flat_map(|value| value.split(','))
@@ -148,36 +148,36 @@ fn protocols(hook: &HookRequest) -> impl Iterator<Item = &str> {
 }
 
 /// What a socket is refused with.
-fn refused(status: u16, reason: &str) -> HookResponse {
-    HookReply::refused(status, reason).into()
+fn refusal_response(status: u16, reason: &str) -> HookResponse {
+    HookReply::refusal(status, reason).into()
 }
 
 impl SocketContext {
     /// Opens a socket for whoever has a token.
-    pub(super) fn open(&self, inlet: &Arc<InboundPipeline>, hook: &HookRequest) -> HookResponse {
+    pub(super) fn open_socket(&self, inlet: &Arc<InboundPipeline>, hook: &HookRequest) -> HookResponse {
         if !self.is_own_page(hook) {
-            return refused(403, "pages of other sites may not open a socket here");
+            return refusal_response(403, "pages of other sites may not open a socket here");
         }
-        if !protocols(hook).any(|offered| offered == PROTOCOL) {
-            return refused(400, "the subprotocol `clawk.v1` is wanted");
+        if !offered_protocols(hook).any(|offered| offered == PROTOCOL) {
+            return refusal_response(400, "the subprotocol `clawk.v1` is wanted");
         }
-        let user = match token(hook).map(|token| self.seats.whose_token(&token, inlet.clock().now())) {
-            None => return refused(401, "a token is wanted"),
+        let user = match request_token(hook).map(|token| self.seats.whose_token(&token, inlet.clock().now())) {
+            None => return refusal_response(401, "a token is wanted"),
             Some(Ok(user)) => user,
             Some(Err(SignedIn::Closed)) => {
-                return refused(429, "too many wrong tokens; none is looked at for a minute");
+                return refusal_response(429, "too many wrong tokens; none is looked at for a minute");
             }
-            Some(Err(_)) => return refused(401, "the token is not right"),
+            Some(Err(_)) => return refusal_response(401, "the token is not right"),
         };
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            return refused(429, "too many pages are open");
+            return refusal_response(429, "too many pages are open");
         };
         let (heard, hears) = mpsc::channel(BEHIND);
         let (says, said) = mpsc::channel(BEHIND);
         let (sockets, inside) = (self.clone(), Arc::clone(inlet));
-        inlet.spawn(async move {
+        inlet.spawn_task(async move {
             let out = FrameSender(says);
-            if let Err((code, reason)) = sockets.talk(&inside, &user, hears, &out).await {
+            if let Err((code, reason)) = sockets.run_socket(&inside, &user, hears, &out).await {
                 // silent-ok: whoever is gone need not be told
                 let _told = out.0.send_timeout(SocketFrame::Close(code, reason), STALL).await;
             }
@@ -209,7 +209,7 @@ impl SocketContext {
     }
 
     /// One socket, until its program is gone.
-    async fn talk(
+    async fn run_socket(
         &self,
         inlet: &Arc<InboundPipeline>,
         user: &str,
@@ -226,13 +226,13 @@ impl SocketContext {
         };
         let session = match session {
             Some(session) => session,
-            None => fresh()?,
+            None => new_secret()?,
         };
-        let Some(speaker) = SocketSpeaker::of(user, &session) else {
+        let Some(speaker) = SocketSpeaker::from_session(user, &session) else {
             return Err((POLICY, "the session is not one of this channel"));
         };
-        let acked = self.log.acked(&speaker.conversation).map_err(broken)?;
-        out.tell(&json!({"type": "hello", "session": session, "sender": speaker.sender}))
+        let acked = self.log.acknowledged_seq(&speaker.conversation).map_err(close_on_error)?;
+        out.send_json(&json!({"type": "hello", "session": session, "sender": speaker.sender}))
             .await?;
         let pending = SocketSharedState::default();
         let (queue, queued) = mpsc::channel(WAITING);
@@ -246,10 +246,10 @@ impl SocketContext {
         };
         // Whichever ends, ends the others.
         tokio::select! {
-            ended = talking.hear(hears, queue) => ended,
-            ended = talking.take(queued) => ended,
-            ended = talking.show((after.unwrap_or(acked), acked), speech) => ended,
-            ended = talking.speak(aloud) => ended,
+            ended = talking.read_frames(hears, queue) => ended,
+            ended = talking.ingest_inputs(queued) => ended,
+            ended = talking.send_updates((after.unwrap_or(acked), acked), speech) => ended,
+            ended = talking.speak_answers(aloud) => ended,
         }
     }
 }
@@ -261,7 +261,7 @@ fn read(frame: SocketFrame) -> Result<ClientFrame, SocketCloseReason> {
     serde_json::from_str(&text).map_err(|_| (INVALID, "the frame is not one of `clawk.v1`"))
 }
 
-fn fresh() -> Result<String, SocketCloseReason> {
+fn new_secret() -> Result<String, SocketCloseReason> {
     let mut random = [0_u8; SECRET];
     match getrandom::fill(&mut random) {
         Ok(()) => Ok(URL_SAFE_NO_PAD.encode(random)),
@@ -270,7 +270,7 @@ fn fresh() -> Result<String, SocketCloseReason> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is passed as a function")]
-fn broken(error: std::io::Error) -> SocketCloseReason {
+fn close_on_error(error: std::io::Error) -> SocketCloseReason {
     tracing::warn!(%error, "a conversation can't be read");
     (AGAIN, "the conversation can't be read now")
 }
@@ -279,17 +279,17 @@ fn broken(error: std::io::Error) -> SocketCloseReason {
 struct FrameSender(mpsc::Sender<SocketFrame>);
 
 impl FrameSender {
-    async fn tell(&self, frame: &Value) -> Result<(), SocketCloseReason> {
-        self.send(SocketFrame::Text(frame.to_string())).await
+    async fn send_json(&self, frame: &Value) -> Result<(), SocketCloseReason> {
+        self.send_frame(SocketFrame::Text(frame.to_string())).await
     }
 
-    async fn send(&self, frame: SocketFrame) -> Result<(), SocketCloseReason> {
+    async fn send_frame(&self, frame: SocketFrame) -> Result<(), SocketCloseReason> {
         let sent = self.0.send_timeout(frame, STALL).await;
         sent.map_err(|_| (POLICY, "it does not read"))
     }
 
-    async fn refuse(&self, id: &str, reason: &str) -> Result<(), SocketCloseReason> {
-        self.tell(&json!({"type": "refused", "id": id, "reason": reason}))
+    async fn send_refusal(&self, id: &str, reason: &str) -> Result<(), SocketCloseReason> {
+        self.send_json(&json!({"type": "refused", "id": id, "reason": reason}))
             .await
     }
 }
@@ -336,7 +336,7 @@ fn name_of<'a>(id: &str, label: &'a str) -> &'a str {
     }
 }
 
-fn fits(id: &str) -> bool {
+fn is_valid_id(id: &str) -> bool {
     (1..=MAX_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
@@ -355,16 +355,16 @@ mod tests {
     fn a_session_speaks_for_itself_or_for_the_person_of_the_token() {
         let secret = URL_SAFE_NO_PAD.encode([7; 32]);
         let other = URL_SAFE_NO_PAD.encode([8; 32]);
-        let shared = SocketSpeaker::of("user", &secret).unwrap();
-        assert_ne!(shared, SocketSpeaker::of("user", &other).unwrap());
+        let shared = SocketSpeaker::from_session("user", &secret).unwrap();
+        assert_ne!(shared, SocketSpeaker::from_session("user", &other).unwrap());
         assert!(!shared.sender.contains(&secret) && !shared.conversation.contains(&secret));
-        let ann = SocketSpeaker::of("ann", &secret).unwrap();
+        let ann = SocketSpeaker::from_session("ann", &secret).unwrap();
         assert_eq!(ann.sender, "ann");
         assert!(super::super::asked::is_of(&ann.conversation, "ann"));
         assert!(super::super::asked::is_of(&shared.conversation, &shared.sender));
         assert_ne!(
             ann.conversation,
-            SocketSpeaker::of("bob", &secret).unwrap().conversation,
+            SocketSpeaker::from_session("bob", &secret).unwrap().conversation,
             "one session of two people is two conversations"
         );
         for wrong in [
@@ -373,7 +373,7 @@ mod tests {
             secret.strip_prefix("B").unwrap(),
             "../../../../../../../../../../../../../../x",
         ] {
-            assert_eq!(SocketSpeaker::of("ann", wrong), None, "{wrong}");
+            assert_eq!(SocketSpeaker::from_session("ann", wrong), None, "{wrong}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct VoicePipeline {
 }
 
 /// What is wrong with the Providers that a channel names, for `clawk validate` and the start.
-pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
+pub(crate) fn provider_faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
     let table = format!("`[channels.{}] settings", channel.name);
     let mut faults = Vec::new();
     for key in ["transcribe", "speak"] {
@@ -92,7 +92,7 @@ impl VoicePipeline {
         })
     }
 
-    pub(super) const fn speaks(&self) -> bool {
+    pub(super) const fn can_speak(&self) -> bool {
         self.speak.is_some()
     }
 
@@ -100,31 +100,31 @@ impl VoicePipeline {
     ///
     /// # Errors
     /// For the program.
-    pub(super) fn begin(&self, media_type: &str) -> Result<RecordingUpload, String> {
-        self.shelf.begin(media_type)
+    pub(super) fn begin_recording(&self, media_type: &str) -> Result<RecordingUpload, String> {
+        self.shelf.begin_recording(media_type)
     }
 
     /// A recording is whole: durable from here on.
     ///
     /// # Errors
     /// For the program.
-    pub(super) fn keep(
+    pub(super) fn store_recording(
         &self,
         taking: RecordingUpload,
         of: &PlatformMessage,
         id: &str,
         at: Timestamp,
     ) -> Result<VoiceRecording, String> {
-        self.shelf.keep(taking, of, id, at)
+        self.shelf.store_recording(taking, of, id, at)
     }
 
     /// Whether a recording of this id waits to be understood.
-    pub(super) fn waits(&self, conversation: &str, id: &str) -> bool {
-        self.shelf.waits(conversation, id)
+    pub(super) fn is_waiting(&self, conversation: &str, id: &str) -> bool {
+        self.shelf.is_waiting(conversation, id)
     }
 
     /// A place in the conversation's line: what came before has ended.
-    pub(super) async fn place(&self, conversation: &str) -> OwnedMutexGuard<()> {
+    pub(super) async fn wait_turn(&self, conversation: &str) -> OwnedMutexGuard<()> {
         let line = {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             if lines.len() >= MAX_LINES {
@@ -136,12 +136,12 @@ impl VoicePipeline {
     }
 
     /// Takes up the recordings that an earlier run of the agent accepted and did not understand.
-    pub(super) async fn resume(&self, inlet: &InboundPipeline) {
-        match self.shelf.pending() {
+    pub(super) async fn resume_recordings(&self, inlet: &InboundPipeline) {
+        match self.shelf.pending_recordings() {
             Ok(waiting) => {
                 for recording in waiting {
-                    let place = self.place(&recording.conversation).await;
-                    self.understand(inlet, recording, place).await;
+                    let place = self.wait_turn(&recording.conversation).await;
+                    self.transcribe_recording(inlet, recording, place).await;
                 }
             }
             Err(error) => tracing::error!(%error, "accepted recordings can't be read"),
@@ -149,27 +149,27 @@ impl VoicePipeline {
     }
 
     /// Turns a recording into a message. Until it is one, or is refused, it stays on the shelf.
-    pub(super) async fn understand(
+    pub(super) async fn transcribe_recording(
         &self,
         inlet: &InboundPipeline,
         recording: VoiceRecording,
         _place: OwnedMutexGuard<()>,
     ) {
-        if !self.waits(&recording.conversation, &recording.id) {
+        if !self.is_waiting(&recording.conversation, &recording.id) {
             return;
         }
         let Ok(turn) = self.at_once.acquire().await else {
             return;
         };
-        let words = self.words(inlet, &recording).await;
+        let words = self.recording_words(inlet, &recording).await;
         drop(turn);
         let text = match words {
             Ok(text) => text,
             Err(None) => return,
-            Err(Some(reason)) => return self.refuse(&recording, &reason, true),
+            Err(Some(reason)) => return self.refuse_recording(&recording, &reason, true),
         };
         if text.is_empty() {
-            return self.refuse(&recording, "nothing was said", false);
+            return self.refuse_recording(&recording, "nothing was said", false);
         }
         // It stands before its answer.
         let said = PageEntry {
@@ -180,33 +180,33 @@ impl VoicePipeline {
                 text.clone(),
             )
         };
-        if let Err(error) = self.log.put(&recording.conversation, said) {
+        if let Err(error) = self.log.put_entry(&recording.conversation, said) {
             tracing::warn!(%error, "a page can't show what was said");
         }
         loop {
-            match inlet.message(recording.incoming(text.clone())).await {
+            match inlet.ingest_message(recording.to_platform_message(text.clone())).await {
                 IngestOutcome::Accepted { message, .. } => {
-                    self.log.knows(message, &recording.id);
+                    self.log.remember_called(message, &recording.id);
                     break;
                 }
                 IngestOutcome::Ignored => break,
-                IngestOutcome::Refused(reason) => return self.refuse(&recording, &reason, false),
+                IngestOutcome::Refused(reason) => return self.refuse_recording(&recording, &reason, false),
                 IngestOutcome::Later(reason) => {
                     tracing::warn!(reason, "what was said could not be kept yet");
                     tokio::time::sleep(AGAIN).await;
                 }
             }
         }
-        self.shelf.done(&recording, false);
+        self.shelf.finish_recording(&recording, false);
     }
 
     /// The words of a recording. `None`: the agent ends; it is asked again later.
-    async fn words(
+    async fn recording_words(
         &self,
         inlet: &InboundPipeline,
         recording: &VoiceRecording,
     ) -> Result<String, Option<String>> {
-        let data = self.shelf.data(recording).map_err(|error| {
+        let data = self.shelf.read_sound(recording).map_err(|error| {
             tracing::error!(%error, "an accepted recording can't be read");
             Some("the recording can't be read any more; say it again".to_owned())
         })?;
@@ -216,8 +216,8 @@ impl VoicePipeline {
             length_ms: recording.length_ms,
             data: Arc::from(data),
         };
-        let over = inlet.over();
-        let heard = inlet.kernel().transcribe(&self.transcribe, &audio, over).await;
+        let over = inlet.shutdown_token();
+        let heard = inlet.kernel().transcribe_audio(&self.transcribe, &audio, over).await;
         match heard {
             Ok(text) => Ok(text.trim().to_owned()),
             Err(_) if over.is_cancelled() => Err(None),
@@ -229,7 +229,7 @@ impl VoicePipeline {
     }
 
     /// The program is told, now or when it is back.
-    fn refuse(&self, recording: &VoiceRecording, reason: &str, keep: bool) {
+    fn refuse_recording(&self, recording: &VoiceRecording, reason: &str, keep: bool) {
         let entry = PageEntry {
             of: Some(recording.id.clone()),
             refused: true,
@@ -237,32 +237,32 @@ impl VoicePipeline {
             ..PageEntry::new(
                 &format!("refused-{}", recording.id),
                 PageEntryAuthor::Agent,
-                crate::markup::page(&format!("Your recording was not taken: {reason}")),
+                crate::markup::page_html(&format!("Your recording was not taken: {reason}")),
             )
         };
-        match self.log.put(&recording.conversation, entry) {
-            Ok(()) => self.shelf.done(recording, keep),
+        match self.log.put_entry(&recording.conversation, entry) {
+            Ok(()) => self.shelf.finish_recording(recording, keep),
             // It stays, and is tried again after the next start.
             Err(error) => tracing::warn!(%error, "a refusal can't be kept"),
         }
     }
 
     /// The pieces in which an answer is spoken.
-    pub(super) fn pieces(markdown: &str) -> Vec<String> {
-        words::pieces(&words::spoken(markdown))
+    pub(super) fn spoken_pieces(markdown: &str) -> Vec<String> {
+        words::speech_pieces(&words::spoken_text(markdown))
     }
 
     /// A piece as sound, with its media type.
     ///
     /// # Errors
     /// For people.
-    pub(super) async fn say(
+    pub(super) async fn speak_piece(
         &self,
         inlet: &InboundPipeline,
         piece: &str,
     ) -> Result<(&'static str, Vec<u8>), String> {
         let (provider, voice) = self.speak.as_ref().ok_or("no `settings.speak`")?;
-        let spoken = inlet.kernel().speak((provider, voice), piece, inlet.over()).await;
+        let spoken = inlet.kernel().synthesize_speech((provider, voice), piece, inlet.shutdown_token()).await;
         let spoken = spoken.map_err(|error| error.to_string())?;
         Ok((spoken.media_type, spoken.data))
     }

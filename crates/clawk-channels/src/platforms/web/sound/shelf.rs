@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::MAX_MS;
 use crate::adapter::PlatformMessage;
-use crate::genuine::hex;
+use crate::genuine::to_hex;
 use crate::sealed_file::FileSeal;
 
 /// Recordings that could not be understood: so many are kept, the oldest go.
@@ -41,7 +41,7 @@ pub(in crate::platforms::web) struct VoiceRecording {
 
 impl VoiceRecording {
     /// The message that it is.
-    pub(super) fn incoming(&self, text: String) -> PlatformMessage {
+    pub(super) fn to_platform_message(&self, text: String) -> PlatformMessage {
         PlatformMessage {
             ids: vec![format!("{}:{}", self.conversation, self.id)],
             conversation: self.conversation.clone(),
@@ -98,13 +98,13 @@ impl RecordingUpload {
             ));
         }
         self.hash.update(bytes);
-        self.file.write_all(bytes).map_err(|error| unkept(&error))
+        self.file.write_all(bytes).map_err(|error| storage_failure(&error))
     }
 
     /// Its length; an estimate where the format does not say.
     fn length_ms(&self) -> u64 {
         let over = |bytes: u64, second: u64| bytes.saturating_mul(1_000) / second.max(1);
-        if let Some(rate) = rate(&self.media_type) {
+        if let Some(rate) = sample_rate(&self.media_type) {
             return over(self.bytes, rate * 2);
         }
         if self.media_type == "audio/wav" {
@@ -121,7 +121,7 @@ impl RecordingUpload {
 }
 
 /// The rate of bare samples.
-fn rate(media_type: &str) -> Option<u64> {
+fn sample_rate(media_type: &str) -> Option<u64> {
     media_type.strip_prefix("audio/pcm;rate=")?.parse().ok() // silent-ok: another type
 }
 
@@ -130,7 +130,7 @@ fn cluster_ms(bytes: &[u8]) -> u64 {
     const CLUSTER: [u8; 4] = [0x1F, 0x43, 0xB6, 0x75];
     const TIME: u8 = 0xE7;
     let mut newest = 0;
-    for at in found(bytes, CLUSTER) {
+    for at in match_offsets(bytes, CLUSTER) {
         let rest = bytes.get(at + CLUSTER.len()..).unwrap_or_default();
         let size = rest.first().map_or(0, |first| first.leading_zeros() as usize + 1);
         let Some([TIME, length, time @ ..]) = rest.get(size..) else {
@@ -149,12 +149,12 @@ fn cluster_ms(bytes: &[u8]) -> u64 {
 }
 
 /// Where four bytes stand.
-fn found(bytes: &[u8], four: [u8; 4]) -> impl Iterator<Item = usize> {
+fn match_offsets(bytes: &[u8], four: [u8; 4]) -> impl Iterator<Item = usize> {
     let windows = bytes.windows(four.len()).enumerate();
     windows.filter_map(move |(at, window)| (window == four).then_some(at))
 }
 
-fn unkept(error: &io::Error) -> String {
+fn storage_failure(error: &io::Error) -> String {
     tracing::warn!(%error, "a recording can't be kept");
     "it could not be kept now; send it again".to_owned()
 }
@@ -183,8 +183,8 @@ impl RecordingStore {
         }
     }
 
-    pub(super) fn begin(&self, media_type: &str) -> Result<RecordingUpload, String> {
-        let fits = match rate(media_type) {
+    pub(super) fn begin_recording(&self, media_type: &str) -> Result<RecordingUpload, String> {
+        let fits = match sample_rate(media_type) {
             Some(rate) => (8_000..=48_000).contains(&rate),
             None => matches!(media_type, "audio/wav" | "audio/webm"),
         };
@@ -193,7 +193,7 @@ impl RecordingStore {
         }
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| "no random bytes can be had".to_owned())?; // silent-ok: said
-        let path = self.folder.join(format!("{}.{PART}", hex(&random)));
+        let path = self.folder.join(format!("{}.{PART}", to_hex(&random)));
         let made = fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -204,7 +204,7 @@ impl RecordingStore {
         });
         Ok(RecordingUpload {
             media_type: media_type.to_owned(),
-            file: file.map_err(|error| unkept(&error))?,
+            file: file.map_err(|error| storage_failure(&error))?,
             path,
             hash: Sha256::new(),
             head: Vec::new(),
@@ -214,17 +214,17 @@ impl RecordingStore {
         })
     }
 
-    fn path(&self, conversation: &str, id: &str, kind: &str) -> PathBuf {
-        let digest = hex(&Sha256::digest(format!("{conversation}\n{id}").as_bytes()));
+    fn recording_path(&self, conversation: &str, id: &str, kind: &str) -> PathBuf {
+        let digest = to_hex(&Sha256::digest(format!("{conversation}\n{id}").as_bytes()));
         self.folder.join(format!("{digest}.{kind}"))
     }
 
-    pub(super) fn waits(&self, conversation: &str, id: &str) -> bool {
-        self.path(conversation, id, NOTE).exists()
+    pub(super) fn is_waiting(&self, conversation: &str, id: &str) -> bool {
+        self.recording_path(conversation, id, NOTE).exists()
     }
 
     /// First the sound, then the note: a note without its sound does not exist.
-    pub(super) fn keep(
+    pub(super) fn store_recording(
         &self,
         taking: RecordingUpload,
         of: &PlatformMessage,
@@ -245,16 +245,16 @@ impl RecordingStore {
         };
         let note = serde_json::to_vec(&recording).map_err(|error| error.to_string())?;
         let kept = || -> io::Result<()> {
-            let sound = self.path(&recording.conversation, id, SOUND);
+            let sound = self.recording_path(&recording.conversation, id, SOUND);
             if self.seal.is_on() {
-                write_over(&taking.path, &self.seal.close(&sound, fs::read(&taking.path)?)?)?;
+                write_over(&taking.path, &self.seal.seal_bytes(&sound, fs::read(&taking.path)?)?)?;
             } else {
                 taking.file.sync_all()?;
             }
             fs::rename(&taking.path, &sound)?;
             let (fresh, path) = (
-                self.path(&recording.conversation, id, "new"),
-                self.path(&recording.conversation, id, NOTE),
+                self.recording_path(&recording.conversation, id, "new"),
+                self.recording_path(&recording.conversation, id, NOTE),
             );
             let mut file = OpenOptions::new()
                 .write(true)
@@ -262,18 +262,18 @@ impl RecordingStore {
                 .truncate(true)
                 .mode(0o600)
                 .open(&fresh)?;
-            file.write_all(&self.seal.close(&path, note)?)?;
+            file.write_all(&self.seal.seal_bytes(&path, note)?)?;
             file.sync_all()?;
             fs::rename(&fresh, &path)?;
             File::open(&self.folder)?.sync_all()
         };
-        kept().map_err(|error| unkept(&error))?;
+        kept().map_err(|error| storage_failure(&error))?;
         Ok(recording)
     }
 
-    pub(super) fn data(&self, recording: &VoiceRecording) -> io::Result<Vec<u8>> {
-        let path = self.path(&recording.conversation, &recording.id, SOUND);
-        let data = self.seal.open(&path, fs::read(&path)?)?;
+    pub(super) fn read_sound(&self, recording: &VoiceRecording) -> io::Result<Vec<u8>> {
+        let path = self.recording_path(&recording.conversation, &recording.id, SOUND);
+        let data = self.seal.unseal_bytes(&path, fs::read(&path)?)?;
         if Digest(Sha256::digest(&data).into()) == recording.digest {
             Ok(data)
         } else {
@@ -282,7 +282,7 @@ impl RecordingStore {
     }
 
     /// Those that wait, in the order in which they came. What was not accepted is removed.
-    pub(super) fn pending(&self) -> io::Result<Vec<VoiceRecording>> {
+    pub(super) fn pending_recordings(&self) -> io::Result<Vec<VoiceRecording>> {
         let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -293,7 +293,7 @@ impl RecordingStore {
             let path = entry?.path();
             match path.extension().and_then(|kind| kind.to_str()) {
                 Some(NOTE) => {
-                    let note = self.seal.open(&path, fs::read(&path)?)?;
+                    let note = self.seal.unseal_bytes(&path, fs::read(&path)?)?;
                     all.push(serde_json::from_slice(&note).map_err(io::Error::other)?);
                 }
                 Some(PART | "new") => fs::remove_file(&path)?,
@@ -305,11 +305,11 @@ impl RecordingStore {
     }
 
     /// It waits no more. The sound goes, unless it could not be understood.
-    pub(super) fn done(&self, recording: &VoiceRecording, keep: bool) {
-        let path = |kind| self.path(&recording.conversation, &recording.id, kind);
+    pub(super) fn finish_recording(&self, recording: &VoiceRecording, keep: bool) {
+        let path = |kind| self.recording_path(&recording.conversation, &recording.id, kind);
         let sound = path(SOUND);
         let removed = if keep {
-            fs::remove_file(path(NOTE)).and_then(|()| self.prune())
+            fs::remove_file(path(NOTE)).and_then(|()| self.prune_failed())
         } else {
             fs::remove_file(path(NOTE)).and_then(|()| fs::remove_file(&sound))
         };
@@ -318,7 +318,7 @@ impl RecordingStore {
         }
     }
 
-    fn prune(&self) -> io::Result<()> {
+    fn prune_failed(&self) -> io::Result<()> {
         let mut kept: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -372,40 +372,40 @@ mod tests {
         let at = folder.path().join("sound");
         let shelf = RecordingStore::new(at.clone(), 1 << 20, sealing());
         let take = |id: &str| {
-            let mut taking = shelf.begin("audio/pcm;rate=16000").unwrap();
+            let mut taking = shelf.begin_recording("audio/pcm;rate=16000").unwrap();
             taking.push(&[1; 16_000]).unwrap();
             taking.push(&[2; 16_000]).unwrap();
-            shelf.keep(taking, &of(), id, now()).unwrap()
+            shelf.store_recording(taking, &of(), id, now()).unwrap()
         };
         let (one, two) = (take("b"), take("a"));
         assert_eq!(one.length_ms, 1_000);
-        let mut cut = shelf.begin("audio/wav").unwrap();
+        let mut cut = shelf.begin_recording("audio/wav").unwrap();
         cut.push(&[0; 100]).unwrap();
         std::mem::forget(cut);
         let again = RecordingStore::new(at.clone(), 1 << 20, sealing());
         assert_eq!(
-            again.pending().unwrap(),
+            again.pending_recordings().unwrap(),
             [one.clone(), two.clone()],
             "in their order"
         );
-        assert!(again.waits("ann/x", "a") && !again.waits("bob/x", "a"));
-        assert_eq!(again.data(&one).unwrap().len(), 32_000);
+        assert!(again.is_waiting("ann/x", "a") && !again.is_waiting("bob/x", "a"));
+        assert_eq!(again.read_sound(&one).unwrap().len(), 32_000);
         for file in std::fs::read_dir(&at).unwrap() {
             let bytes = std::fs::read(file.unwrap().path()).unwrap();
             assert!(clawk_recall::seal::is_sealed(&bytes), "no file is in plain");
         }
-        again.done(&one, false);
-        again.done(&two, true);
-        assert_eq!(again.pending().unwrap(), []);
+        again.finish_recording(&one, false);
+        again.finish_recording(&two, true);
+        assert_eq!(again.pending_recordings().unwrap(), []);
         assert_eq!(
             std::fs::read_dir(&at).unwrap().count(),
             1,
             "what was not understood is kept"
         );
-        std::fs::write(again.path("ann/x", "a", super::SOUND), "changed").unwrap();
-        assert!(again.data(&two).is_err());
+        std::fs::write(again.recording_path("ann/x", "a", super::SOUND), "changed").unwrap();
+        assert!(again.read_sound(&two).is_err());
         for n in 0..MAX_KEPT + 3 {
-            again.done(&take(&n.to_string()), true);
+            again.finish_recording(&take(&n.to_string()), true);
         }
         assert_eq!(std::fs::read_dir(&at).unwrap().count(), MAX_KEPT);
     }
@@ -422,17 +422,17 @@ mod tests {
             "text/html",
             "",
         ] {
-            assert!(shelf.begin(kind).is_err(), "{kind}");
+            assert!(shelf.begin_recording(kind).is_err(), "{kind}");
         }
-        let mut long = shelf.begin("audio/pcm;rate=8000").unwrap();
+        let mut long = shelf.begin_recording("audio/pcm;rate=8000").unwrap();
         long.push(&vec![0; 16_000 * 300]).unwrap();
         assert!(long.push(&[0; 16_000]).unwrap_err().contains("5 minutes"));
         let mut large = RecordingStore::new(folder.path().to_owned(), 1 << 20, FileSeal::default())
-            .begin("audio/webm")
+            .begin_recording("audio/webm")
             .unwrap();
         assert!(large.push(&vec![0; (1 << 20) + 1]).unwrap_err().contains("1 MiB"));
         // WAV: 32,000 bytes a second.
-        let mut wav = shelf.begin("audio/wav").unwrap();
+        let mut wav = shelf.begin_recording("audio/wav").unwrap();
         let mut head = vec![0_u8; 44];
         head[28..32].copy_from_slice(&32_000_u32.to_le_bytes());
         wav.push(&head).unwrap();
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(wav.length_ms(), 2_001);
         assert!(
             shelf
-                .keep(shelf.begin("audio/wav").unwrap(), &of(), "x", now())
+                .store_recording(shelf.begin_recording("audio/wav").unwrap(), &of(), "x", now())
                 .is_err(),
             "empty"
         );

@@ -9,7 +9,7 @@ const TABLE: &str = "The table is in the text.";
 const LINK: &str = "a link";
 
 /// An answer as it is spoken: no code, no tables, no addresses.
-pub(super) fn spoken(markdown: &str) -> String {
+pub(super) fn spoken_text(markdown: &str) -> String {
     let (mut text, mut silent) = (String::new(), 0_u32);
     let mut say = |piece: &str, silent: u32| {
         if silent == 0 {
@@ -54,7 +54,7 @@ fn without_addresses(text: &str) -> String {
 }
 
 /// Pieces that a speech model takes, whole sentences where they fit.
-pub(super) fn pieces(text: &str) -> Vec<String> {
+pub(super) fn speech_pieces(text: &str) -> Vec<String> {
     let (mut pieces, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
         let Some((most, _)) = rest.char_indices().nth(SPEECH_MAX_CHARS) else {
@@ -78,25 +78,25 @@ pub(super) fn pieces(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{pieces, spoken};
+    use super::{speech_pieces, spoken_text};
 
     #[test]
     fn code_tables_and_addresses_are_not_spoken() {
         let text = "# Result\n\nSee **the** [manual](https://a.example/x) or https://b.example/y now.\n\n```rust\nlet x = 1;\n```\n\n\
             | a | b |\n|---|---|\n| 1 | 2 |\n\n* Run `make`.\n";
         assert_eq!(
-            spoken(text),
+            spoken_text(text),
             "Result\nSee the manual or a link now.\nThe code is in the text.\nThe table is in the text.\nRun make."
         );
-        assert_eq!(spoken("```\nx\n```"), "The code is in the text.");
-        assert_eq!(spoken("<script>x</script>"), "");
+        assert_eq!(spoken_text("```\nx\n```"), "The code is in the text.");
+        assert_eq!(spoken_text("<script>x</script>"), "");
     }
 
     #[test]
     fn a_long_text_is_split_after_sentences_and_nothing_is_lost() {
         let sentence = "This is one sentence of the text. ";
         let text = sentence.repeat(400);
-        let all = pieces(&text);
+        let all = speech_pieces(&text);
         assert!(all.len() > 2);
         assert!(
             all.iter()
@@ -104,8 +104,8 @@ mod tests {
         );
         assert_eq!(all.join(" "), text.trim());
         let endless = "x".repeat(10_000);
-        let all = pieces(&endless);
+        let all = speech_pieces(&endless);
         assert_eq!((all.len(), all.concat()), (3, endless));
-        assert_eq!(pieces("  "), Vec::<String>::new());
+        assert_eq!(speech_pieces("  "), Vec::<String>::new());
     }
 }

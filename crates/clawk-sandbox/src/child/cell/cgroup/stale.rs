@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::name::{GroupName, old_supervisor};
-use super::{below, mount_of};
+use super::{mount_of, path_below};
 
 /// The flags for opening a group's folder.
 pub(super) const FOLDER: OFlags = OFlags::RDONLY
@@ -23,7 +23,7 @@ const MIN_AGE_S: i64 = 10;
 /// locked. Returns how many were removed.
 pub(crate) fn remove_stale() -> usize {
     let mut removed = 0;
-    for holder in holders() {
+    for holder in group_parents() {
         for entry in std::fs::read_dir(&holder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
@@ -62,13 +62,13 @@ pub(crate) fn remove_left(name: &GroupName) {
     let Some(name) = GroupName::parse(name.as_str()) else {
         return;
     };
-    for holder in holders() {
-        vanish(&holder.join(name.as_str()));
+    for holder in group_parents() {
+        remove_group(&holder.join(name.as_str()));
     }
 }
 
 /// Removes a group if it exists. The kernel may need a moment after the last process has ended.
-pub(super) fn vanish(group: &Path) {
+pub(super) fn remove_group(group: &Path) {
     for _ in 0..200 {
         match std::fs::remove_dir(group) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -80,7 +80,7 @@ pub(super) fn vanish(group: &Path) {
 }
 
 /// Folders that may contain clawk's groups: its own groups and all of their parents.
-fn holders() -> Vec<PathBuf> {
+fn group_parents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -97,7 +97,7 @@ fn holders() -> Vec<PathBuf> {
                 .find_map(|controller| mount_of(&mounts, "cgroup", Some(controller)))
         };
         let Some(top) = top else { continue };
-        let mut holder = below(&top, path);
+        let mut holder = path_below(&top, path);
         loop {
             found.push(holder.clone());
             if holder == top || !holder.pop() {

@@ -59,7 +59,7 @@ fn severity(answer: u32) -> i32 {
 
 /// As they were before there was one program: the allow-list, what is unknown, families, the guard, the deny-list.
 fn separate(strict: bool, own: bool, judged: GuardedCalls) -> Vec<BpfProgram> {
-    let lists = SyscallLists::of(strict, own, judged).unwrap();
+    let lists = SyscallLists::for_box_kind(strict, own, judged).unwrap();
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
     let build = |rules: SyscallRules, other: SeccompAction, hit: SeccompAction| -> BpfProgram {
         SeccompFilter::new(rules, other, hit, arch)
@@ -164,7 +164,10 @@ fn one_program_says_what_all_lists_say() {
     ]);
     for (strict, own, judged) in kinds() {
         let (one, many) = (
-            SyscallLists::of(strict, own, judged).unwrap().program().unwrap(),
+            SyscallLists::for_box_kind(strict, own, judged)
+                .unwrap()
+                .build_program()
+                .unwrap(),
             separate(strict, own, judged),
         );
         let same = |call: u32, arch: u32, args: [u64; 6]| {
@@ -175,7 +178,7 @@ fn one_program_says_what_all_lists_say() {
                 "call {call} {args:x?} of {strict} {own} {judged:?}: {ours:x} {theirs:x}"
             );
         };
-        let lists = SyscallLists::of(strict, own, judged).unwrap();
+        let lists = SyscallLists::for_box_kind(strict, own, judged).unwrap();
         for call in (0..700).chain([FOREIGN - 1, FOREIGN, FOREIGN + 41, 1 << 31, u32::MAX]) {
             same(call, HERE, [0; 6]);
             same(call, HERE, [u64::MAX; 6]);
@@ -205,10 +208,10 @@ fn one_program_says_what_all_lists_say() {
 #[test]
 fn a_filter_is_short() {
     for (strict, own, judged) in kinds() {
-        let program = &of(strict, own, judged).unwrap().program;
+        let program = &shared_filter(strict, own, judged).unwrap().program;
         assert!(program.len() < 900, "{}", program.len());
         // As the process that boxes are forked from gets it.
-        assert_eq!(tree::program_of(&tree::bytes(program)).unwrap(), *program);
+        assert_eq!(tree::program_of(&tree::program_bytes(program)).unwrap(), *program);
     }
 }
 
@@ -220,8 +223,11 @@ fn the_common_filters_that_are_handed_over_are_those_that_a_box_would_make() {
     told.join().unwrap().unwrap();
     for (strict, own, judged) in COMMON {
         let made = MADE[kind_of(strict, own, judged)].get().unwrap();
-        let wanted = SyscallLists::of(strict, own, judged).unwrap().program().unwrap();
-        assert_eq!(tree::bytes(&made.program), tree::bytes(&wanted));
+        let wanted = SyscallLists::for_box_kind(strict, own, judged)
+            .unwrap()
+            .build_program()
+            .unwrap();
+        assert_eq!(tree::program_bytes(&made.program), tree::program_bytes(&wanted));
         assert_eq!(made.notifies, judged != GuardedCalls::Nothing);
     }
 }

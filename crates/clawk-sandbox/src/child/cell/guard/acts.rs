@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Guard, PATH_ONLY, ResolvedName, start, text, umask_of};
+use super::{Guard, PATH_ONLY, ResolvedName, read_tool_path, resolve_start, umask_of};
 use crate::child::sys::{self, SyscallNotification};
 use clawk_plan::plan::Denied;
 
@@ -18,9 +18,13 @@ const FILE_KIND: u64 = 0o170_000;
 
 impl Guard {
     /// Checks that a name is not denied, before something is created or removed there.
-    fn free(&self, notice: &SyscallNotification, place: (u64, u64)) -> Result<ResolvedName, Errno> {
-        let name = self.named(notice, place)?;
-        if self.denies(&name.real) {
+    fn resolve_free_name(
+        &self,
+        notice: &SyscallNotification,
+        place: (u64, u64),
+    ) -> Result<ResolvedName, Errno> {
+        let name = self.resolve_name(notice, place)?;
+        if self.is_path_denied(&name.real) {
             return Err(Errno::ACCESS);
         }
         Ok(name)
@@ -32,27 +36,27 @@ impl Guard {
         place: (u64, u64),
         flags: u64,
     ) -> Result<(), Errno> {
-        let name = self.free(notice, place)?;
+        let name = self.resolve_free_name(notice, place)?;
         let found = rustix::fs::openat(
             &name.folder,
             &name.last,
             PATH_ONLY | OFlags::NOFOLLOW,
             Mode::empty(),
         )?;
-        self.admit(&found)?;
-        self.movable(&name)?;
+        self.check_admitted(&found)?;
+        self.check_movable(&name)?;
         let flags = AtFlags::from_bits_retain(u32::try_from(flags).map_err(|_large| Errno::INVAL)?);
         rustix::fs::unlinkat(&name.folder, &name.last, flags)
     }
 
     /// Creates a folder, a pipe or an empty file, depending on `mode`. The filter has refused devices and sockets already.
-    pub(super) fn make(
+    pub(super) fn make_node(
         &self,
         notice: &SyscallNotification,
         place: (u64, u64),
         mode: u64,
     ) -> Result<(), Errno> {
-        let name = self.free(notice, place)?;
+        let name = self.resolve_free_name(notice, place)?;
         self.free_entry(&name)?;
         let bits = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
         let bits = Mode::from_raw_mode(bits);
@@ -73,8 +77,8 @@ impl Guard {
         target: u64,
         place: (u64, u64),
     ) -> Result<(), Errno> {
-        let target = text(notice.pid, target)?;
-        let name = self.free(notice, place)?;
+        let target = read_tool_path(notice.pid, target)?;
+        let name = self.resolve_free_name(notice, place)?;
         self.free_for_link(&name)?;
         rustix::fs::symlinkat(target, &name.folder, &name.last)
     }
@@ -85,11 +89,11 @@ impl Guard {
         (folder, path): (u64, u64),
         mode: u64,
     ) -> Result<(), Errno> {
-        let path = text(notice.pid, path)?;
-        let (base, path) = start(notice.pid, folder, path)?;
-        let found = rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolving(&path))?;
-        self.admit(&found)?;
-        self.changeable(&found)?;
+        let path = read_tool_path(notice.pid, path)?;
+        let (base, path) = resolve_start(notice.pid, folder, path)?;
+        let found = rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolve_flags(&path))?;
+        self.check_admitted(&found)?;
+        self.check_changeable(&found)?;
         let mode = Mode::from_raw_mode(u32::try_from(mode & 0o7777).unwrap_or(0));
         rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
     }
@@ -102,33 +106,35 @@ impl Guard {
             Err(Errno::NOENT) => return Err(Errno::BADF),
             found => found?,
         };
-        self.changeable(&found)?;
+        self.check_changeable(&found)?;
         let mode = Mode::from_raw_mode(u32::try_from(mode & 0o7777).unwrap_or(0));
         rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
     }
 
     /// Checks a program and lets the kernel start it. A multi-threaded tool can change the name in between. Then it has run a
     /// denied program, but it still can't read it.
-    pub(super) fn execute(
+    pub(super) fn answer_execute(
         &self,
         notice: &SyscallNotification,
         (folder, path): (u64, u64),
         flags: u64,
     ) -> io::Result<()> {
         let empty = flags & u64::from(AtFlags::EMPTY_PATH.bits()) != 0;
-        let found = match text(notice.pid, path) {
+        let found = match read_tool_path(notice.pid, path) {
             Err(Errno::NOENT) if empty => {
                 let number = i32::try_from(folder & 0xffff_ffff).unwrap_or(-1);
                 let link = format!("/proc/{}/fd/{number}", notice.pid);
                 rustix::fs::open(link, PATH_ONLY, Mode::empty())
             }
             Err(error) => Err(error),
-            Ok(path) => start(notice.pid, folder, path).and_then(|(base, path)| {
-                rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolving(&path))
+            Ok(path) => resolve_start(notice.pid, folder, path).and_then(|(base, path)| {
+                rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolve_flags(&path))
             }),
         };
-        match found.and_then(|found| self.admit(&found)) {
-            Err(Errno::ACCESS) => sys::answer(&self.listener, notice.id, Err(Errno::ACCESS.raw_os_error())),
+        match found.and_then(|found| self.check_admitted(&found)) {
+            Err(Errno::ACCESS) => {
+                sys::answer_notification(&self.listener, notice.id, Err(Errno::ACCESS.raw_os_error()))
+            }
             // If the program can't be found, the kernel does not find it either, and reports that.
             Ok(()) | Err(_) => sys::let_through(&self.listener, notice.id), // silent-ok: see above
         }
@@ -155,7 +161,7 @@ impl Guard {
                     return true;
                 };
                 left = rest;
-                if self.denies(&path) {
+                if self.is_path_denied(&path) {
                     return true;
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -4,16 +4,16 @@
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::{Guard, PATH_ONLY, ResolvedName, real};
+use super::{Guard, PATH_ONLY, ResolvedName, real_path};
 
 impl Guard {
     /// Checks that this file's content, mode and names may be changed.
-    pub(super) fn changeable(&self, place: &std::os::fd::OwnedFd) -> Result<(), Errno> {
+    pub(super) fn check_changeable(&self, place: &std::os::fd::OwnedFd) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
         }
         let stat = rustix::fs::fstat(place)?;
-        if self.kept.is(stat.st_dev, stat.st_ino) || self.kept.holds(&real(place)?) {
+        if self.kept.is_same_file(stat.st_dev, stat.st_ino) || self.kept.contains_path(&real_path(place)?) {
             return Err(Errno::ROFS);
         }
         Ok(())
@@ -25,7 +25,8 @@ impl Guard {
             return Ok(());
         }
         let folder = rustix::fs::fstat(&name.folder)?;
-        if self.kept.holds(&name.real) || self.kept.is_entry(folder.st_dev, folder.st_ino, &name.last) {
+        if self.kept.contains_path(&name.real) || self.kept.is_entry(folder.st_dev, folder.st_ino, &name.last)
+        {
             return Err(Errno::ROFS);
         }
         Ok(())
@@ -36,7 +37,7 @@ impl Guard {
     pub(super) fn free_for_link(&self, name: &ResolvedName) -> Result<(), Errno> {
         self.free_entry(name)?;
         let there = || rustix::fs::statat(&name.folder, &name.last, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        if self.kept.leads(&name.real) && !there() {
+        if self.kept.leads_to_own(&name.real) && !there() {
             return Err(Errno::ROFS);
         }
         Ok(())
@@ -44,12 +45,12 @@ impl Guard {
 
     /// Checks that this entry may be moved, removed or replaced: it is not one of the agent's own files and not a folder on the
     /// path to one.
-    pub(super) fn movable(&self, name: &ResolvedName) -> Result<(), Errno> {
+    pub(super) fn check_movable(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
         }
         self.free_entry(name)?;
-        if self.kept.leads(&name.real) {
+        if self.kept.leads_to_own(&name.real) {
             return Err(Errno::ROFS);
         }
         let flags = PATH_ONLY | OFlags::NOFOLLOW;
@@ -57,7 +58,7 @@ impl Guard {
         if let Ok(place) = rustix::fs::openat(&name.folder, &name.last, flags, mode) {
             let stat = rustix::fs::statat(&place, "", AtFlags::EMPTY_PATH)?;
             // On a file system that ignores case, one file has many names.
-            if self.kept.is_above(stat.st_dev, stat.st_ino) || self.kept.holds(&real(&place)?) {
+            if self.kept.is_above(stat.st_dev, stat.st_ino) || self.kept.contains_path(&real_path(&place)?) {
                 return Err(Errno::ROFS);
             }
         }

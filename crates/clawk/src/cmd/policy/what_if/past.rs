@@ -49,13 +49,13 @@ struct OpenPastCall {
 
 impl PastCallRecord {
     /// Reads the events of one session or of all.
-    pub(super) fn of(source: &TraceSource, session: Option<&str>) -> Result<Self> {
-        let pick = source.pick(session)?;
+    pub(super) fn from_source(source: &TraceSource, session: Option<&str>) -> Result<Self> {
+        let pick = source.select_sessions(session)?;
         let mut open: Vec<OpenPastCall> = Vec::new();
         let mut places = HashMap::new();
         let mut autonomy = AutonomyLevel::Autonomous;
         let mut said: HashMap<SessionId, Vec<Digest>> = HashMap::new();
-        source.each(pick, |event| {
+        source.for_each_event(pick, |event| {
             let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
             if let Some(words) = owners_words(&event) {
                 said.entry(event.session_id).or_default().push(words);
@@ -68,13 +68,13 @@ impl PastCallRecord {
             if event.event_type == "action.requested" {
                 places.insert(key, open.len());
                 let said = said.get(&event.session_id).cloned().unwrap_or_default();
-                open.push(begun(&event, id, said));
+                open.push(open_call(&event, id, said));
                 return Ok(());
             }
             let Some(known) = places.get(&key).and_then(|&at: &usize| open.get_mut(at)) else {
                 return Ok(());
             };
-            known.learn(&event.event_type, &text);
+            known.apply_event(&event.event_type, &text);
             if let Some(seen) = seen_autonomy(&event.event_type, &text) {
                 autonomy = seen;
             }
@@ -105,7 +105,7 @@ fn owners_words(event: &TraceEvent) -> Option<Digest> {
     text("text_hash").filter(|_| is_owners).and_then(Digest::from_hex)
 }
 
-fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> OpenPastCall {
+fn open_call(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> OpenPastCall {
     let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
     OpenPastCall {
         call: PastCall {
@@ -130,7 +130,7 @@ fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> OpenPastCal
 }
 
 impl OpenPastCall {
-    fn learn<'t>(&mut self, kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) {
+    fn apply_event<'t>(&mut self, kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) {
         let outcome = match kind {
             "ckp.approval.requested" => {
                 self.asked = true;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clawk_kernel::sheet::PreviewReceipt;
 use clawk_kernel::{ApprovalAnswer, GrantScope, KnownPerson, Plan, ReplyOutcome};
 
-use super::{ApproveMode, Conversation, NOT_SHOWN, UNSEEN, person};
+use super::{ApproveMode, Conversation, NOT_SHOWN, UNSEEN, login_name};
 use crate::out::TerminalStyle;
 use crate::terminal::input::{LineEditor, LineOutcome};
 
@@ -19,7 +19,7 @@ struct PlanAnswer {
 }
 
 impl PlanAnswer {
-    fn no(reason: Option<String>) -> Self {
+    fn for_denial(reason: Option<String>) -> Self {
         Self {
             answer: ApprovalAnswer::Deny,
             only: None,
@@ -33,7 +33,7 @@ impl Conversation<'_> {
         let mut plan = plan.clone();
         let mut left = Vec::new();
         for step in plan.steps {
-            if !self.scripted(&step).await {
+            if !self.try_scripted_answer(&step).await {
                 left.push(step);
             }
         }
@@ -41,16 +41,18 @@ impl Conversation<'_> {
             return;
         }
         plan.steps = left;
-        let drawn = self.show.plan(&plan);
+        let drawn = self.show.print_plan(&plan);
         let said = match (self.approve, self.input.clone()) {
-            (ApproveMode::Never, _) => PlanAnswer::no(Some(
+            (ApproveMode::Never, _) => PlanAnswer::for_denial(Some(
                 "`--approve never` answers every question with no".to_owned(),
             )),
-            (ApproveMode::Ask, None) => PlanAnswer::no(Some(
+            (ApproveMode::Ask, None) => PlanAnswer::for_denial(Some(
                 "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it"
                     .to_owned(),
             )),
-            (ApproveMode::Ask, Some(_)) if drawn.is_err() => PlanAnswer::no(Some(NOT_SHOWN.to_owned())),
+            (ApproveMode::Ask, Some(_)) if drawn.is_err() => {
+                PlanAnswer::for_denial(Some(NOT_SHOWN.to_owned()))
+            }
             (ApproveMode::Ask, Some(input)) => match self.ask_plan(&input, &mut plan).await {
                 Some(said) => said,
                 None => return,
@@ -59,26 +61,27 @@ impl Conversation<'_> {
         if self.terminated {
             return;
         }
-        let all = numbers(&plan);
+        let all = step_numbers(&plan);
         let yes = said.only.clone().unwrap_or_else(|| all.clone());
         let rest: BTreeSet<u32> = all.difference(&yes).copied().collect();
-        self.settle(&plan, yes, &said).await;
+        self.answer_steps(&plan, yes, &said).await;
         if !rest.is_empty() {
-            let no = PlanAnswer::no(said.reason.clone());
-            self.settle(&plan, rest, &no).await;
+            let no = PlanAnswer::for_denial(said.reason.clone());
+            self.answer_steps(&plan, rest, &no).await;
         }
     }
 
     /// Answers these steps.
-    async fn settle(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) {
-        let paint = TerminalStyle::stderr();
+    async fn answer_steps(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) {
+        let paint = TerminalStyle::for_stderr();
         if let (ApprovalAnswer::Deny, Some(reason)) = (said.answer, &said.reason) {
-            self.show.line(&format!("  {} {}", paint.red("no:"), reason));
+            self.show
+                .print_line(&format!("  {} {}", paint.red("no:"), reason));
         }
-        let late = self.tell(plan, steps, said).await;
+        let late = self.send_answers(plan, steps, said).await;
         if !late.is_empty() {
             let late: Vec<String> = late.iter().map(u32::to_string).collect();
-            self.show.line(&paint.yellow(&format!(
+            self.show.print_line(&paint.yellow(&format!(
                 "  too late for step {}: it had lapsed or was answered elsewhere",
                 late.join(", ")
             )));
@@ -86,12 +89,12 @@ impl Conversation<'_> {
     }
 
     /// Answers these steps. Returns the steps for which the answer was too late.
-    async fn tell(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) -> Vec<u32> {
+    async fn send_answers(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) -> Vec<u32> {
         let steps: Vec<u32> = steps.into_iter().collect();
         let reply = clawk_kernel::ApprovalReply {
             answer: said.answer,
             breadth: GrantScope::Exact,
-            person: KnownPerson::admin("terminal", &person()),
+            person: KnownPerson::admin("terminal", &login_name()),
             reason: said.reason.clone(),
             // `ask_plan` accepts a yes only after everything was shown.
             seen: PreviewReceipt::Whole(plan.steps.iter().map(|step| step.sheet.digest()).collect()),
@@ -106,48 +109,48 @@ impl Conversation<'_> {
 
     /// Asks for an answer to all remaining steps; `None`: each step already has its own answer.
     async fn ask_plan(&mut self, input: &LineEditor, plan: &mut Plan) -> Option<PlanAnswer> {
-        let paint = TerminalStyle::stderr();
+        let paint = TerminalStyle::for_stderr();
         let mut folded: usize = plan.steps.iter().map(|step| step.sheet.hidden_bytes()).sum();
         let mut stale = true;
         while let Some(first) = plan.steps.first().cloned() {
             let stopped = if std::mem::take(&mut stale) {
-                self.fresh(input).await
+                self.discard_typed_keys(input).await
             } else {
                 None
             };
             let reply = match stopped {
                 Some(reply) => reply,
-                None => self.line(input, &prompt(folded), &first).await,
+                None => self.read_line(input, &format_prompt(folded), &first).await,
             };
             let typed = match reply {
                 LineOutcome::Line(line) => parse(&line, plan),
                 LineOutcome::Interrupted => {
                     self.session.cancel_turn();
-                    return Some(PlanAnswer::no(Some("interrupted".to_owned())));
+                    return Some(PlanAnswer::for_denial(Some("interrupted".to_owned())));
                 }
                 LineOutcome::End => {
                     self.leaving = true;
-                    return Some(PlanAnswer::no(Some("the terminal was closed".to_owned())));
+                    return Some(PlanAnswer::for_denial(Some("the terminal was closed".to_owned())));
                 }
             };
             match typed {
                 Some(PlanInput::Said(said) | PlanInput::Step(said)) if folded > 0 && said.answer != ApprovalAnswer::Deny => {
-                    self.show.line(&paint.yellow(UNSEEN));
+                    self.show.print_line(&paint.yellow(UNSEEN));
                 }
                 Some(PlanInput::Said(said)) => return Some(said),
                 Some(PlanInput::Step(said)) => {
                     let steps = said.only.clone().unwrap_or_default();
-                    self.settle(plan, steps.clone(), &said).await;
-                    plan.steps.retain(|step| !steps.contains(&step.number()));
+                    self.answer_steps(plan, steps.clone(), &said).await;
+                    plan.steps.retain(|step| !steps.contains(&step.step_number()));
                 }
                 Some(PlanInput::View) => {
-                    if plan.steps.iter().any(|step| self.show.whole(step).is_err()) {
-                        return Some(PlanAnswer::no(Some(NOT_SHOWN.to_owned())));
+                    if plan.steps.iter().any(|step| self.show.print_full_question(step).is_err()) {
+                        return Some(PlanAnswer::for_denial(Some(NOT_SHOWN.to_owned())));
                     }
                     (folded, stale) = (0, true);
                 }
-                Some(PlanInput::Why) => plan.steps.iter().for_each(|step| self.show.why(step)),
-                None => self.show.line(&paint.dim(
+                Some(PlanInput::Why) => plan.steps.iter().for_each(|step| self.show.print_reason(step)),
+                None => self.show.print_line(&paint.dim(
                     "  y, n (and why not, if you like), s, v, w, the numbers of the steps that may run, like 1,3, or one \
                      step by itself, like `y 3` or `n 3 because`",
                 )),
@@ -157,15 +160,15 @@ impl Conversation<'_> {
     }
 }
 
-fn numbers(plan: &Plan) -> BTreeSet<u32> {
+fn step_numbers(plan: &Plan) -> BTreeSet<u32> {
     plan.steps
         .iter()
-        .map(clawk_kernel::ApprovalQuestion::number)
+        .map(clawk_kernel::ApprovalQuestion::step_number)
         .collect()
 }
 
-fn prompt(folded: usize) -> String {
-    let bold = |key| TerminalStyle::stderr().bold(key);
+fn format_prompt(folded: usize) -> String {
+    let bold = |key| TerminalStyle::for_stderr().bold(key);
     let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
     if folded > 0 {
         return format!("  {folded} bytes are folded: {view}iew all first · {no} none [reason] · {why}hy ▸ ");
@@ -206,14 +209,16 @@ fn parse(line: &str, plan: &Plan) -> Option<PlanInput> {
         "w" | "why" | "?" => return Some(PlanInput::Why),
         _ => {}
     }
-    let known = numbers(plan);
-    if let Some(said) = step(line, &known) {
+    let known = step_numbers(plan);
+    if let Some(said) = parse_step_answer(line, &known) {
         return Some(PlanInput::Step(said));
     }
     if let Some((no, reason)) = line.split_once(char::is_whitespace)
         && matches!(no.to_ascii_lowercase().as_str(), "n" | "no" | "none")
     {
-        return Some(PlanInput::Said(PlanAnswer::no(Some(reason.trim().to_owned()))));
+        return Some(PlanInput::Said(PlanAnswer::for_denial(Some(
+            reason.trim().to_owned(),
+        ))));
     }
     let mut only = BTreeSet::new();
     for word in line.split([',', ' ']).filter(|word| !word.is_empty()) {
@@ -228,7 +233,7 @@ fn parse(line: &str, plan: &Plan) -> Option<PlanInput> {
 }
 
 /// Parses `y 3`, `n 3`, `n 3 because …`.
-fn step(line: &str, known: &BTreeSet<u32>) -> Option<PlanAnswer> {
+fn parse_step_answer(line: &str, known: &BTreeSet<u32>) -> Option<PlanAnswer> {
     let (word, rest) = line.split_once(char::is_whitespace)?;
     let (number, reason) = rest
         .trim()

@@ -24,12 +24,12 @@ pub(super) fn parse(line: &str) -> Option<QuestionInput> {
         )),
         "s" | "session" => Some(QuestionInput::Answer(
             ApprovalAnswer::ApproveForSession,
-            breadth(reason.as_deref())?,
+            parse_scope(reason.as_deref())?,
             None,
         )),
         "a" | "always" => Some(QuestionInput::Answer(
             ApprovalAnswer::Always,
-            breadth(reason.as_deref())?,
+            parse_scope(reason.as_deref())?,
             None,
         )),
         "n" | "no" => Some(QuestionInput::Answer(
@@ -44,7 +44,7 @@ pub(super) fn parse(line: &str) -> Option<QuestionInput> {
 }
 
 /// Parses the scope of a grant. No word means the narrower scope; an unknown word is not an answer.
-fn breadth(said: Option<&str>) -> Option<GrantScope> {
+fn parse_scope(said: Option<&str>) -> Option<GrantScope> {
     match said {
         None => Some(GrantScope::Exact),
         Some("dir" | "folder") => Some(GrantScope::Folder),

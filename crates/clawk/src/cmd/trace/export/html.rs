@@ -39,13 +39,13 @@ struct HtmlSessionSummary {
 }
 
 /// Writes the page.
-pub(super) fn page(
+pub(super) fn render_page(
     source: &TraceSource,
     pick: SessionSelection,
     report: &VerificationReport,
 ) -> Result<String> {
     let mut events = Vec::new();
-    source.each(pick, |event| {
+    source.for_each_event(pick, |event| {
         if events.len() >= MAX_EVENTS {
             bail!("more than {MAX_EVENTS} events; take one session with `--session`");
         }
@@ -65,30 +65,30 @@ pub(super) fn page(
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta name=\"referrer\" content=\"no-referrer\"><title>clawk trace</title>\n<style>{STYLE}</style></head><body><main>\n"
     );
-    verdict(&mut out, report, events.len(), sessions.len());
+    render_verdict(&mut out, report, events.len(), sessions.len());
     if sessions.len() > 1 {
         out.push_str("<nav><h2>Sessions</h2><ol>");
         for session in &sessions {
-            let summary = HtmlSessionSummary::of(&events, *session);
+            let summary = HtmlSessionSummary::from_events(&events, *session);
             let _ = write!(
                 out,
                 "<li><a href=\"#s-{session}\">{}</a> <span class=\"dim\">{} · {} events · {}</span></li>",
-                short(*session),
-                escape(&summary.door),
+                short_id(*session),
+                escape_html(&summary.door),
                 summary.events,
-                escape(&clock(&summary.first))
+                escape_html(&time_of_day(&summary.first))
             ); // silent-ok: writing to a String
         }
         out.push_str("</ol></nav>\n");
     }
     for session in sessions {
-        section(&mut out, &events, session);
+        render_section(&mut out, &events, session);
     }
     out.push_str("</main></body></html>\n");
     Ok(out)
 }
 
-fn verdict(out: &mut String, report: &VerificationReport, events: usize, sessions: usize) {
+fn render_verdict(out: &mut String, report: &VerificationReport, events: usize, sessions: usize) {
     let (class, word, detail) = match &report.fault {
         None => (
             "good",
@@ -113,19 +113,19 @@ fn verdict(out: &mut String, report: &VerificationReport, events: usize, session
         "<header><p class=\"brand\">clawk trace</p><h1><span class=\"mark {class}\"></span>{word}</h1>\
          <p>{}</p><p class=\"dim\">{events} events in {sessions} session{plural}. Prompts, arguments and results are not in a \
          trace; it names them by digest.</p></header>",
-        escape(&detail)
+        escape_html(&detail)
     ); // silent-ok: writing to a String
 }
 
-fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
-    let summary = HtmlSessionSummary::of(events, session);
+fn render_section(out: &mut String, events: &[TraceEvent], session: SessionId) {
+    let summary = HtmlSessionSummary::from_events(events, session);
     let _ = write!(
         out,
         "<section id=\"s-{session}\"><h2>Session {} <span class=\"dim\">{}</span></h2><p class=\"dim id\">{session} · {} – {}</p><dl class=\"cards\">",
-        short(session),
-        escape(&summary.door),
-        escape(&day_and_clock(&summary.first)),
-        escape(&clock(&summary.last)),
+        short_id(session),
+        escape_html(&summary.door),
+        escape_html(&day_and_clock(&summary.first)),
+        escape_html(&time_of_day(&summary.last)),
     ); // silent-ok: writing to a String
     let levels: Vec<String> = summary
         .levels
@@ -143,11 +143,11 @@ fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
     };
     for (name, value) in [
         ("Agent", summary.agent.clone()),
-        ("Messages", count(summary.messages)),
-        ("Calls allowed", count(summary.allowed)),
-        ("Denied", count(summary.denied)),
-        ("Failed", count(summary.failed)),
-        ("People asked", count(summary.asked)),
+        ("Messages", format_count(summary.messages)),
+        ("Calls allowed", format_count(summary.allowed)),
+        ("Denied", format_count(summary.denied)),
+        ("Failed", format_count(summary.failed)),
+        ("People asked", format_count(summary.asked)),
         (
             "Tokens in / out",
             match (summary.input_tokens, summary.output_tokens) {
@@ -159,7 +159,7 @@ fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
         ("Sandbox", levels.join(", ")),
     ] {
         if !value.is_empty() {
-            let _ = write!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value)); // silent-ok: as above
+            let _ = write!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape_html(&value)); // silent-ok: as above
         }
     }
     out.push_str("</dl>");
@@ -174,7 +174,7 @@ fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
     }
     out.push_str("<ol class=\"events\">\n");
     for event in events.iter().filter(|event| event.session_id == session) {
-        row(out, event);
+        render_row(out, event);
     }
     out.push_str(if quiet {
         "</ol></details></section>\n"
@@ -183,7 +183,7 @@ fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
     });
 }
 
-fn count(value: u64) -> String {
+fn format_count(value: u64) -> String {
     if value == 0 {
         String::new()
     } else {
@@ -191,24 +191,24 @@ fn count(value: u64) -> String {
     }
 }
 
-fn row(out: &mut String, event: &TraceEvent) {
+fn render_row(out: &mut String, event: &TraceEvent) {
     let text = |key: &str| event.payload.get(key).and_then(Value::as_str).unwrap_or_default();
     let class = class_of(event);
     let _ = write!(
         out,
         "<li class=\"{class}\"><details><summary><time>{}</time><span class=\"n\">{}</span><b>{}</b> <span>{}</span></summary><table>",
-        escape(&clock(&event.timestamp)),
+        escape_html(&time_of_day(&event.timestamp)),
         event.sequence,
-        escape(&event.event_type),
-        escape(&headline(event, &text)),
+        escape_html(&event.event_type),
+        escape_html(&event_headline(event, &text)),
     ); // silent-ok: writing to a String
     for (key, value) in &event.payload {
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let _ = write!(
             out,
             "<tr><th>{}</th><td>{}</td></tr>",
-            escape(key),
-            escape(&shown)
+            escape_html(key),
+            escape_html(&shown)
         ); // silent-ok: as above
     }
     let _ = writeln!(
@@ -219,7 +219,7 @@ fn row(out: &mut String, event: &TraceEvent) {
 }
 
 /// Returns the important parts of an event as text.
-fn headline<'a>(event: &'a TraceEvent, text: &dyn Fn(&str) -> &'a str) -> String {
+fn event_headline<'a>(event: &'a TraceEvent, text: &dyn Fn(&str) -> &'a str) -> String {
     let number = |key: &str| event.payload.get(key).and_then(Value::as_u64).unwrap_or(0);
     let rule = match text("rule_id") {
         "" => String::new(),
@@ -343,15 +343,15 @@ fn class_of(event: &TraceEvent) -> &'static str {
 }
 
 impl HtmlSessionSummary {
-    fn of(events: &[TraceEvent], session: SessionId) -> Self {
+    fn from_events(events: &[TraceEvent], session: SessionId) -> Self {
         let mut summary = Self::default();
         for event in events.iter().filter(|event| event.session_id == session) {
-            summary.see(event);
+            summary.add_event(event);
         }
         summary
     }
 
-    fn see(&mut self, event: &TraceEvent) {
+    fn add_event(&mut self, event: &TraceEvent) {
         let text = |key: &str| {
             event
                 .payload
@@ -383,7 +383,7 @@ impl HtmlSessionSummary {
     }
 }
 
-fn short(session: SessionId) -> String {
+fn short_id(session: SessionId) -> String {
     let text = session.to_string();
     text.chars()
         .skip(text.chars().count().saturating_sub(12))
@@ -391,18 +391,18 @@ fn short(session: SessionId) -> String {
 }
 
 /// Returns the time of day, to the millisecond.
-fn clock(timestamp: &str) -> String {
+fn time_of_day(timestamp: &str) -> String {
     let time = timestamp.split_once('T').map_or(timestamp, |(_, time)| time);
     time.chars().take("00:00:00.000".len()).collect()
 }
 
 fn day_and_clock(timestamp: &str) -> String {
     let day = timestamp.split('T').next().unwrap_or_default();
-    format!("{day} {}", clock(timestamp))
+    format!("{day} {}", time_of_day(timestamp))
 }
 
 /// Escapes text: no markup, no control characters, no changes of the writing direction.
-fn escape(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {
         match c {
@@ -419,12 +419,12 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::escape;
+    use super::escape_html;
 
     #[test]
     fn nothing_gets_out_of_its_text() {
         assert_eq!(
-            escape("<img src=x onerror='a'>&\"\u{202e}\u{1b}"),
+            escape_html("<img src=x onerror='a'>&\"\u{202e}\u{1b}"),
             "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;\\u{202e}\\u{1b}"
         );
     }

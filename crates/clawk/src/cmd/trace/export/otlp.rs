@@ -21,22 +21,22 @@ const MAX_SPANS: usize = 1_000_000;
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Returns all spans of a record.
-pub(super) fn spans(source: &TraceSource, pick: SessionSelection) -> Result<Vec<Value>> {
+pub(super) fn collect_spans(source: &TraceSource, pick: SessionSelection) -> Result<Vec<Value>> {
     let mut open = OtlpOpenSpans::default();
-    source.each(pick, |event| open.see(&event))?;
-    Ok(open.order.into_iter().map(|span| span.finish()).collect())
+    source.for_each_event(pick, |event| open.add_event(&event))?;
+    Ok(open.order.into_iter().map(|span| span.into_json()).collect())
 }
 
 /// Returns one document for a collector's file receiver or endpoint.
-pub(super) fn document(spans: &[Value]) -> Value {
+pub(super) fn otlp_document(spans: &[Value]) -> Value {
     json!({ "resourceSpans": [{
-        "resource": { "attributes": [attribute("service.name", &json!("clawk"))] },
+        "resource": { "attributes": [attribute_json("service.name", &json!("clawk"))] },
         "scopeSpans": [{ "scope": { "name": "clawk.trace", "version": env!("CARGO_PKG_VERSION") }, "spans": spans }],
     }] })
 }
 
 /// Posts all spans to a collector's `/v1/traces`.
-pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
+pub(super) async fn send_spans(spans: &[Value], endpoint: &str) -> Result<()> {
     let mut url: Url = endpoint
         .parse()
         .with_context(|| format!("`{endpoint}` is not a valid address"))?;
@@ -50,16 +50,16 @@ pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
         MAX_ANSWER_BYTES,
     )?;
     for batch in spans.chunks(BATCH) {
-        let body = serde_json::to_vec(&document(batch))?;
+        let body = serde_json::to_vec(&otlp_document(batch))?;
         let response = client
             .send(Request::post(url.clone(), "application/json", body))
             .await?;
         let status = response.status();
         if !status.is_success() {
-            let said = response.beginning(400).await;
+            let said = response.read_beginning(400).await;
             bail!(
                 "the collector answered {status}: {}",
-                crate::out::block(&String::from_utf8_lossy(&said))
+                crate::out::sanitize_block(&String::from_utf8_lossy(&said))
             );
         }
         let answer = response.bytes().await?;
@@ -96,35 +96,35 @@ struct OtlpOpenSpans {
 }
 
 impl OtlpOpenSpans {
-    fn see(&mut self, event: &TraceEvent) -> Result<()> {
+    fn add_event(&mut self, event: &TraceEvent) -> Result<()> {
         if self.order.len() >= MAX_SPANS {
             bail!("more than {MAX_SPANS} spans; export sessions one by one with `--session`");
         }
-        let at = nanoseconds(&event.timestamp)?;
+        let at = parse_nanoseconds(&event.timestamp)?;
         let key = (event.session_id, event.span_id);
         let place = match self.places.get(&key) {
             Some(place) => *place,
             None => {
                 self.places.insert(key, self.order.len());
-                self.order.push(Span::begin(event, at));
+                self.order.push(Span::from_event(event, at));
                 self.order.len() - 1
             }
         };
         if let Some(span) = self.order.get_mut(place) {
-            span.see(event, at);
+            span.add_event(event, at);
         }
         if matches!(
             event.event_type.as_str(),
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED
         ) {
-            self.order.push(Span::inference(event, at));
+            self.order.push(Span::from_inference(event, at));
         }
         Ok(())
     }
 }
 
 impl Span {
-    fn begin(event: &TraceEvent, at: i64) -> Self {
+    fn from_event(event: &TraceEvent, at: i64) -> Self {
         Self {
             trace: event.trace_id,
             id: event.span_id,
@@ -139,7 +139,7 @@ impl Span {
     }
 
     /// Makes the span of one attempt of a model request, below its turn.
-    fn inference(event: &TraceEvent, at: i64) -> Self {
+    fn from_inference(event: &TraceEvent, at: i64) -> Self {
         let took = event
             .payload
             .get("duration_ms")
@@ -166,7 +166,7 @@ impl Span {
         }
     }
 
-    fn see(&mut self, event: &TraceEvent, at: i64) {
+    fn add_event(&mut self, event: &TraceEvent, at: i64) {
         self.end = self.end.max(at);
         let member = |key: &str| event.payload.get(key);
         let text = |key: &str| member(key).and_then(Value::as_str).map(str::to_owned);
@@ -186,36 +186,36 @@ impl Span {
             }
             _ => {}
         }
-        let mut attributes: Vec<Value> = vec![attribute("clawk.sequence", &json!(event.sequence))];
-        attributes.push(attribute("clawk.event_hash", &json!(event.event_hash)));
+        let mut attributes: Vec<Value> = vec![attribute_json("clawk.sequence", &json!(event.sequence))];
+        attributes.push(attribute_json("clawk.event_hash", &json!(event.event_hash)));
         attributes.extend(
             event
                 .payload
                 .iter()
-                .map(|(key, value)| attribute(&format!("clawk.{key}"), value)),
+                .map(|(key, value)| attribute_json(&format!("clawk.{key}"), value)),
         );
         self.events.push(json!({
             "timeUnixNano": at.to_string(), "name": event.event_type, "attributes": attributes,
         }));
     }
 
-    fn finish(self) -> Value {
+    fn into_json(self) -> Value {
         let mut attributes: Vec<Value> = self
             .attributes
             .iter()
             .filter(|(_, value)| !value.is_null())
-            .map(|(key, value)| attribute(key, value))
+            .map(|(key, value)| attribute_json(key, value))
             .collect();
         let status = match &self.fault {
             Some(fault) => json!({ "code": 2, "message": fault }),
             None => json!({ "code": 1 }),
         };
         if self.fault.is_some() {
-            attributes.push(attribute("error.type", &json!("_OTHER")));
+            attributes.push(attribute_json("error.type", &json!("_OTHER")));
         }
         json!({
-            "traceId": hex(&self.trace, 16), "spanId": hex(&self.id, 8),
-            "parentSpanId": self.parent.map(|id| hex(&id, 8)).unwrap_or_default(),
+            "traceId": hex_tail(&self.trace, 16), "spanId": hex_tail(&self.id, 8),
+            "parentSpanId": self.parent.map(|id| hex_tail(&id, 8)).unwrap_or_default(),
             "name": self.name, "kind": 1,
             "startTimeUnixNano": self.start.to_string(), "endTimeUnixNano": self.end.to_string(),
             "attributes": attributes, "events": self.events, "status": status,
@@ -240,12 +240,12 @@ fn name_of(event: &TraceEvent) -> String {
 }
 
 /// Returns the last bytes of an id in hex. These are its random bytes; OTLP's span ids have eight.
-fn hex(id: &Uuid, bytes: usize) -> String {
+fn hex_tail(id: &Uuid, bytes: usize) -> String {
     let text = id.as_simple().to_string();
     text.get(32 - bytes * 2..).unwrap_or_default().to_owned()
 }
 
-fn nanoseconds(timestamp: &str) -> Result<i64> {
+fn parse_nanoseconds(timestamp: &str) -> Result<i64> {
     let at: jiff::Timestamp = timestamp
         .parse()
         .with_context(|| format!("`{timestamp}` is not a valid time"))?;
@@ -253,7 +253,7 @@ fn nanoseconds(timestamp: &str) -> Result<i64> {
 }
 
 /// Returns an OTLP attribute. A nested value becomes JSON text.
-fn attribute(key: &str, value: &Value) -> Value {
+fn attribute_json(key: &str, value: &Value) -> Value {
     let value = match value {
         Value::Bool(flag) => json!({ "boolValue": flag }),
         Value::Number(number) if number.is_i64() || number.is_u64() => {

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::sets::{RecordPosition, RecordedAtlasSets};
 use crate::cmd::atlas;
-use crate::cmd::trace::source::{SessionSelection, TraceSource, pages, whole};
+use crate::cmd::trace::source::{SessionSelection, TraceSource, expand_event, for_each_stored};
 use crate::out::{self, Format, TerminalStyle};
 
 /// The result of the replay.
@@ -64,35 +64,37 @@ pub(super) fn what_if(
     set: &AtlasSet,
     format: Format,
 ) -> Result<ExitCode> {
-    let again = again(source, pick, set)?;
+    let again = replay_judgements(source, pick, set)?;
     match format {
-        Format::Json => out::json(&again)?,
-        Format::Human => again.people("as before", "other")?,
+        Format::Json => out::print_json(&again)?,
+        Format::Human => again.print_human("as before", "other")?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Loads Atlases from disk.
-pub(super) fn atlases(paths: &[PathBuf]) -> Result<Vec<Arc<Atlas>>> {
-    let loaded = paths.iter().map(|path| Ok(Arc::new(atlas::loaded(path)?)));
+pub(super) fn load_atlases(paths: &[PathBuf]) -> Result<Vec<Arc<Atlas>>> {
+    let loaded = paths
+        .iter()
+        .map(|path| Ok(Arc::new(atlas::load_valid_atlas(path)?)));
     loaded.collect()
 }
 
 /// Combines Atlases that govern together.
-pub(super) fn set(loaded: &[Arc<Atlas>], options: Options) -> Result<AtlasSet> {
+pub(super) fn compile_set(loaded: &[Arc<Atlas>], options: Options) -> Result<AtlasSet> {
     AtlasSet::compile(loaded.to_vec(), options).context("these Atlases cannot be loaded together")
 }
 
 /// Replays everything that was recorded. Each difference names its event. Sessions outside the selection still count for limits.
-pub(super) fn again(
+pub(super) fn replay_judgements(
     source: &TraceSource,
     pick: SessionSelection,
     set: &AtlasSet,
 ) -> Result<CarpReplayReport> {
-    let recorded = judgements(source)?;
-    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::seen).collect();
+    let recorded = read_judgements(source)?;
+    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::as_event).collect();
     let mut again = CarpReplayReport::default();
-    again.take(replay::replay(set, &events, pick.session()), &recorded);
+    again.add_result(replay::replay_events(set, &events, pick.session()), &recorded);
     if again.resolutions == 0 {
         bail!("there is no `carp.request.received` in the record");
     }
@@ -105,13 +107,13 @@ pub(super) fn as_recorded(
     reader: &StateReader,
     sessions: &[SessionId],
 ) -> Result<CarpReplayReport> {
-    let recorded = judgements(source)?;
-    let mut sets = RecordedAtlasSets::of(reader)?;
+    let recorded = read_judgements(source)?;
+    let mut sets = RecordedAtlasSets::from_reader(reader)?;
     let mut names = Vec::with_capacity(recorded.len());
     for one in &recorded {
         let judges = JUDGING.contains(&one.event.event_type.as_str());
         let changes = one.event.payload.get("atlas_changes").and_then(Value::as_u64);
-        names.push(match judges.then(|| sets.make(one.place, changes)) {
+        names.push(match judges.then(|| sets.make_set(one.place, changes)) {
             None => None,
             Some(Ok(name)) => Some(name),
             // The session is not in the selection, and its use of limits is unknown.
@@ -122,11 +124,11 @@ pub(super) fn as_recorded(
             }
         });
     }
-    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::seen).collect();
+    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::as_event).collect();
     let set_at = |index: usize| sets.get(names.get(index).copied().flatten()?);
     let counts = |session| sessions.contains(&session);
     let mut again = CarpReplayReport::default();
-    again.take(replay::replay_under(&set_at, &events, &counts), &recorded);
+    again.add_result(replay::replay_under(&set_at, &events, &counts), &recorded);
     Ok(again)
 }
 
@@ -141,7 +143,7 @@ struct RecordedJudgement {
 }
 
 impl RecordedJudgement {
-    fn of(event: TraceEvent, row: Option<u64>) -> Result<Self> {
+    fn from_event(event: TraceEvent, row: Option<u64>) -> Result<Self> {
         let place = || format!("event {} of session {}", event.sequence, event.session_id);
         Ok(Self {
             at: event.timestamp.parse().with_context(place)?,
@@ -153,7 +155,7 @@ impl RecordedJudgement {
         })
     }
 
-    fn seen(&self) -> Event<'_> {
+    fn as_event(&self) -> Event<'_> {
         let event = &self.event;
         Event {
             session: event.session_id,
@@ -166,20 +168,23 @@ impl RecordedJudgement {
 }
 
 /// Returns these events of every session, in order.
-fn judgements(source: &TraceSource) -> Result<Vec<RecordedJudgement>> {
+fn read_judgements(source: &TraceSource) -> Result<Vec<RecordedJudgement>> {
     let mut recorded = Vec::new();
     match source {
         TraceSource::State(reader) => {
-            pages(reader, SessionSelection::All, 0, |stored| {
+            for_each_stored(reader, SessionSelection::All, 0, |stored| {
                 if KINDS.contains(&stored.event.event_type.as_str()) {
-                    recorded.push(RecordedJudgement::of(whole(&stored.event)?, Some(stored.row))?);
+                    recorded.push(RecordedJudgement::from_event(
+                        expand_event(&stored.event)?,
+                        Some(stored.row),
+                    )?);
                 }
                 Ok(())
             })?;
         }
-        TraceSource::File(_) => source.each(SessionSelection::All, |event| {
+        TraceSource::File(_) => source.for_each_event(SessionSelection::All, |event| {
             if KINDS.contains(&event.event_type.as_str()) {
-                recorded.push(RecordedJudgement::of(event, None)?);
+                recorded.push(RecordedJudgement::from_event(event, None)?);
             }
             Ok(())
         })?,
@@ -188,7 +193,7 @@ fn judgements(source: &TraceSource) -> Result<Vec<RecordedJudgement>> {
 }
 
 impl CarpReplayReport {
-    fn take(&mut self, replayed: AtlasReplayResult, recorded: &[RecordedJudgement]) {
+    fn add_result(&mut self, replayed: AtlasReplayResult, recorded: &[RecordedJudgement]) {
         self.resolutions += replayed.resolutions;
         self.evaluations += replayed.evaluations;
         self.left_out += replayed.left_out;
@@ -224,14 +229,14 @@ impl CarpReplayReport {
         }
     }
 
-    pub(super) fn people(&self, same: &str, other: &str) -> Result<()> {
-        let paint = TerminalStyle::stdout();
+    pub(super) fn print_human(&self, same: &str, other: &str) -> Result<()> {
+        let paint = TerminalStyle::for_stdout();
         let end = if self.differences.is_empty() {
             format!("; all {same}")
         } else {
             String::new()
         };
-        out::line(&format!(
+        out::print_line(&format!(
             "{} resolutions, {} evaluations: would have blocked {}, would newly allow {}, would newly ask {}{end}",
             self.resolutions,
             self.evaluations,
@@ -244,37 +249,37 @@ impl CarpReplayReport {
                 Turn::Asked => paint.yellow("asked"),
                 Turn::Blocked | Turn::Allowed | Turn::None => paint.red("blocked"),
             };
-            out::line(&format!(
+            out::print_line(&format!(
                 "  call {what}  session {}, event {}: {} by {}",
                 call.session_id,
                 call.sequence,
-                out::clipped(&call.action_id, 60),
-                out::clipped(call.policy_id.as_deref().unwrap_or("no policy"), 60),
+                out::clip_line(&call.action_id, 60),
+                out::clip_line(call.policy_id.as_deref().unwrap_or("no policy"), 60),
             ))?;
         }
         for difference in &self.differences {
             let action = difference
                 .action_id
                 .as_deref()
-                .map_or_else(String::new, |action| format!(" {}", out::clipped(action, 60)));
-            out::line(&format!(
+                .map_or_else(String::new, |action| format!(" {}", out::clip_line(action, 60)));
+            out::print_line(&format!(
                 "  {}  session {}, event {}{action}: {} → {}",
                 paint.red(other),
                 difference.session_id,
                 difference.sequence,
-                out::clipped(&told(&difference.was), 80),
-                out::clipped(&told(&difference.would_be), 80)
+                out::clip_line(&format_judgement(&difference.was), 80),
+                out::clip_line(&format_judgement(&difference.would_be), 80)
             ))?;
         }
         if self.left_out > 0 {
-            out::line(&format!("  and {} more", self.left_out))?;
+            out::print_line(&format!("  and {} more", self.left_out))?;
         }
         Ok(())
     }
 }
 
 /// Returns a judgement as `deny (policy)`, and any other value as JSON.
-fn told(value: &Value) -> String {
+fn format_judgement(value: &Value) -> String {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     match (text("result"), text("policy_id")) {
         (Some(result), Some(policy)) => format!("{result} ({policy})"),

@@ -50,7 +50,7 @@ pub(super) struct RecordedAtlasSets<'a> {
 
 impl<'a> RecordedAtlasSets<'a> {
     /// Reads the record without building a set.
-    pub(super) fn of(reader: &'a StateReader) -> Result<Self> {
+    pub(super) fn from_reader(reader: &'a StateReader) -> Result<Self> {
         let scan = |kinds, with_content| JournalScan {
             kinds,
             with_content,
@@ -79,7 +79,7 @@ impl<'a> RecordedAtlasSets<'a> {
     ///
     /// # Errors
     /// The record does not hold the Atlases.
-    pub(super) fn make(&mut self, place: RecordPosition, changes: Option<u64>) -> Result<AtlasSetKey> {
+    pub(super) fn make_set(&mut self, place: RecordPosition, changes: Option<u64>) -> Result<AtlasSetKey> {
         let run = self.runs.partition_point(|run| place.is_behind(&run.described));
         let run = run
             .checked_sub(1)
@@ -94,7 +94,7 @@ impl<'a> RecordedAtlasSets<'a> {
         };
         let name = (run, changes);
         if !self.made.contains_key(&name) {
-            let set = self.compiled(carp, changes)?;
+            let set = self.compile_set(carp, changes)?;
             self.made.insert(name, set);
         }
         Ok(name)
@@ -106,7 +106,7 @@ impl<'a> RecordedAtlasSets<'a> {
     }
 
     /// Combines the configuration's Atlases with those loaded over the API and not removed, in the order of a start.
-    fn compiled(&self, carp: &CarpFacts, changes: usize) -> Result<AtlasSet> {
+    fn compile_set(&self, carp: &CarpFacts, changes: usize) -> Result<AtlasSet> {
         let configured = recorded_atlases(self.reader, &carp.atlases)?;
         let changed = self.changes.get(..changes);
         let changed = changed.context("it names a change of Atlases that is not in the state directory")?;
@@ -124,7 +124,7 @@ impl<'a> RecordedAtlasSets<'a> {
                 uploaded.push((id, change));
             }
         }
-        let uploaded = uploaded.iter().map(|(id, change)| self.atlas(id, change));
+        let uploaded = uploaded.iter().map(|(id, change)| self.load_atlas(id, change));
         let all: Vec<Arc<Atlas>> = configured
             .iter()
             .cloned()
@@ -138,7 +138,7 @@ impl<'a> RecordedAtlasSets<'a> {
         AtlasSet::compile(all, options).context("the recorded Atlases cannot be loaded together")
     }
 
-    fn atlas(&self, id: &str, change: &RecordedEvent) -> Result<Arc<Atlas>> {
+    fn load_atlas(&self, id: &str, change: &RecordedEvent) -> Result<Arc<Atlas>> {
         let erased = || {
             anyhow!(
                 "the Atlas `{}` that came over the API is erased or not in this state directory; give all of them with `--atlas PATH`",

@@ -35,10 +35,13 @@ pub(super) struct ReplayableSessions {
     pub(super) served: Vec<SessionId>,
 }
 
-pub(super) fn sessions(source: &TraceSource, pick: SessionSelection) -> Result<ReplayableSessions> {
+pub(super) fn replayable_sessions(
+    source: &TraceSource,
+    pick: SessionSelection,
+) -> Result<ReplayableSessions> {
     let mut found = ReplayableSessions::default();
     let mut own = HashSet::new();
-    source.each(pick, |event| {
+    source.for_each_event(pick, |event| {
         let session = event.session_id;
         if event.sequence == 0 && event.payload.contains_key("door") {
             own.insert(session);
@@ -67,7 +70,7 @@ fn is_servers(event: &TraceEvent) -> bool {
 }
 
 /// Returns the options of the Atlases in the last run that had any.
-pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
+pub(super) fn recorded_options(reader: &StateReader) -> Result<Option<Options>> {
     let scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         limit: usize::MAX,
@@ -90,20 +93,20 @@ pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
 }
 
 /// Makes the tape of a session's replay. `atlases` replace the recorded ones; if empty, the recorded ones are used.
-pub(in crate::cmd) fn tape(
+pub(in crate::cmd) fn build_tape(
     source: &TraceSource,
     reader: &StateReader,
     session: SessionId,
     atlases: &[Arc<Atlas>],
 ) -> Result<ReplayTape> {
     let mut events = Vec::new();
-    source.each(SessionSelection::One(session), |event| {
+    source.for_each_event(SessionSelection::One(session), |event| {
         if is_servers(&event) {
             bail!(
                 "session {session} is a question of an MCP server; replay the session whose call it served"
             );
         }
-        events.push(recorded(&event, reader)?);
+        events.push(to_recorded(&event, reader)?);
         Ok(())
     })?;
     let first = events.first().context("there is no such session")?;
@@ -122,12 +125,12 @@ pub(in crate::cmd) fn tape(
     let last = events.last().map_or(first.at, |event| event.at);
     let (began, first) = (first.at, first.session);
     let resumed = events.iter().any(|event| event.kind == kind::MESSAGE_RESUMED);
-    let tools = tools(reader, run, resumed.then_some((began, last)))?;
+    let tools = recorded_tools(reader, run, resumed.then_some((began, last)))?;
     let mut tape = ReplayTape::new(session, events, facts, tools)?;
-    tape.team = team(reader)?;
-    tape.past = past(reader, first, began)?;
+    tape.team = swarm_tools(reader)?;
+    tape.past = earlier_events(reader, first, began)?;
     if tape.facts.carp.is_some() {
-        tape.past.extend(beside(reader, began, last)?);
+        tape.past.extend(concurrent_events(reader, began, last)?);
     }
     if atlases.is_empty() {
         let refs = tape.facts.carp.as_ref().map(|carp| carp.atlases.as_slice());
@@ -160,7 +163,7 @@ pub(super) fn recorded_atlases(reader: &StateReader, refs: &[AtlasRef]) -> Resul
 }
 
 /// Returns other sessions' use of limits, and Atlases loaded or removed over the API, until the session's end.
-fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
+fn concurrent_events(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BESIDE,
         limit: usize::MAX,
@@ -185,7 +188,7 @@ fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec
 }
 
 /// Returns earlier standing grants, and the spending of the session's day.
-fn past(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
+fn earlier_events(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BEFORE,
         limit: usize::MAX,
@@ -201,7 +204,7 @@ fn past(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Ve
 
 /// Returns the tools as the session's run described them. Tools that it did not describe come from a run that continued the session
 /// after a crash, between the two times.
-fn tools(
+fn recorded_tools(
     reader: &StateReader,
     run: SessionId,
     resumed: Option<(Timestamp, Timestamp)>,
@@ -230,7 +233,7 @@ fn tools(
 }
 
 /// Returns the swarm's tools, with the start of the first run that described each.
-fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
+fn swarm_tools(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
     let scan = |session, kinds| JournalScan {
         session,
         kinds,
@@ -254,7 +257,7 @@ fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
 }
 
 /// As the journal keeps it.
-fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
+fn to_recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
         kind::MESSAGE_ACCEPTED => "text_hash",
         kind::ACTION_REQUESTED => "parameters_hash",

@@ -18,7 +18,7 @@ pub(super) struct StyleDeclarations {
 
 impl StyleDeclarations {
     /// With what `later` says.
-    pub(super) fn join(&mut self, later: &Self) {
+    pub(super) fn merge_later(&mut self, later: &Self) {
         self.gone |= later.gone;
         self.invisible = later.invisible.or(self.invisible);
         self.tiny = later.tiny.or(self.tiny);
@@ -28,8 +28,8 @@ impl StyleDeclarations {
 }
 
 /// What a `style` attribute, or the body of a rule, declares.
-pub(super) fn declared(style: &str) -> StyleDeclarations {
-    let style = plain(style);
+pub(super) fn parse_declarations(style: &str) -> StyleDeclarations {
+    let style = normalize_css(style);
     let mut all = StyleDeclarations::default();
     let (mut clips, mut flat) = (false, false);
     for declaration in style.split(';') {
@@ -48,12 +48,12 @@ pub(super) fn declared(style: &str) -> StyleDeclarations {
                     .is_ok_and(|opacity| opacity <= 0.05)
             }
             "mso-hide" => all.gone |= value == "all",
-            "font-size" => all.tiny = pixels(value).map(|px| px < LEAST_PX).or(all.tiny),
+            "font-size" => all.tiny = parse_pixels(value).map(|px| px < LEAST_PX).or(all.tiny),
             "font" => {
-                let mut sizes = value.split([' ', '/']).filter_map(pixels);
+                let mut sizes = value.split([' ', '/']).filter_map(parse_pixels);
                 all.tiny = sizes.next().map(|px| px < LEAST_PX).or(all.tiny);
             }
-            "color" => match colour(value) {
+            "color" => match parse_colour(value) {
                 Some(CssColour::Rgb(rgb)) => all.colour = Some(rgb),
                 Some(CssColour::Transparent) => all.invisible = Some(true),
                 None => {}
@@ -61,17 +61,17 @@ pub(super) fn declared(style: &str) -> StyleDeclarations {
             "background" | "background-color" => {
                 let mut colours = value
                     .split_inclusive([' ', ')'])
-                    .filter_map(|word| colour(word.trim()));
-                if let Some(CssColour::Rgb(rgb)) = colour(value).or_else(|| colours.next()) {
+                    .filter_map(|word| parse_colour(word.trim()));
+                if let Some(CssColour::Rgb(rgb)) = parse_colour(value).or_else(|| colours.next()) {
                     all.background = Some(rgb);
                 }
             }
             "overflow" | "overflow-x" | "overflow-y" => clips |= value.contains("hidden"),
             "height" | "max-height" | "width" | "max-width" => {
-                flat |= pixels(value).is_some_and(|px| px <= 1.0);
+                flat |= parse_pixels(value).is_some_and(|px| px <= 1.0);
             }
             "left" | "top" | "right" | "bottom" | "text-indent" | "margin-left" | "margin-top" => {
-                all.gone |= pixels(value).is_some_and(|px| px <= -500.0);
+                all.gone |= parse_pixels(value).is_some_and(|px| px <= -500.0);
             }
             "clip" => {
                 all.gone |= value
@@ -113,23 +113,23 @@ impl StyleSheet {
             let (body, after) = body.split_once("</style").unwrap_or((body, ""));
             rest = after;
             // A block around rules (`@media`) ends in one brace more, which no selector holds.
-            for rule in plain(body).split('}') {
+            for rule in normalize_css(body).split('}') {
                 let Some((selectors, declarations)) = rule.rsplit_once('{') else {
                     continue;
                 };
-                let said = declared(declarations);
+                let said = parse_declarations(declarations);
                 if said == StyleDeclarations::default() || rules.len() >= MAX_RULES {
                     continue;
                 }
                 let selectors = selectors.rsplit(['{', ';']).next().unwrap_or_default();
-                rules.extend(selectors.split(',').filter_map(selector).map(|one| (one, said)));
+                rules.extend(selectors.split(',').filter_map(parse_selector).map(|one| (one, said)));
             }
         }
         Self(rules)
     }
 
     /// What the rules say of an element.
-    pub(super) fn declared(&self, element: &str, class: &str, id: &str) -> StyleDeclarations {
+    pub(super) fn declarations_for(&self, element: &str, class: &str, id: &str) -> StyleDeclarations {
         let mut all = StyleDeclarations::default();
         let (class, id) = (class.to_ascii_lowercase(), id.to_ascii_lowercase());
         for (selector, said) in &self.0 {
@@ -140,7 +140,7 @@ impl StyleSheet {
                 .is_none_or(|name| class.split_ascii_whitespace().any(|known| known == name));
             let of_id = selector.id.as_deref().is_none_or(|name| name == id.trim());
             if of_element && of_class && of_id {
-                all.join(said);
+                all.merge_later(said);
             }
         }
         all
@@ -148,7 +148,7 @@ impl StyleSheet {
 }
 
 /// The last part of a selector; none where it is of another kind than this reader knows.
-fn selector(text: &str) -> Option<CssSelector> {
+fn parse_selector(text: &str) -> Option<CssSelector> {
     let last = text.split_ascii_whitespace().next_back()?;
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '#' | '*');
     if !last.chars().all(known) {
@@ -170,7 +170,7 @@ fn selector(text: &str) -> Option<CssSelector> {
 }
 
 /// Lower case, without comments and escapes.
-fn plain(css: &str) -> String {
+fn normalize_css(css: &str) -> String {
     let mut text = String::with_capacity(css.len());
     let mut rest = css;
     while let Some((before, after)) = rest.split_once("/*") {
@@ -200,7 +200,7 @@ fn plain(css: &str) -> String {
 }
 
 /// A length in pixels, as far as it can be told without the page.
-fn pixels(value: &str) -> Option<f32> {
+fn parse_pixels(value: &str) -> Option<f32> {
     let value = value.trim();
     let end = value
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+')))
@@ -225,7 +225,7 @@ enum CssColour {
 }
 
 /// A colour by name or number; none where it is not one that this reader knows.
-fn colour(value: &str) -> Option<CssColour> {
+fn parse_colour(value: &str) -> Option<CssColour> {
     let named = match value {
         "white" => Some([255, 255, 255]),
         "black" => Some([0, 0, 0]),
@@ -254,13 +254,13 @@ fn colour(value: &str) -> Option<CssColour> {
         .collect();
     match numbers.as_slice() {
         [_, _, _, alpha] if *alpha <= 0.05 => Some(CssColour::Transparent),
-        [red, green, blue, ..] => Some(CssColour::Rgb([byte(*red), byte(*green), byte(*blue)])),
+        [red, green, blue, ..] => Some(CssColour::Rgb([nearest_byte(*red), nearest_byte(*green), nearest_byte(*blue)])),
         _ => None,
     }
 }
 
 /// The nearest byte.
-fn byte(number: f32) -> u8 {
+fn nearest_byte(number: f32) -> u8 {
     (0..=u8::MAX)
         .find(|byte| f32::from(*byte) >= number)
         .unwrap_or(u8::MAX)
@@ -285,7 +285,7 @@ fn of_hex(hex: &str) -> Option<CssColour> {
 }
 
 /// A text of an attribute with its character references resolved, as far as style and class need it.
-pub(super) fn unescaped(text: &str) -> String {
+pub(super) fn unescape_text(text: &str) -> String {
     if !text.contains('&') {
         return text.to_owned();
     }
@@ -297,7 +297,7 @@ pub(super) fn unescaped(text: &str) -> String {
         let (name, rest) = part
             .split_at_checked(end.unwrap_or(part.len()))
             .unwrap_or((part, ""));
-        match character(name) {
+        match entity_char(name) {
             Some(c) => {
                 whole.push(c);
                 whole.push_str(rest.strip_prefix(';').unwrap_or(rest));
@@ -311,7 +311,7 @@ pub(super) fn unescaped(text: &str) -> String {
     whole
 }
 
-fn character(name: &str) -> Option<char> {
+fn entity_char(name: &str) -> Option<char> {
     let number = |digits: &str, radix| u32::from_str_radix(digits, radix).ok().and_then(char::from_u32); // silent-ok: no number
     if let Some(digits) = name.strip_prefix("#x").or_else(|| name.strip_prefix("#X")) {
         return number(digits, 16);
