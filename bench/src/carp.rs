@@ -14,7 +14,8 @@ use clawk_carp::message::{self, RequestShape};
 use clawk_carp::replay::{Event, replay_events};
 use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve_request};
 use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
-use clawk_kernel::carp::resolution_events;
+use clawk_events::WrittenEvent;
+use clawk_kernel::carp::ResolutionRecord;
 use clawk_proto::SessionId;
 use clawk_proto::carp::{CarpExecution, CarpRequester, Request};
 use clawk_proto::trace::TraceEvent;
@@ -139,19 +140,31 @@ fn chained(
     chain: &mut SessionChain,
     scratch: &mut HashBuffer,
 ) -> Result<usize> {
-    let events = resolution_events((request, 0), &resolved.resolution, &resolved.evaluations, &[]);
-    for (n, (kind, payload)) in (0u128..).zip(&events) {
+    let mut count = 0;
+    resolution_record(request, resolved).each_event(|event| {
+        let payload = event.canonical_payload();
         let draft = Draft {
-            event_id: Uuid::from_u128(n),
+            event_id: Uuid::from_u128(count),
             span: Uuid::from_u128(1),
             parent: Some(SESSION),
             timestamp: &resolved.resolution.timestamp,
-            event_type: kind,
+            event_type: event.event_kind(),
             payload: payload.get(),
         };
         chain.append(&draft, scratch);
+        count += 1;
+    });
+    Ok(usize::try_from(count)?)
+}
+
+fn resolution_record<'a>(request: &'a Request, resolved: &'a ExplainedResolution) -> ResolutionRecord<'a> {
+    ResolutionRecord {
+        request,
+        atlas_changes: 0,
+        resolution: &resolved.resolution,
+        evaluations: &resolved.evaluations,
+        redacted: &[],
     }
-    Ok(events.len())
 }
 
 /// A record of one session under an Atlas of ten actions. It repeats: one request, its events, four executions.
@@ -232,11 +245,13 @@ pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
         record.now = record.now.checked_add(SignedDuration::from_secs(1))?;
         let resolved = resolve_request(&set, &request, record.now, ids(turn + 1), &ledger)?;
         record.span = Uuid::from_u128(turn << 8);
-        for (kind, payload) in
-            resolution_events((&request, 0), &resolved.resolution, &resolved.evaluations, &[])
-        {
-            record.note(kind, payload.get())?;
-        }
+        let mut noted = Ok(());
+        resolution_record(&request, &resolved).each_event(|event| {
+            if noted.is_ok() {
+                noted = record.note(event.event_kind(), event.canonical_payload().get());
+            }
+        });
+        noted?;
         let issued = IssuedResolution::new(&request, &resolved.resolution, record.now);
         for action in resolved.resolution.allowed_actions.iter().take(4) {
             record.execution(

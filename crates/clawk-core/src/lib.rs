@@ -34,6 +34,7 @@ pub mod sheet;
 pub mod testing;
 pub mod text_origin;
 pub mod time;
+pub mod tool_schema;
 pub mod value_facts;
 pub mod watch;
 pub mod witness;

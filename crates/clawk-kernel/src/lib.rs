@@ -62,7 +62,6 @@ mod talk;
 mod team;
 mod tend;
 pub mod testing;
-pub mod tool_schema;
 pub mod undo;
 mod vectors;
 mod world_model;

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use clawk_kernel::tool_schema::flatten_top;
+use clawk_core::tool_schema::flatten_top;
 use serde_json::{Value, json};
 
 /// Keywords that are not allowed at the top level.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::entry::compile_validator;
-use crate::tool_schema::{flatten_top, percent_decoded};
+use clawk_core::tool_schema::{flatten_top, percent_decoded};
 
 /// Largest nesting depth of schemas. Deeper ones check nothing.
 const MAX_DEPTH: usize = 48;

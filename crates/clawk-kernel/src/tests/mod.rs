@@ -52,6 +52,7 @@ mod swarm;
 mod swarm_afar;
 mod swarm_slices;
 mod talk;
+mod tool_schema;
 mod unreadable;
 mod values;
 mod words;

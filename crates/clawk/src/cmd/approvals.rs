@@ -188,8 +188,9 @@ fn show_question(args: &ShowArgs) -> Result<ExitCode> {
         match waiting {
             [] => out::print_note(&not_waiting_message(&args.id)),
             _ => out::lines(&format!(
-                "\nto approve it: clawk approve {}{seen}",
-                out::one_line(&args.id)
+                "
+to approve it: clawk approve {}{seen}",
+                args.id
             ))?,
         }
     }

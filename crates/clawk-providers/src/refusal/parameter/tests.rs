@@ -1,6 +1,6 @@
 //! "Unknown field" in the words of many servers and validators, from their pages and from public bug reports.
 
-use clawk_kernel::ports::RefusalCause;
+use clawk_core::ports::RefusalCause;
 
 use crate::refusal::cause_of;
 

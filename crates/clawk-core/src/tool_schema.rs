@@ -14,7 +14,7 @@ const MAX_VARIANTS: usize = 16;
 /// References to references that are followed.
 const MAX_HOPS: usize = 8;
 /// Schemas that are moved to `$defs`, and their bytes together. A reference to one more takes any value.
-const MAX_MOVED: usize = 64;
+pub const MAX_MOVED: usize = 64;
 const MAX_MOVED_BYTES: usize = 128 * 1024;
 /// References that are looked up. One more, if it may be gone, takes any value.
 const MAX_REFERENCES: usize = 2_000;
@@ -295,7 +295,7 @@ fn is_below(reference: &str, members: &[&str]) -> bool {
 }
 
 /// A pointer as it is written in an address, decoded.
-pub(crate) fn percent_decoded(pointer: &str) -> String {
+pub fn percent_decoded(pointer: &str) -> String {
     pointer
         .replace("%24", "$")
         .replace("%20", " ")
@@ -452,6 +452,3 @@ fn redirect(value: &mut Value, moved: &BTreeMap<String, Option<String>>) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{MAX_MOVED, flatten_top};
+use clawk_core::tool_schema::{MAX_MOVED, flatten_top};
+
 use crate::catalog::compile_validator as schema_validator;
 
 const ALL: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
