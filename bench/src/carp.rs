@@ -14,7 +14,6 @@ use clawk_carp::message::{self, RequestShape};
 use clawk_carp::replay::{Event, replay_events};
 use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve_request};
 use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
-use clawk_events::WrittenEvent;
 use clawk_kernel::carp::ResolutionRecord;
 use clawk_proto::SessionId;
 use clawk_proto::carp::{CarpExecution, CarpRequester, Request};

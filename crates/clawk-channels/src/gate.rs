@@ -259,7 +259,8 @@ mod tests {
             admins: admins.iter().map(|id| (*id).to_owned()).collect(),
             ..ChannelConfig::default()
         };
-        SenderAccessControl::new(channel, false, &config, &[])
+        let is_trigger = crate::platforms::is_trigger(channel.kind);
+        SenderAccessControl::new(channel, is_trigger, &config, &[])
     }
 
     #[test]

@@ -15,7 +15,7 @@ const MAX_VARIANTS: usize = 16;
 const MAX_HOPS: usize = 8;
 /// Schemas that are moved to `$defs`, and their bytes together. A reference to one more takes any value.
 pub const MAX_MOVED: usize = 64;
-const MAX_MOVED_BYTES: usize = 128 * 1024;
+pub const MAX_MOVED_BYTES: usize = 128 * 1024;
 /// References that are looked up. One more, if it may be gone, takes any value.
 const MAX_REFERENCES: usize = 2_000;
 /// Where schemas stand that references lead to.

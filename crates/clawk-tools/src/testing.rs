@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::ExecutorCall;
 use crate::config::ToolsConfig;
 use crate::runner::{ExecutorBinding, Runner};
-use crate::{ToolHost, bind};
+use crate::{ToolHost, bind_tools};
 
 /// The path of the fixture program, which is built with this package's integration tests.
 pub(crate) fn fixture() -> PathBuf {

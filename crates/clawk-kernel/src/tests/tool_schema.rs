@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use clawk_core::tool_schema::{MAX_MOVED, flatten_top};
+use clawk_core::tool_schema::{MAX_MOVED, MAX_MOVED_BYTES, flatten_top};
 
 use crate::catalog::compile_validator as schema_validator;
 
@@ -322,7 +322,7 @@ fn references_that_multiply_stay_bounded() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}");
         let grown = flat.to_string().len();
         assert!(
-            grown <= 2 * size + super::MAX_MOVED_BYTES,
+            grown <= 2 * size + MAX_MOVED_BYTES,
             "{name}: {size} became {grown}"
         );
         let copies = flat["$defs"].as_object().map_or(0, serde_json::Map::len);

@@ -10,7 +10,7 @@ use super::tests::tools;
 use crate::builtin::{AskUserHandler, UserAnswer};
 use crate::config::ToolsConfig;
 use crate::testing::{Ran, host, manifest, open_plan, runner, text};
-use crate::{ToolHost, bind};
+use crate::{ToolHost, bind_tools};
 
 fn new_session() -> SessionId {
     serde_json::from_value(json!("00000000-0000-4000-8000-000000000001")).expect("a session")

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::bind;
+use crate::bind_tools;
 use crate::builtin::{AskUserHandler, UserAnswer};
 use crate::testing::{Ran, host, manifest, open_plan, text};
 use crate::{Runner, ToolHost};

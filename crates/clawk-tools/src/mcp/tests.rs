@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use clawk_kernel::ports::{RunError, RunOutcome, ToolRunner};
 use serde_json::{Value, json};
 
-use crate::bind;
+use crate::bind_tools;
 use crate::testing::{Ran, fixture, host, manifest, open_plan, runner, text};
 
 /// Tools of one server started with these options.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::wire::OAuthClient;
-use super::{LoginMethod, LoginRequest, login};
+use super::{LoginMethod, LoginRequest, run_login};
 
 /// A server that answers by path; everything else is 404. It keeps every request line and body.
 #[derive(Clone, Default)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clawk_carp::message::{self, RequestShape};
 use clawk_carp::resolve::ResolutionIds;
-use clawk_carp::{AtlasSet, ExplainedResolution, Options, RateLedger, resolve};
+use clawk_carp::{AtlasSet, ExplainedResolution, Options, RateLedger, resolve_request};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_proto::carp::{CarpOperation, CarpResolution, DecisionType, Request};
 use jiff::Timestamp;

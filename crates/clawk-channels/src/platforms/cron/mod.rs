@@ -251,7 +251,9 @@ impl CronAdapter {
         };
         match self.begin_run(inlet, &run).await {
             CronRunStart::Later(reason) => return Err(reason),
-            CronRunStart::Started | CronRunStart::Queued | CronRunStart::Skipped => self.lock_stored().queued = None,
+            CronRunStart::Started | CronRunStart::Queued | CronRunStart::Skipped => {
+                self.lock_stored().queued = None
+            }
         }
         self.save_state(inlet);
         Ok(())

@@ -120,7 +120,9 @@ impl CustomAdapter {
     async fn serve_program(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
         let mut service = match self.launcher.start_service(&self.spec).await {
             Ok(service) => service,
-            Err(error) => return ChannelDisconnect::temporary(format!("the program can't be started: {error}")),
+            Err(error) => {
+                return ChannelDisconnect::temporary(format!("the program can't be started: {error}"));
+            }
         };
         let (Some(stdin), Some(stdout)) = (service.stdin.take(), service.stdout.take()) else {
             return ChannelDisconnect::temporary("the program has no standard streams");
@@ -133,7 +135,11 @@ impl CustomAdapter {
         inlet.report_ready();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..WORKERS).map(|_| mpsc::channel(WORKER_BACKLOG)).unzip();
-        let workers = join_all(receivers.into_iter().map(|work| ingest_inputs(work, inlet, &lines)));
+        let workers = join_all(
+            receivers
+                .into_iter()
+                .map(|work| ingest_inputs(work, inlet, &lines)),
+        );
         let ended = tokio::select! {
             ended = self.read(stdout, inlet, &senders) => ended,
             () = write(stdin, to_write) => ChannelDisconnect::temporary("the program does not read its standard input"),
@@ -214,7 +220,9 @@ impl CustomAdapter {
                                 reason.unwrap_or_else(|| "the program says so".to_owned()),
                             );
                         }
-                        _ => inlet.report_degraded(reason.unwrap_or_else(|| "the program says so".to_owned())),
+                        _ => {
+                            inlet.report_degraded(reason.unwrap_or_else(|| "the program says so".to_owned()))
+                        }
                     }
                     continue;
                 }
@@ -235,7 +243,10 @@ impl CustomAdapter {
     }
 
     fn settle_delivery(&self, out: &str, delivery: Delivery) {
-        let waiting = self.lock_program().as_mut().and_then(|live| live.waiting.remove(out));
+        let waiting = self
+            .lock_program()
+            .as_mut()
+            .and_then(|live| live.waiting.remove(out));
         if let Some(waiting) = waiting {
             let _gone = waiting.send(delivery); // silent-ok: whoever waited has given it up as unknown
         }

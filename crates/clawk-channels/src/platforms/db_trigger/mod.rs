@@ -150,7 +150,12 @@ impl DbTrigger {
         parts: &ChannelDependencies,
     ) -> Result<Self, String> {
         Ok(Self {
-            database: WatchedDatabase::from_channel(channel, config, &parts.secrets, parts.workdir.as_deref())?,
+            database: WatchedDatabase::from_channel(
+                channel,
+                config,
+                &parts.secrets,
+                parts.workdir.as_deref(),
+            )?,
             table: required(channel, "table", |trigger| trigger.table.as_deref())?,
             runs: TriggerRuns::new(channel, config, parts),
         })

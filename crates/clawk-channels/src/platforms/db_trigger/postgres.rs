@@ -70,15 +70,27 @@ impl PostgresTriggerSpec {
     }
 
     fn watched_table(&self) -> String {
-        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&self.table))
+        format!(
+            "{}.{}",
+            quote_identifier(&self.schema),
+            quote_identifier(&self.table)
+        )
     }
 
     fn own_table(&self) -> String {
-        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&self.own))
+        format!(
+            "{}.{}",
+            quote_identifier(&self.schema),
+            quote_identifier(&self.own)
+        )
     }
 
     fn function_name(&self) -> String {
-        format!("{}.{}", quote_identifier(&self.schema), quote_identifier(&format!("{}_fn", self.own)))
+        format!(
+            "{}.{}",
+            quote_identifier(&self.schema),
+            quote_identifier(&format!("{}_fn", self.own))
+        )
     }
 
     /// What the catalog says of a trigger with our events: for each row, after the change.
@@ -222,7 +234,9 @@ impl PostgresTableWatcher {
         };
         match tokio::time::timeout(Duration::from_millis(CONNECT_MS), connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(ChannelDisconnect::temporary("the database did not answer in time")),
+            Err(_) => Err(ChannelDisconnect::temporary(
+                "the database did not answer in time",
+            )),
         }
     }
 
@@ -257,8 +271,17 @@ impl PostgresTableWatcher {
         self.with_connection(async |client, woken| {
             with_timeout(self.install_triggers(client)).await?;
             let listen = format!("listen {}", quote_identifier(&self.place.own));
-            with_timeout(async { client.batch_execute(&listen).await.map_err(|error| disconnect_from_error(&error)) }).await?;
-            trigger.restore_runs(inlet).await.map_err(ChannelDisconnect::temporary)?;
+            with_timeout(async {
+                client
+                    .batch_execute(&listen)
+                    .await
+                    .map_err(|error| disconnect_from_error(&error))
+            })
+            .await?;
+            trigger
+                .restore_runs(inlet)
+                .await
+                .map_err(ChannelDisconnect::temporary)?;
             inlet.report_ready();
             loop {
                 // After `listen` is on, so that nothing is missed between.
@@ -340,8 +363,13 @@ impl PostgresTableWatcher {
         let forget = format!("delete from {ours} where id = $1");
         loop {
             let room = i64::try_from(trigger.wait_for_room().await).unwrap_or(1);
-            let rows =
-                with_timeout(async { client.query(&read, &[&room]).await.map_err(|error| disconnect_from_error(&error)) }).await?;
+            let rows = with_timeout(async {
+                client
+                    .query(&read, &[&room])
+                    .await
+                    .map_err(|error| disconnect_from_error(&error))
+            })
+            .await?;
             if rows.is_empty() {
                 return Ok(());
             }
@@ -418,12 +446,16 @@ impl PostgresTableWatcher {
             change.commit().await?;
             Ok(told)
         };
-        work.await.map_err(|error: tokio_postgres::Error| disconnect_from_error(&error))
+        work.await
+            .map_err(|error: tokio_postgres::Error| disconnect_from_error(&error))
     }
 }
 
 /// A transaction that alone installs or removes, on all hosts of an agent.
-async fn begin_locked<'c>(client: &'c mut Client, own: &str) -> Result<Transaction<'c>, tokio_postgres::Error> {
+async fn begin_locked<'c>(
+    client: &'c mut Client,
+    own: &str,
+) -> Result<Transaction<'c>, tokio_postgres::Error> {
     let change = client.transaction().await?;
     change.batch_execute(LOCK).await?;
     change
@@ -433,10 +465,14 @@ async fn begin_locked<'c>(client: &'c mut Client, own: &str) -> Result<Transacti
 }
 
 /// Within the time of one statement.
-async fn with_timeout<T>(work: impl Future<Output = Result<T, ChannelDisconnect>>) -> Result<T, ChannelDisconnect> {
+async fn with_timeout<T>(
+    work: impl Future<Output = Result<T, ChannelDisconnect>>,
+) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(STATEMENT, work).await {
         Ok(done) => done,
-        Err(_) => Err(ChannelDisconnect::temporary("the database did not answer in time")),
+        Err(_) => Err(ChannelDisconnect::temporary(
+            "the database did not answer in time",
+        )),
     }
 }
 

@@ -29,7 +29,7 @@ use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
-use crate::genuine::{is_time_fresh, hmac_sha256, constant_time_eq};
+use crate::genuine::{constant_time_eq, hmac_sha256, is_time_fresh};
 use crate::platform_kit::refusals::MessageRefusal;
 use crate::platform_kit::{escaped, listening, own_host, secret, setting};
 use crate::remote::RemoteFiles;
@@ -283,7 +283,10 @@ impl DingtalkAdapter {
             ("CALLBACK", TOPIC) => {
                 match serde_json::from_str::<DingtalkMessage>(&frame.data) {
                     Ok(message) => {
-                        if !self.ingest_message(inlet, message, &frame.headers.message_id).await {
+                        if !self
+                            .ingest_message(inlet, message, &frame.headers.message_id)
+                            .await
+                        {
                             return Err(ChannelDisconnect::temporary("a message could not be kept"));
                         }
                     }
@@ -380,9 +383,13 @@ impl DingtalkAdapter {
                 Ok(token) => token,
                 Err(no) => return Err(PlatformFailure::NotSent(no.into_disconnect().reason).into_delivery()),
             };
-            let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).into_delivery())?;
+            let form =
+                MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).into_delivery())?;
             let path = format!("media/upload?access_token={}&type=file", escaped(&token));
-            let sent = self.uploads.upload_form(&path, form.file("media", file), &[]).await;
+            let sent = self
+                .uploads
+                .upload_form(&path, form.file("media", file), &[])
+                .await;
             let answer = sent.map_err(PlatformFailure::not_uploaded)?;
             if let Some(id) = answer.text("/media_id") {
                 return Ok(id.to_owned());

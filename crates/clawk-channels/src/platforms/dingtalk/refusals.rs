@@ -1,7 +1,10 @@
 //! What DingTalk names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, Other, StaleToken};
-use crate::platform_kit::refusals::{BAD_FORM, MAY_NOT_WRITE, NOT_SOON_MS, NO_CHAT, NO_FILES, NO_PERSON, NO_RIGHT, OPERATOR, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, refusal_by_key};
+use crate::platform_kit::refusals::{
+    BAD_FORM, MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NO_FILES, NO_PERSON, NO_RIGHT, NOT_SOON_MS, OPERATOR,
+    SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_key,
+};
 
 /// DingTalk's `code`, in lower case. Limits per second are told by words in it.
 const DINGTALK: &[(&str, MessageRefusal)] = &[
@@ -89,54 +92,54 @@ mod tests {
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Token, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
-#[test]
-fn dingtalk_says_it_by_a_code_of_words() {
-    for (code, cure) in [
-        ("InvalidAuthentication", Token),
-        ("invalidParameter.token.invalid", Token),
-        ("token.notExisted", Token),
-        ("Forbidden.AccessDenied.QpsLimitForAppkeyAndApi", Wait(None)),
-        ("Forbidden.AccessDenied.QpsLimitForApi", Wait(None)),
-        ("Throttling.User", Wait(None)),
-        (
-            "Forbidden.AccessDenied.AccessTokenPermissionDenied",
-            Dead("lacks a right"),
-        ),
-        (
-            "Forbidden.AccessDenied.IpNotInWhiteList",
-            Dead("network addresses"),
-        ),
-        ("ip.not.match", Dead("network addresses")),
-        ("invalidParameter.robotCode.notExsit", Dead("settings.robot_code")),
-        ("invalidParameter.robotCode.auth", Dead("settings.robot_code")),
-        ("robot.oto.notExist", Dead("settings.robot_code")),
-        ("chatbotId.notAllow.sendOTO", Dead("may not write")),
-        ("send.forbidden", Dead("may not write")),
-        ("bot.stopped", Dead("operator")),
-        ("template.stopped", Dead("operator")),
-        ("invalid.openConversationId", Dead("not there")),
-        ("openConversationId.notExisted", Dead("not there")),
-        ("staffId.notExisted", Dead("no such person")),
-        ("illegal.receivers", Dead("no such person")),
-        ("invalidParameter.msgParam.tooLong", Dead("too long")),
-        ("invalidParameter.msgParam.invalid", Dead("message's form")),
-        ("ServiceUnavailable", ByStatus),
-        ("", ByStatus),
-    ] {
-        assert!(is_cured(dingtalk(code), &cure), "{code}: {:?}", dingtalk(code));
+    #[test]
+    fn dingtalk_says_it_by_a_code_of_words() {
+        for (code, cure) in [
+            ("InvalidAuthentication", Token),
+            ("invalidParameter.token.invalid", Token),
+            ("token.notExisted", Token),
+            ("Forbidden.AccessDenied.QpsLimitForAppkeyAndApi", Wait(None)),
+            ("Forbidden.AccessDenied.QpsLimitForApi", Wait(None)),
+            ("Throttling.User", Wait(None)),
+            (
+                "Forbidden.AccessDenied.AccessTokenPermissionDenied",
+                Dead("lacks a right"),
+            ),
+            (
+                "Forbidden.AccessDenied.IpNotInWhiteList",
+                Dead("network addresses"),
+            ),
+            ("ip.not.match", Dead("network addresses")),
+            ("invalidParameter.robotCode.notExsit", Dead("settings.robot_code")),
+            ("invalidParameter.robotCode.auth", Dead("settings.robot_code")),
+            ("robot.oto.notExist", Dead("settings.robot_code")),
+            ("chatbotId.notAllow.sendOTO", Dead("may not write")),
+            ("send.forbidden", Dead("may not write")),
+            ("bot.stopped", Dead("operator")),
+            ("template.stopped", Dead("operator")),
+            ("invalid.openConversationId", Dead("not there")),
+            ("openConversationId.notExisted", Dead("not there")),
+            ("staffId.notExisted", Dead("no such person")),
+            ("illegal.receivers", Dead("no such person")),
+            ("invalidParameter.msgParam.tooLong", Dead("too long")),
+            ("invalidParameter.msgParam.invalid", Dead("message's form")),
+            ("ServiceUnavailable", ByStatus),
+            ("", ByStatus),
+        ] {
+            assert!(is_cured(dingtalk(code), &cure), "{code}: {:?}", dingtalk(code));
+        }
+        for (code, cure) in [
+            (40_014, Token),
+            (42_001, Token),
+            (88, Token),
+            (-1, Wait(Some(SOON_MS))),
+            (90_018, Wait(Some(SOON_MS))),
+            (40_006, Dead("file is too large")),
+            (60_020, Dead("network addresses")),
+            (0, ByStatus),
+        ] {
+            let found = dingtalk_upload(code);
+            assert!(is_cured(found, &cure), "{code}: {found:?}");
+        }
     }
-    for (code, cure) in [
-        (40_014, Token),
-        (42_001, Token),
-        (88, Token),
-        (-1, Wait(Some(SOON_MS))),
-        (90_018, Wait(Some(SOON_MS))),
-        (40_006, Dead("file is too large")),
-        (60_020, Dead("network addresses")),
-        (0, ByStatus),
-    ] {
-        let found = dingtalk_upload(code);
-        assert!(is_cured(found, &cure), "{code}: {found:?}");
-    }
-}
 }

@@ -31,7 +31,7 @@ use crate::adapter::{
     EDIT, FileSupport, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
     PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line, seconds_ms};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
@@ -198,8 +198,9 @@ impl DiscordAdapter {
         let own = HOSTS
             .iter()
             .find_map(|host| own_host(&url, &self.base, host).ok()); // silent-ok: said below
-        let mut url =
-            own.ok_or_else(|| ChannelDisconnect::temporary("the platform gave an address that is not its own"))?;
+        let mut url = own.ok_or_else(|| {
+            ChannelDisconnect::temporary("the platform gave an address that is not its own")
+        })?;
         url.set_query(Some("v=10&encoding=json"));
         if url.path().is_empty() {
             url.set_path("/");
@@ -218,7 +219,9 @@ impl DiscordAdapter {
         {
             *self.lock_gateway_state() = place;
         }
-        if self.lock_gateway_state().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+        if self.lock_gateway_state().session.is_some()
+            && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES
+        {
             self.new_session();
         }
         let url = self.gateway_url().await?;
@@ -490,7 +493,8 @@ impl DiscordAdapter {
         let answer = self.api.send_json(method.clone(), path, Some(body)).await;
         // Nothing was sent: the message that is answered can't be named, and the words go without it.
         if let Ok(refused) = &answer
-            && refusals::discord_refusal(refused.status.as_u16(), &refused.body) == MessageRefusal::RepliedGone
+            && refusals::discord_refusal(refused.status.as_u16(), &refused.body)
+                == MessageRefusal::RepliedGone
             && let Some(rest) = worded::without_member(body, "message_reference")
         {
             return delivery_from_response(self.api.send_json(method, path, Some(&rest)).await);
@@ -828,7 +832,11 @@ impl ChannelAdapter for DiscordAdapter {
         conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
-        Box::pin(async move { self.set_reaction(Method::PUT, conversation, id).await.map(|()| None) })
+        Box::pin(async move {
+            self.set_reaction(Method::PUT, conversation, id)
+                .await
+                .map(|()| None)
+        })
     }
 
     fn remove_reaction<'a>(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::refusals;
-use super::{DiscordAdapter, messages_path, is_snowflake, delivery_from_response, error_text};
+use super::{DiscordAdapter, delivery_from_response, error_text, is_snowflake, messages_path};
 use crate::adapter::PlatformMessage;
 use crate::api::{PlatformFailure, PlatformResponse};
 use crate::plain_name::harmless;

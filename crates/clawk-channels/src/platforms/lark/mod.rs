@@ -35,13 +35,13 @@ use crate::adapter::{
     InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
     PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line, seconds_ms};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
 use crate::envelope::decrypt_envelope;
 use crate::form::MultipartForm;
-use crate::genuine::{is_time_fresh, to_hex, of_seconds, constant_time_eq};
+use crate::genuine::{constant_time_eq, is_time_fresh, of_seconds, to_hex};
 use crate::platform_kit::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::remote::RemoteFiles;
 use crate::socket::{Socket, SocketMessage};
@@ -380,7 +380,11 @@ impl LarkAdapter {
                 // Until it is known who the bot is, nobody can say whether a message names it.
                 let me = self.me.get()?;
                 match self.to_platform_message(me, said, event.header.event_id) {
-                    Some(incoming) => inlet.ingest_message(incoming).await.is_settled().then(|| json!({})),
+                    Some(incoming) => inlet
+                        .ingest_message(incoming)
+                        .await
+                        .is_settled()
+                        .then(|| json!({})),
                     None => Some(json!({})),
                 }
             }
@@ -389,7 +393,12 @@ impl LarkAdapter {
         }
     }
 
-    fn to_platform_message(&self, me: &str, said: LarkMessageEvent, event_id: String) -> Option<PlatformMessage> {
+    fn to_platform_message(
+        &self,
+        me: &str,
+        said: LarkMessageEvent,
+        event_id: String,
+    ) -> Option<PlatformMessage> {
         let LarkMessageEvent { sender, message } = said;
         if sender.sender_type == "app" || sender.sender_id.open_id.is_empty() {
             return None;
@@ -559,7 +568,9 @@ impl LarkAdapter {
                 after_ms: wait_ms(&answer),
                 reason,
             },
-            code => match refusals::lark_refusal(code).delivery_after(wait_ms(&answer), &format!("{code}: {reason}")) {
+            code => match refusals::lark_refusal(code)
+                .delivery_after(wait_ms(&answer), &format!("{code}: {reason}"))
+            {
                 Some(delivery) => delivery,
                 // Some are told with 200.
                 None if answer.status.is_success() => Delivery::Failed { reason },
@@ -752,7 +763,10 @@ impl ChannelAdapter for LarkAdapter {
                 json!({"tag": "button", "text": {"tag": "plain_text", "content": label}, "value": value})
             };
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
-            match self.post_message(out, "interactive", &card_content(&out.markdown, buttons)).await {
+            match self
+                .post_message(out, "interactive", &card_content(&out.markdown, buttons))
+                .await
+            {
                 Delivery::Delivered { platform_id } => Delivery::Delivered {
                     platform_id: platform_id.map(|id| format!("card:{id}")),
                 },
@@ -805,9 +819,14 @@ impl ChannelAdapter for LarkAdapter {
                 escaped(key)
             );
             let url = self.api.endpoint_url(&path).map_err(PlatformFailure::reason)?;
-            let token = self.access_token().await.map_err(|no| no.into_disconnect().reason)?;
-            let headers =
-                HeaderMap::from_iter([(AUTHORIZATION, bearer_header(&token).map_err(PlatformFailure::reason)?)]);
+            let token = self
+                .access_token()
+                .await
+                .map_err(|no| no.into_disconnect().reason)?;
+            let headers = HeaderMap::from_iter([(
+                AUTHORIZATION,
+                bearer_header(&token).map_err(PlatformFailure::reason)?,
+            )]);
             self.files.get(url.as_str(), headers, max_bytes).await
         })
     }

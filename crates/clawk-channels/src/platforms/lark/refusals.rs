@@ -48,7 +48,11 @@ mod tests {
             (234_006, Dead("file is too large")),
             (0, ByStatus),
         ] {
-            assert!(is_cured(lark_refusal(code), &cure), "{code}: {:?}", lark_refusal(code));
+            assert!(
+                is_cured(lark_refusal(code), &cure),
+                "{code}: {:?}",
+                lark_refusal(code)
+            );
         }
     }
 }

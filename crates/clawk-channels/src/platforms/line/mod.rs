@@ -29,7 +29,7 @@ use crate::albums::{AlbumCollector, AlbumOutcome, merge_parts};
 use crate::api::{PlatformApi, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{to_hex, hmac_sha256, constant_time_eq};
+use crate::genuine::{constant_time_eq, hmac_sha256, to_hex};
 use crate::platform_kit::{escaped, listening, secret, secret_named, worded};
 use crate::remote::RemoteFiles;
 
@@ -286,7 +286,10 @@ impl LineAdapter {
         }
         let url = format!("{}/v2/bot/message/{}/content", self.data, escaped(id));
         for _ in 0..PREPARING {
-            let got = self.files.request_url(&url, self.api.authorization(), max_bytes).await?;
+            let got = self
+                .files
+                .request_url(&url, self.api.authorization(), max_bytes)
+                .await?;
             match got.status.as_u16() {
                 200 => return Ok(got.bytes),
                 202 => tokio::time::sleep(PREPARED_AGAIN).await,
@@ -323,9 +326,9 @@ impl LineAdapter {
                 let details = answer.text("/details/0/message").unwrap_or_default();
                 let refusal = refusals::line_refusal(answer.status.as_u16(), &error_text(&answer), details);
                 let told = format!("{} {details}", error_text(&answer));
-                refusal
-                    .delivery_by_status(&answer, &told)
-                    .unwrap_or_else(|| answer.delivery_by_status(sent_id(&answer), true, &error_text(&answer)))
+                refusal.delivery_by_status(&answer, &told).unwrap_or_else(|| {
+                    answer.delivery_by_status(sent_id(&answer), true, &error_text(&answer))
+                })
             }
             Err(fault) => fault.into_delivery(),
         }

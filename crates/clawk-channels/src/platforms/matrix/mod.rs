@@ -287,8 +287,8 @@ impl MatrixAdapter {
 
     async fn sync_rooms(&self, path: &str) -> Result<MatrixSync, ChannelDisconnect> {
         let body = self.call_or_disconnect(Method::GET, path, None).await?;
-        let sync: MatrixSync =
-            serde_json::from_value(body).map_err(|_| ChannelDisconnect::temporary("the sync can't be read"))?; // silent-ok: said
+        let sync: MatrixSync = serde_json::from_value(body)
+            .map_err(|_| ChannelDisconnect::temporary("the sync can't be read"))?; // silent-ok: said
         if sync.next_batch.is_empty() {
             return Err(ChannelDisconnect::temporary("the sync says no `next_batch`"));
         }
@@ -325,7 +325,9 @@ impl MatrixAdapter {
         };
         match (event.kind.as_str(), &event.state_key) {
             ("m.room.name", Some(_)) => self.names.remember_name(room, text("name")),
-            ("m.room.member", Some(user)) => self.names.remember_name(&format!("{room} {user}"), text("displayname")),
+            ("m.room.member", Some(user)) => self
+                .names
+                .remember_name(&format!("{room} {user}"), text("displayname")),
             _ => {}
         }
     }
@@ -365,7 +367,10 @@ impl MatrixAdapter {
                 self.lock_direct().insert(room.clone(), true);
             }
             let path = format!("_matrix/client/v3/join/{}", escaped(room));
-            if let Err(ended) = self.call_or_disconnect(Method::POST, &path, Some(&json!({}))).await {
+            if let Err(ended) = self
+                .call_or_disconnect(Method::POST, &path, Some(&json!({})))
+                .await
+            {
                 inlet.report_degraded(format!("a room can't be joined: {}", ended.reason));
             }
         }
@@ -403,7 +408,12 @@ impl MatrixAdapter {
     }
 
     /// What lies between two looks, oldest first.
-    async fn read_missed_events(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, ChannelDisconnect> {
+    async fn read_missed_events(
+        &self,
+        room: &str,
+        before: &str,
+        since: &str,
+    ) -> Result<Vec<Event>, ChannelDisconnect> {
         let (mut from, mut events) = (before.to_owned(), Vec::new());
         for _ in 0..MAX_PAGES {
             let path = format!(
@@ -426,7 +436,12 @@ impl MatrixAdapter {
         Ok(events)
     }
 
-    fn to_platform_message(&self, inlet: &InboundPipeline, room: &str, event: Event) -> Option<PlatformMessage> {
+    fn to_platform_message(
+        &self,
+        inlet: &InboundPipeline,
+        room: &str,
+        event: Event,
+    ) -> Option<PlatformMessage> {
         if event.sender == self.user_id || event.event_id.is_empty() {
             return None;
         }
@@ -453,7 +468,8 @@ impl MatrixAdapter {
             .pointer("/m.mentions/user_ids")
             .and_then(Value::as_array);
         let named = named.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(&self.user_id)));
-        let replied = text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.lock_own().contains(id));
+        let replied =
+            text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.lock_own().contains(id));
         let thread =
             text("/m.relates_to/event_id").filter(|_| text("/m.relates_to/rel_type") == Some("m.thread"));
         let answers = text("/m.relates_to/m.in_reply_to/event_id").map(str::to_owned);
@@ -492,7 +508,10 @@ impl MatrixAdapter {
                 escaped(server),
                 escaped(id)
             );
-            let got = self.files.request_url(&url, self.api.authorization(), max_bytes).await?;
+            let got = self
+                .files
+                .request_url(&url, self.api.authorization(), max_bytes)
+                .await?;
             match got.status.as_u16() {
                 200 => return Ok(got.bytes),
                 404 if version == "client/v1/media" => {}
@@ -522,7 +541,10 @@ impl MatrixAdapter {
             Ok(answer) => answer,
             Err(fault) => return fault.not_uploaded(),
         };
-        let Some(url) = answer.text("/content_uri").filter(|url| parse_media_uri(url).is_some()) else {
+        let Some(url) = answer
+            .text("/content_uri")
+            .filter(|url| parse_media_uri(url).is_some())
+        else {
             return match (answer.status.as_u16(), retry_after(&answer)) {
                 (429, after_ms) => Delivery::Retry {
                     after_ms,
@@ -538,7 +560,9 @@ impl MatrixAdapter {
         };
         let mut content = json!({"msgtype": kind, "body": file.name, "filename": file.name, "url": url,
             "info": {"mimetype": file.media_type, "size": file.data.len()}});
-        if let ((_, Some(root)), Some(content)) = (split_conversation(&out.conversation), content.as_object_mut()) {
+        if let ((_, Some(root)), Some(content)) =
+            (split_conversation(&out.conversation), content.as_object_mut())
+        {
             content.insert(
                 "m.relates_to".to_owned(),
                 json!({"rel_type": "m.thread", "event_id": root}),

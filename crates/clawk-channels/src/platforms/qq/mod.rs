@@ -32,7 +32,7 @@ use crate::adapter::{
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{is_time_fresh, to_hex, of_seconds};
+use crate::genuine::{is_time_fresh, of_seconds, to_hex};
 use crate::held::DeferredDeliveries;
 use crate::platform_kit::gateway::{self, Gateway, GatewayFrame};
 use crate::platform_kit::refusals::MessageRefusal;
@@ -259,7 +259,9 @@ impl QqAdapter {
         let socket = Socket::connect(&url, env)
             .await
             .map_err(ChannelDisconnect::temporary)?;
-        if self.lock_gateway_state().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
+        if self.lock_gateway_state().session.is_some()
+            && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES
+        {
             self.new_session();
         }
         let every = gateway::read_hello(&socket).await?;
@@ -297,7 +299,11 @@ impl QqAdapter {
         place.seq = None;
     }
 
-    async fn handle_frame(&self, inlet: &InboundPipeline, frame: GatewayFrame) -> Result<(), ChannelDisconnect> {
+    async fn handle_frame(
+        &self,
+        inlet: &InboundPipeline,
+        frame: GatewayFrame,
+    ) -> Result<(), ChannelDisconnect> {
         match frame.op {
             0 => {
                 self.resumes.store(0, Ordering::SeqCst);
@@ -400,9 +406,14 @@ impl QqAdapter {
         true
     }
 
-    async fn attempt_message(&self, out: &OutboundMessage, id: &str) -> Result<PlatformResponse, PlatformFailure> {
+    async fn attempt_message(
+        &self,
+        out: &OutboundMessage,
+        id: &str,
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let content = sanitize_mentions(&out.text);
-        let body = json!({"content": content, "msg_type": 0, "msg_id": id, "msg_seq": message_number(&out.id)});
+        let body =
+            json!({"content": content, "msg_type": 0, "msg_id": id, "msg_seq": message_number(&out.id)});
         let path = match out.conversation.strip_prefix(GROUP) {
             Some(group) => format!("v2/groups/{}/messages", escaped(group)),
             None => format!("v2/users/{}/messages", escaped(&out.conversation)),
@@ -444,9 +455,9 @@ impl QqAdapter {
             MessageRefusal::PersonFirst => attempt.defer_forbidden(&format!(
                 "the platform takes no further answer to their last one ({reason})"
             )),
-            refusal => refusal
-                .delivery_by_status(&answer, &reason)
-                .unwrap_or_else(|| answer.delivery_by_status(answer.text("/id").map(str::to_owned), true, &reason)),
+            refusal => refusal.delivery_by_status(&answer, &reason).unwrap_or_else(|| {
+                answer.delivery_by_status(answer.text("/id").map(str::to_owned), true, &reason)
+            }),
         }
     }
 
@@ -630,7 +641,7 @@ impl ChannelAdapter for QqAdapter {
 mod tests {
     use ed25519_dalek::{Signer as _, SigningKey};
 
-    use super::{sanitize_mentions, message_number, signing_seed};
+    use super::{message_number, sanitize_mentions, signing_seed};
     use crate::genuine::to_hex;
 
     #[test]

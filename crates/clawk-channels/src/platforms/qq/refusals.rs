@@ -1,7 +1,10 @@
 //! What QQ names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later, PersonFirst, StaleToken};
-use crate::platform_kit::refusals::{BAD_FORM, BLOCKED, MAY_NOT_WRITE, NOT_MEMBER, NOT_SOON_MS, NO_CHAT, NO_RIGHT, OPERATOR, REJECTED, SOON_MS, TOO_LARGE, TOO_LONG, MessageRefusal, refusal_by_key};
+use crate::platform_kit::refusals::{
+    BAD_FORM, BLOCKED, MAY_NOT_WRITE, MessageRefusal, NO_CHAT, NO_RIGHT, NOT_MEMBER, NOT_SOON_MS, OPERATOR,
+    REJECTED, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_key,
+};
 
 /// QQ's `code`. What waits for a person's review (304023, 304024) is told with a success. That a message came twice is the adapter's own.
 const QQ: &[(i64, MessageRefusal)] = &[
@@ -101,45 +104,45 @@ mod tests {
     use crate::platform_kit::refusals::testing::Cure::{ByStatus, Dead, Person, Token, Wait};
     use crate::platform_kit::refusals::testing::is_cured;
 
-#[test]
-fn qq_says_it_by_a_code() {
-    for (code, cure) in [
-        (11_243, Token),
-        (11_244, Token),
-        (22_009, Person),
-        (304_027, Person),
-        (304_103, Person),
-        (40_034_005, Person),
-        (40_034_024, Person),
-        (40_034_100, Person),
-        (40_034_105, Person),
-        (40_034_128, Person),
-        (40_054_004, Person),
-        (11_252, Wait(Some(SOON_MS))),
-        (22_013, Wait(None)),
-        (1_100_308, Wait(Some(SOON_MS))),
-        (50_055_001, Wait(Some(SOON_MS))),
-        (40_054_002, Wait(Some(NOT_SOON_MS))),
-        (40_054_016, Wait(Some(NOT_SOON_MS))),
-        (11_253, Dead("lacks a right")),
-        (11_265, Dead("operator")),
-        (40_034_101, Dead("not in the chat")),
-        (40_054_003, Dead("not in the chat")),
-        (1_100_104, Dead("not there")),
-        (40_054_013, Dead("takes no messages")),
-        (304_003, Dead("web address")),
-        (40_054_010, Dead("web address")),
-        (40_054_007, Dead("too long")),
-        (40_034_006, Dead("reject")),
-        (1_100_101, Dead("reject")),
-        (50_006, Dead("empty")),
-        (340_069, Dead("message's form")),
-        // It waits for a person's review, and came twice: neither is a refusal.
-        (304_023, ByStatus),
-        (40_054_005, ByStatus),
-        (0, ByStatus),
-    ] {
-        assert!(is_cured(qq(code), &cure), "{code}: {:?}", qq(code));
+    #[test]
+    fn qq_says_it_by_a_code() {
+        for (code, cure) in [
+            (11_243, Token),
+            (11_244, Token),
+            (22_009, Person),
+            (304_027, Person),
+            (304_103, Person),
+            (40_034_005, Person),
+            (40_034_024, Person),
+            (40_034_100, Person),
+            (40_034_105, Person),
+            (40_034_128, Person),
+            (40_054_004, Person),
+            (11_252, Wait(Some(SOON_MS))),
+            (22_013, Wait(None)),
+            (1_100_308, Wait(Some(SOON_MS))),
+            (50_055_001, Wait(Some(SOON_MS))),
+            (40_054_002, Wait(Some(NOT_SOON_MS))),
+            (40_054_016, Wait(Some(NOT_SOON_MS))),
+            (11_253, Dead("lacks a right")),
+            (11_265, Dead("operator")),
+            (40_034_101, Dead("not in the chat")),
+            (40_054_003, Dead("not in the chat")),
+            (1_100_104, Dead("not there")),
+            (40_054_013, Dead("takes no messages")),
+            (304_003, Dead("web address")),
+            (40_054_010, Dead("web address")),
+            (40_054_007, Dead("too long")),
+            (40_034_006, Dead("reject")),
+            (1_100_101, Dead("reject")),
+            (50_006, Dead("empty")),
+            (340_069, Dead("message's form")),
+            // It waits for a person's review, and came twice: neither is a refusal.
+            (304_023, ByStatus),
+            (40_054_005, ByStatus),
+            (0, ByStatus),
+        ] {
+            assert!(is_cured(qq(code), &cure), "{code}: {:?}", qq(code));
+        }
     }
-}
 }

@@ -68,7 +68,10 @@ impl RedisStreamsTrigger {
         queue: &QueueAdapter,
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
-        let mut connection = self.connect().await.map_err(|error| disconnect_from_error(&error))?;
+        let mut connection = self
+            .connect()
+            .await
+            .map_err(|error| disconnect_from_error(&error))?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
             .arg("CREATE")
             .arg(&self.key)

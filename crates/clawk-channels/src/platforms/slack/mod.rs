@@ -29,7 +29,7 @@ use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
-use crate::genuine::{is_time_fresh, of_seconds, is_hmac_valid};
+use crate::genuine::{is_hmac_valid, is_time_fresh, of_seconds};
 use crate::kinds;
 use crate::platform_kit::refusals::MessageRefusal;
 use crate::platform_kit::worded::without_member;
@@ -208,8 +208,8 @@ impl SlackAdapter {
         let way = match channel.transport {
             Transport::Websocket => {
                 let token = secret_named(config, parts, "app_token")?;
-                let app =
-                    PlatformApi::new(base, &env, PATIENCE)?.with_authorization("Bearer", token.expose().trim())?;
+                let app = PlatformApi::new(base, &env, PATIENCE)?
+                    .with_authorization("Bearer", token.expose().trim())?;
                 SlackTransport::Socket(Box::new(app))
             }
             Transport::Webhook => {
@@ -222,7 +222,8 @@ impl SlackAdapter {
         };
         let token = secret(channel, parts)?;
         Ok(Self {
-            api: PlatformApi::new(base, &env, PATIENCE)?.with_authorization("Bearer", token.expose().trim())?,
+            api: PlatformApi::new(base, &env, PATIENCE)?
+                .with_authorization("Bearer", token.expose().trim())?,
             way,
             files: RemoteFiles::new(base, &env, &[FILES])?,
             env,
@@ -240,14 +241,16 @@ impl SlackAdapter {
         }
         let code = error_of(&answer);
         let reason = format!("{method}: {code}");
-        Err(if matches!(refusals::slack_refusal(&code), MessageRefusal::Final(_)) {
-            ChannelDisconnect::fatal(reason)
-        } else {
-            ChannelDisconnect {
-                after_ms: answer.retry_after_ms(),
-                ..ChannelDisconnect::temporary(reason)
-            }
-        })
+        Err(
+            if matches!(refusals::slack_refusal(&code), MessageRefusal::Final(_)) {
+                ChannelDisconnect::fatal(reason)
+            } else {
+                ChannelDisconnect {
+                    after_ms: answer.retry_after_ms(),
+                    ..ChannelDisconnect::temporary(reason)
+                }
+            },
+        )
     }
 
     async fn listen(
@@ -474,7 +477,10 @@ impl SlackAdapter {
                 None => Delivery::Failed { reason },
             };
         };
-        let sent = self.files.post_bytes(url, &file.media_type, file.data.clone()).await;
+        let sent = self
+            .files
+            .post_bytes(url, &file.media_type, file.data.clone())
+            .await;
         if let Err(reason) = sent {
             return PlatformFailure::NotSent(reason).not_uploaded();
         }
@@ -520,7 +526,9 @@ impl SlackAdapter {
                 reason,
             };
         }
-        if let Some(delivery) = refusals::slack_refusal(&reason).delivery_after(answer.retry_after_ms(), &reason) {
+        if let Some(delivery) =
+            refusals::slack_refusal(&reason).delivery_after(answer.retry_after_ms(), &reason)
+        {
             return delivery;
         }
         if answer.status.is_success() {

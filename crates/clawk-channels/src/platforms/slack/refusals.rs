@@ -110,7 +110,11 @@ mod tests {
             ("fatal_error", ByStatus),
             ("", ByStatus),
         ] {
-            assert!(is_cured(slack_refusal(error), &cure), "{error}: {:?}", slack_refusal(error));
+            assert!(
+                is_cured(slack_refusal(error), &cure),
+                "{error}: {:?}",
+                slack_refusal(error)
+            );
         }
     }
 }

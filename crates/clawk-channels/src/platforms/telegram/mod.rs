@@ -27,7 +27,7 @@ use crate::adapter::{
     PlatformMessage, QuestionMessage, carried,
 };
 use crate::albums::{AlbumCollector, AlbumOutcome, merge_parts};
-use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, bounded_line};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, bounded_line, seconds_ms};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
@@ -211,7 +211,9 @@ impl TelegramAdapter {
             polled = true;
             inlet.report_ready();
             let Value::Array(updates) = updates else {
-                return Err(ChannelDisconnect::temporary("getUpdates: the answer is not a list"));
+                return Err(ChannelDisconnect::temporary(
+                    "getUpdates: the answer is not a list",
+                ));
             };
             let updates = tokio::select! {
                 updates = self.whole_albums(params, updates) => updates?,
@@ -267,7 +269,11 @@ impl TelegramAdapter {
     }
 
     /// Updates that belong together. `Err`: they are not kept, and must come again.
-    async fn ingest_updates(&self, inlet: &InboundPipeline, updates: Vec<TelegramUpdate>) -> Result<(), String> {
+    async fn ingest_updates(
+        &self,
+        inlet: &InboundPipeline,
+        updates: Vec<TelegramUpdate>,
+    ) -> Result<(), String> {
         let me = self.bot_user()?;
         let mut parts = Vec::new();
         for update in updates {
@@ -473,7 +479,11 @@ impl TelegramAdapter {
                     form = form.text(name, value.to_string().trim_matches('"'));
                 }
             }
-            let answer = match self.api.upload_form(&path, form.file("document", file), &[]).await {
+            let answer = match self
+                .api
+                .upload_form(&path, form.file("document", file), &[])
+                .await
+            {
                 Ok(answer) => answer,
                 Err(fault) => return fault.into_delivery(),
             };
@@ -671,20 +681,21 @@ impl ChannelAdapter for TelegramAdapter {
                 params.remove("reply_parameters");
                 params.insert("message_id".to_owned(), json!(id));
             }
-            self.deliver_message("editMessageText", params, &out.markdown).await
+            self.deliver_message("editMessageText", params, &out.markdown)
+                .await
         })
     }
 
     fn send_question<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut params = self.message_params(&asking.out);
-            let button =
-                |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.button_data(id)});
+            let button = |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.button_data(id)});
             let row: Vec<Value> = asking.choices.iter().map(button).collect();
             if let (false, Some(params)) = (row.is_empty(), params.as_object_mut()) {
                 params.insert("reply_markup".to_owned(), json!({"inline_keyboard": [row]}));
             }
-            self.deliver_message("sendMessage", params, &asking.out.markdown).await
+            self.deliver_message("sendMessage", params, &asking.out.markdown)
+                .await
         })
     }
 

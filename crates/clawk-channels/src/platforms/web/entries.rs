@@ -24,7 +24,11 @@ impl WebAdapter {
     }
 
     /// Puts an entry of the agent into a conversation.
-    pub(super) fn add_entry(&self, out: &OutboundMessage, with: impl FnOnce(PageEntry) -> PageEntry) -> Delivery {
+    pub(super) fn add_entry(
+        &self,
+        out: &OutboundMessage,
+        with: impl FnOnce(PageEntry) -> PageEntry,
+    ) -> Delivery {
         if !out.conversation.contains('/') {
             return Delivery::Failed {
                 reason: "a conversation of a page is `PERSON/NAME`".to_owned(),

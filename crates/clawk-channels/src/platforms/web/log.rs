@@ -226,12 +226,13 @@ impl Log {
             if open.len() >= MAX_OPEN {
                 open.clear();
             }
-            let kept = read(&self.conversation_path(conversation), self.vault.as_ref())?.unwrap_or_else(|| {
-                StoredPageConversation {
-                    conversation: conversation.to_owned(),
-                    ..StoredPageConversation::default()
-                }
-            });
+            let kept =
+                read(&self.conversation_path(conversation), self.vault.as_ref())?.unwrap_or_else(|| {
+                    StoredPageConversation {
+                        conversation: conversation.to_owned(),
+                        ..StoredPageConversation::default()
+                    }
+                });
             open.insert(conversation.to_owned(), kept);
         }
         match open.get_mut(conversation) {
@@ -248,7 +249,10 @@ impl Log {
             kept.entries.drain(..kept.entries.len() / 2);
             text = serde_json::to_string(kept).map_err(io::Error::other)?;
         }
-        let (folder, path) = (self.user_folder(&kept.conversation), self.conversation_path(&kept.conversation));
+        let (folder, path) = (
+            self.user_folder(&kept.conversation),
+            self.conversation_path(&kept.conversation),
+        );
         if !folder.exists() {
             std::fs::create_dir_all(&self.folder)?;
             if std::fs::read_dir(&self.folder)?.count() >= MAX_PEOPLE {
@@ -504,7 +508,11 @@ mod tests {
         for name in ["0imitated.json", "1bytes.json", "2file"] {
             assert!(named.contains(&name), "{report:?}");
         }
-        assert!(Log::new(at.clone(), vault("ab")).entries_after("ann/main", 0).is_err());
+        assert!(
+            Log::new(at.clone(), vault("ab"))
+                .entries_after("ann/main", 0)
+                .is_err()
+        );
         assert_eq!(
             Log::new(at.clone(), vault("ef"))
                 .entries_after("ann/main", 0)
@@ -513,7 +521,9 @@ mod tests {
             2
         );
         assert!(
-            Log::new(at.clone(), vault("cd")).entries_after("ann/main", 0).is_err(),
+            Log::new(at.clone(), vault("cd"))
+                .entries_after("ann/main", 0)
+                .is_err(),
             "another key opens nothing"
         );
     }
@@ -540,7 +550,11 @@ mod tests {
         let all: Vec<_> = all.map(|(text, seq)| (text.to_owned(), seq)).into();
         assert_eq!(seqs(&log), all);
         log.acknowledge_seq("ann/main", 9).unwrap();
-        assert_eq!(log.acknowledged_seq("ann/main").unwrap(), 0, "a number that was never given");
+        assert_eq!(
+            log.acknowledged_seq("ann/main").unwrap(),
+            0,
+            "a number that was never given"
+        );
         log.acknowledge_seq("ann/main", 2).unwrap();
         let log = Log::new(at, None);
         assert_eq!(log.acknowledged_seq("ann/main").unwrap(), 2);

@@ -272,7 +272,13 @@ impl WebAdapter {
             return self.handle_login(inlet, &hook);
         }
         let file = hook.method == Method::GET && asked.what == "file";
-        let program = || if file { self.program_user(inlet, &hook) } else { None };
+        let program = || {
+            if file {
+                self.program_user(inlet, &hook)
+            } else {
+                None
+            }
+        };
         let Some(user) = self.signed_in_user(&hook).or_else(program) else {
             return HookReply::refusal(401, "sign in first").into();
         };

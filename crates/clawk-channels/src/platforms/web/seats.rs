@@ -9,7 +9,7 @@ use clawk_secrets::Secret;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use crate::genuine::{to_hex, constant_time_eq};
+use crate::genuine::{constant_time_eq, to_hex};
 use crate::pairing::GuessLimiter;
 
 /// How long somebody stays signed in.

@@ -39,7 +39,12 @@ struct SpeechRequest {
 
 impl WebAdapter {
     /// Accepts a recording of a page: durable, understood after.
-    pub(super) async fn accept_recording(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookReply {
+    pub(super) async fn accept_recording(
+        &self,
+        inlet: &Arc<InboundPipeline>,
+        user: &str,
+        body: &[u8],
+    ) -> HookReply {
         let Some(sound) = &self.sockets.sound else {
             return HookReply::refusal(404, "this channel takes no recordings");
         };
@@ -71,10 +76,12 @@ impl WebAdapter {
         let Ok(data) = STANDARD.decode(recorded.data) else {
             return HookReply::refusal(400, "the recording is not base64");
         };
-        let kept = sound.begin_recording(&recorded.media_type).and_then(|mut taking| {
-            taking.push(&data)?;
-            sound.store_recording(taking, &incoming, &recorded.id, inlet.clock().now())
-        });
+        let kept = sound
+            .begin_recording(&recorded.media_type)
+            .and_then(|mut taking| {
+                taking.push(&data)?;
+                sound.store_recording(taking, &incoming, &recorded.id, inlet.clock().now())
+            });
         let recording = match kept {
             Ok(recording) => recording,
             Err(reason) => return HookReply::refusal(422, &reason),
@@ -88,7 +95,12 @@ impl WebAdapter {
     }
 
     /// One piece of an answer as sound; 404 after the last one. A piece is spoken once in a run: it is paid for.
-    pub(super) async fn speech_piece(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookResponse {
+    pub(super) async fn speech_piece(
+        &self,
+        inlet: &Arc<InboundPipeline>,
+        user: &str,
+        body: &[u8],
+    ) -> HookResponse {
         let Some(sound) = self.sockets.sound.as_ref().filter(|sound| sound.can_speak()) else {
             return HookReply::refusal(404, "this channel does not speak").into();
         };

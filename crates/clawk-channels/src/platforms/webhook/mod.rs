@@ -26,7 +26,7 @@ use crate::adapter::{
 use crate::api::PlatformApi;
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::genuine::{is_time_fresh, to_hex, hmac_sha256, constant_time_eq, is_hmac_valid};
+use crate::genuine::{constant_time_eq, hmac_sha256, is_hmac_valid, is_time_fresh, to_hex};
 use crate::platform_kit::message_line::{FilesBy, MessageLine, PressSender, attached};
 use crate::platform_kit::{listening, secret};
 use crate::remote::RemoteFiles;

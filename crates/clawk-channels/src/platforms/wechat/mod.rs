@@ -33,7 +33,7 @@ use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::envelope::decrypt_envelope;
 use crate::form::MultipartForm;
-use crate::genuine::{is_time_fresh, to_hex, of_seconds, constant_time_eq};
+use crate::genuine::{constant_time_eq, is_time_fresh, of_seconds, to_hex};
 use crate::held::{DeferredDeliveries, SendAttempt};
 use crate::platform_kit::{escaped, listening, secret, secret_named, setting, worded};
 use crate::remote::RemoteFiles;
@@ -218,7 +218,12 @@ impl WechatAdapter {
     }
 
     /// The message's XML, once it is known to be the platform's. `None` is told as one refusal.
-    fn verify_message(&self, inlet: &InboundPipeline, query: &WechatSignedQuery, body: &[u8]) -> Option<String> {
+    fn verify_message(
+        &self,
+        inlet: &InboundPipeline,
+        query: &WechatSignedQuery,
+        body: &[u8],
+    ) -> Option<String> {
         if !of_seconds(&query.timestamp).is_some_and(|at| is_time_fresh(at, inlet.clock().now())) {
             return None;
         }
@@ -445,7 +450,8 @@ impl ChannelAdapter for WechatAdapter {
             if asking.choices.is_empty() {
                 return self.send_message(out).await;
             }
-            let item = |(id, label): &(String, String)| json!({"id": asking.button_data(id), "content": label});
+            let item =
+                |(id, label): &(String, String)| json!({"id": asking.button_data(id), "content": label});
             let list: Vec<Value> = asking.choices.iter().map(item).collect();
             let menu = json!({"head_content": out.text, "list": list, "tail_content": ""});
             match self.post_message(&out.conversation, "msgmenu", menu).await {
@@ -467,7 +473,10 @@ impl ChannelAdapter for WechatAdapter {
 
     fn fetch_attachment<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
-            let token = self.access_token().await.map_err(|no| no.into_disconnect().reason)?;
+            let token = self
+                .access_token()
+                .await
+                .map_err(|no| no.into_disconnect().reason)?;
             let path = format!(
                 "cgi-bin/media/get?access_token={}&media_id={}",
                 escaped(&token),

@@ -39,7 +39,11 @@ mod tests {
             (45_001, Dead("file is too large")),
             (0, ByStatus),
         ] {
-            assert!(is_cured(wechat_refusal(code), &cure), "{code}: {:?}", wechat_refusal(code));
+            assert!(
+                is_cured(wechat_refusal(code), &cure),
+                "{code}: {:?}",
+                wechat_refusal(code)
+            );
         }
     }
 }

@@ -424,7 +424,9 @@ impl WhatsappAdapter {
     fn delivery_from_response(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
         let (reason, after_ms) = (error_text(answer), answer.retry_after_ms());
         match error_code(answer) {
-            Some(0 | 190) => self.lost.refused_delivery("the platform refuses the access token"),
+            Some(0 | 190) => self
+                .lost
+                .refused_delivery("the platform refuses the access token"),
             Some(131_047) => attempt.defer_forbidden("the 24 hours after their last one are over"),
             code => {
                 let told = format!("{}: {reason}", code.unwrap_or_default());

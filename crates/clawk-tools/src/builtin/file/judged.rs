@@ -13,7 +13,7 @@ use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
 
-use crate::bind;
+use crate::bind_tools;
 use crate::config::ToolsConfig;
 use crate::testing::host;
 

@@ -155,7 +155,9 @@ fn disconnect_from_error(error: impl fmt::Display) -> ChannelDisconnect {
 }
 
 /// A command within its time.
-async fn with_timeout<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> Result<T, ChannelDisconnect> {
+async fn with_timeout<T, E: fmt::Display>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(COMMAND, work).await {
         Ok(done) => done.map_err(disconnect_from_error),
         Err(_) => Err(ChannelDisconnect::temporary(
@@ -175,7 +177,9 @@ impl Mailbox {
         let mut client = Client::new(stream);
         let greeting = with_timeout(client.read_response()).await?;
         if greeting.is_none() {
-            return Err(ChannelDisconnect::temporary("the IMAP server closed the connection"));
+            return Err(ChannelDisconnect::temporary(
+                "the IMAP server closed the connection",
+            ));
         }
         let login = client.login(&server.user, server.password.expose().trim());
         let login = tokio::time::timeout(COMMAND, login).await;

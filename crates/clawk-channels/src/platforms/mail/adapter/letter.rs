@@ -7,7 +7,7 @@ use mail_parser::{Address, HeaderValue, Message, MessageParser, MimeHeaders as _
 use sha2::{Digest as _, Sha256};
 
 use super::visible_html::visible_text;
-use super::vouched::{raw_headers, is_sender_authenticated};
+use super::vouched::{is_sender_authenticated, raw_headers};
 use crate::adapter::{Attachment, AttachmentContent};
 use crate::genuine::to_hex;
 

@@ -113,7 +113,11 @@ pub(super) fn build_mail(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), 
 }
 
 /// Hands a mail in: one attempt.
-pub(super) async fn submit_mail(server: &MailServer, out: &OutboundMail<'_>, env: &EnvironmentSource) -> Delivery {
+pub(super) async fn submit_mail(
+    server: &MailServer,
+    out: &OutboundMail<'_>,
+    env: &EnvironmentSource,
+) -> Delivery {
     let (envelope, bytes) = match build_mail(out) {
         Ok(written) => written,
         Err(reason) => return Delivery::Failed { reason },

@@ -1,7 +1,9 @@
 //! What a mail server names as the reason of a refusal, and what it means.
 
 use crate::platform_kit::refusals::MessageRefusal::{Final, Later};
-use crate::platform_kit::refusals::{MessageRefusal, NOT_SOON_MS, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_words};
+use crate::platform_kit::refusals::{
+    MessageRefusal, NOT_SOON_MS, SOON_MS, TOO_LARGE, TOO_LONG, refusal_by_words,
+};
 
 /// Enhanced status codes (RFC 3463) and words of mail servers. What stands first counts: a limit of the day is told as permanent by some.
 const MAIL: &[(&str, MessageRefusal)] = &[

@@ -102,7 +102,7 @@ fn result_authenticates(result: &MethodResult, domain: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{raw_headers, is_sender_authenticated};
+    use super::{is_sender_authenticated, raw_headers};
 
     const FROM: &str = "ann@corp.test";
 

@@ -110,7 +110,10 @@ impl AmqpConnection {
         } = &frame
         {
             let mut fields = AmqpFieldReader(rest);
-            let (code, reason) = (fields.read_short().unwrap_or(0), fields.read_text().unwrap_or_default());
+            let (code, reason) = (
+                fields.read_short().unwrap_or(0),
+                fields.read_text().unwrap_or_default(),
+            );
             let closed = if *id == wire::CLOSE {
                 Method::new(wire::CLOSE_OK).into_frame(0)
             } else {
@@ -269,7 +272,10 @@ impl RabbitMqTrigger {
             .with_long(connection.max_frame)
             .with_short(HEARTBEAT_S);
         connection.write_bytes(&tune.into_frame(0)).await?;
-        let open = Method::new(wire::OPEN).with_text(&self.vhost()?).with_text("").with_octet(0);
+        let open = Method::new(wire::OPEN)
+            .with_text(&self.vhost()?)
+            .with_text("")
+            .with_octet(0);
         connection.call_method(&open.into_frame(0), wire::OPEN_OK).await?;
         self.open_channel(&mut connection).await?;
         Ok(connection)
@@ -277,7 +283,10 @@ impl RabbitMqTrigger {
 
     async fn open_channel(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
         let open = Method::new(wire::CHANNEL_OPEN).with_text("").into_frame(CHANNEL);
-        connection.call_method(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
+        connection
+            .call_method(&open, wire::CHANNEL_OPEN_OK)
+            .await
+            .map(drop)
     }
 
     /// Opens the queue. If it does not exist, declares a durable one.
@@ -295,7 +304,10 @@ impl RabbitMqTrigger {
             Ok(_) => Ok(()),
             Err(AmqpFailure::Closed(MISSING, _)) => {
                 self.open_channel(connection).await?;
-                connection.call_method(&declare(2), wire::DECLARE_OK).await.map(drop)
+                connection
+                    .call_method(&declare(2), wire::DECLARE_OK)
+                    .await
+                    .map(drop)
             }
             Err(broken) => Err(broken),
         }
@@ -307,10 +319,15 @@ impl RabbitMqTrigger {
         inlet: &InboundPipeline,
     ) -> Result<(), ChannelDisconnect> {
         let mut connection = self.connect().await.map_err(AmqpFailure::into_disconnect)?;
-        self.declare_queue(&mut connection).await.map_err(AmqpFailure::into_disconnect)?;
+        self.declare_queue(&mut connection)
+            .await
+            .map_err(AmqpFailure::into_disconnect)?;
         let most = queue.runs.places().clamp(1, MAX_PREFETCH);
         let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
-        let qos = Method::new(wire::QOS).with_long(0).with_short(prefetch).with_octet(0);
+        let qos = Method::new(wire::QOS)
+            .with_long(0)
+            .with_short(prefetch)
+            .with_octet(0);
         let consume = Method::new(wire::CONSUME)
             .with_short(0)
             .with_text(&self.queue)
@@ -318,8 +335,12 @@ impl RabbitMqTrigger {
             .with_octet(0)
             .long_bytes(&[]);
         let asked = async {
-            connection.call_method(&qos.into_frame(CHANNEL), wire::QOS_OK).await?;
-            connection.call_method(&consume.into_frame(CHANNEL), wire::CONSUME_OK).await
+            connection
+                .call_method(&qos.into_frame(CHANNEL), wire::QOS_OK)
+                .await?;
+            connection
+                .call_method(&consume.into_frame(CHANNEL), wire::CONSUME_OK)
+                .await
         };
         asked.await.map_err(AmqpFailure::into_disconnect)?;
         inlet.report_ready();
@@ -357,7 +378,11 @@ impl RabbitMqTrigger {
                 reason: broken.into_disconnect().reason,
             },
         };
-        let close = Method::new(wire::CLOSE).with_short(200).with_text("").with_short(0).with_short(0);
+        let close = Method::new(wire::CLOSE)
+            .with_short(200)
+            .with_text("")
+            .with_short(0)
+            .with_short(0);
         if let Err(broken) = connection.write_bytes(&close.into_frame(0)).await {
             tracing::debug!(?broken, "a connection could not be closed");
         }
@@ -400,7 +425,10 @@ async fn publish_reply(
         match id {
             wire::RETURN => {
                 let mut fields = AmqpFieldReader(&rest);
-                returned = Some((fields.read_short().unwrap_or(0), fields.read_text().unwrap_or_default()));
+                returned = Some((
+                    fields.read_short().unwrap_or(0),
+                    fields.read_text().unwrap_or_default(),
+                ));
                 connection.read_content().await?;
             }
             wire::ACK => {
@@ -446,7 +474,10 @@ async fn read_deliveries(
                         "the broker sent a delivery that can't be read",
                     ));
                 };
-                let (properties, body, large) = connection.read_content().await.map_err(AmqpFailure::into_disconnect)?;
+                let (properties, body, large) = connection
+                    .read_content()
+                    .await
+                    .map_err(AmqpFailure::into_disconnect)?;
                 let delivered = AmqpDelivery {
                     tag,
                     redelivered,
@@ -493,8 +524,13 @@ async fn ingest_deliveries(
             body: Bytes::from(delivered.body),
         };
         queue.ingest_message(inlet, message).await?;
-        let ack = Method::new(wire::ACK).with_longlong(tag).with_octet(0).into_frame(CHANNEL);
-        write_locked(out, &ack).await.map_err(AmqpFailure::into_disconnect)?;
+        let ack = Method::new(wire::ACK)
+            .with_longlong(tag)
+            .with_octet(0)
+            .into_frame(CHANNEL);
+        write_locked(out, &ack)
+            .await
+            .map_err(AmqpFailure::into_disconnect)?;
     }
     Ok(())
 }
@@ -504,7 +540,9 @@ async fn send_heartbeats(out: &Mutex<WriteHalf<EgressStream>>) -> Result<(), Cha
     let beat = wire::encode_frame(8, 0, &[]);
     loop {
         tokio::time::sleep(Duration::from_secs(u64::from(HEARTBEAT_S) / 2)).await;
-        write_locked(out, &beat).await.map_err(AmqpFailure::into_disconnect)?;
+        write_locked(out, &beat)
+            .await
+            .map_err(AmqpFailure::into_disconnect)?;
     }
 }
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{
-    ClientFrame, MAX_ID, POLICY, SocketCloseReason, SocketInput, SocketSession, UNSUPPORTED, close_on_error, is_valid_id,
-    lock, name_of, read,
+    ClientFrame, MAX_ID, POLICY, SocketCloseReason, SocketInput, SocketSession, UNSUPPORTED, close_on_error,
+    is_valid_id, lock, name_of, read,
 };
 use crate::adapter::{ButtonPress, IngestOutcome, PlatformMessage};
 use crate::platforms::web::sound::{RecordingUpload, VoicePipeline};
@@ -85,7 +85,9 @@ impl SocketSession<'_> {
                     recording = Some((id, taking));
                 }
                 (ClientFrame::AudioEnd { id }, Some(sound)) => match recording.take() {
-                    Some((begun, taking)) if begun == id => self.end_recording(sound, &id, taking, &queue).await?,
+                    Some((begun, taking)) if begun == id => {
+                        self.end_recording(sound, &id, taking, &queue).await?
+                    }
                     _ => return Err((POLICY, "no recording of this id has begun")),
                 },
                 (ClientFrame::Cancel {}, Some(_)) => {

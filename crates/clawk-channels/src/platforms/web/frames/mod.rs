@@ -161,7 +161,8 @@ impl SocketContext {
         if !offered_protocols(hook).any(|offered| offered == PROTOCOL) {
             return refusal_response(400, "the subprotocol `clawk.v1` is wanted");
         }
-        let user = match request_token(hook).map(|token| self.seats.whose_token(&token, inlet.clock().now())) {
+        let user = match request_token(hook).map(|token| self.seats.whose_token(&token, inlet.clock().now()))
+        {
             None => return refusal_response(401, "a token is wanted"),
             Some(Ok(user)) => user,
             Some(Err(SignedIn::Closed)) => {
@@ -231,7 +232,10 @@ impl SocketContext {
         let Some(speaker) = SocketSpeaker::from_session(user, &session) else {
             return Err((POLICY, "the session is not one of this channel"));
         };
-        let acked = self.log.acknowledged_seq(&speaker.conversation).map_err(close_on_error)?;
+        let acked = self
+            .log
+            .acknowledged_seq(&speaker.conversation)
+            .map_err(close_on_error)?;
         out.send_json(&json!({"type": "hello", "session": session, "sender": speaker.sender}))
             .await?;
         let pending = SocketSharedState::default();

@@ -27,7 +27,9 @@ impl SocketSession<'_> {
         let mut written: HashMap<String, String> = HashMap::new();
         loop {
             changed.mark_unchanged();
-            let mut entries = log.entries_after(&self.speaker.conversation, rev).map_err(close_on_error)?;
+            let mut entries = log
+                .entries_after(&self.speaker.conversation, rev)
+                .map_err(close_on_error)?;
             let early = {
                 let taking = lock(&self.pending.taking);
                 let mut all = entries.iter();

@@ -44,7 +44,11 @@ pub(super) struct VoicePipeline {
 }
 
 /// What is wrong with the Providers that a channel names, for `clawk validate` and the start.
-pub(crate) fn provider_faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
+pub(crate) fn provider_faults(
+    channel: &Channel,
+    config: &ChannelConfig,
+    providers: &[Provider],
+) -> Vec<String> {
     let table = format!("`[channels.{}] settings", channel.name);
     let mut faults = Vec::new();
     for key in ["transcribe", "speak"] {
@@ -184,7 +188,10 @@ impl VoicePipeline {
             tracing::warn!(%error, "a page can't show what was said");
         }
         loop {
-            match inlet.ingest_message(recording.to_platform_message(text.clone())).await {
+            match inlet
+                .ingest_message(recording.to_platform_message(text.clone()))
+                .await
+            {
                 IngestOutcome::Accepted { message, .. } => {
                     self.log.remember_called(message, &recording.id);
                     break;
@@ -217,7 +224,10 @@ impl VoicePipeline {
             data: Arc::from(data),
         };
         let over = inlet.shutdown_token();
-        let heard = inlet.kernel().transcribe_audio(&self.transcribe, &audio, over).await;
+        let heard = inlet
+            .kernel()
+            .transcribe_audio(&self.transcribe, &audio, over)
+            .await;
         match heard {
             Ok(text) => Ok(text.trim().to_owned()),
             Err(_) if over.is_cancelled() => Err(None),
@@ -262,7 +272,10 @@ impl VoicePipeline {
         piece: &str,
     ) -> Result<(&'static str, Vec<u8>), String> {
         let (provider, voice) = self.speak.as_ref().ok_or("no `settings.speak`")?;
-        let spoken = inlet.kernel().synthesize_speech((provider, voice), piece, inlet.shutdown_token()).await;
+        let spoken = inlet
+            .kernel()
+            .synthesize_speech((provider, voice), piece, inlet.shutdown_token())
+            .await;
         let spoken = spoken.map_err(|error| error.to_string())?;
         Ok((spoken.media_type, spoken.data))
     }

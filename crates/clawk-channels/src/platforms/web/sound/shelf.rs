@@ -98,7 +98,9 @@ impl RecordingUpload {
             ));
         }
         self.hash.update(bytes);
-        self.file.write_all(bytes).map_err(|error| storage_failure(&error))
+        self.file
+            .write_all(bytes)
+            .map_err(|error| storage_failure(&error))
     }
 
     /// Its length; an estimate where the format does not say.
@@ -247,7 +249,10 @@ impl RecordingStore {
         let kept = || -> io::Result<()> {
             let sound = self.recording_path(&recording.conversation, id, SOUND);
             if self.seal.is_on() {
-                write_over(&taking.path, &self.seal.seal_bytes(&sound, fs::read(&taking.path)?)?)?;
+                write_over(
+                    &taking.path,
+                    &self.seal.seal_bytes(&sound, fs::read(&taking.path)?)?,
+                )?;
             } else {
                 taking.file.sync_all()?;
             }

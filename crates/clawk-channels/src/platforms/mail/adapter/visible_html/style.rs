@@ -122,7 +122,12 @@ impl StyleSheet {
                     continue;
                 }
                 let selectors = selectors.rsplit(['{', ';']).next().unwrap_or_default();
-                rules.extend(selectors.split(',').filter_map(parse_selector).map(|one| (one, said)));
+                rules.extend(
+                    selectors
+                        .split(',')
+                        .filter_map(parse_selector)
+                        .map(|one| (one, said)),
+                );
             }
         }
         Self(rules)
@@ -254,7 +259,11 @@ fn parse_colour(value: &str) -> Option<CssColour> {
         .collect();
     match numbers.as_slice() {
         [_, _, _, alpha] if *alpha <= 0.05 => Some(CssColour::Transparent),
-        [red, green, blue, ..] => Some(CssColour::Rgb([nearest_byte(*red), nearest_byte(*green), nearest_byte(*blue)])),
+        [red, green, blue, ..] => Some(CssColour::Rgb([
+            nearest_byte(*red),
+            nearest_byte(*green),
+            nearest_byte(*blue),
+        ])),
         _ => None,
     }
 }
