@@ -13,8 +13,9 @@ const MAX_STEPS: usize = 20_000;
 const MAX_VARIANTS: usize = 16;
 /// References to references that are followed.
 const MAX_HOPS: usize = 8;
-/// Schemas that are moved to `$defs`, and their bytes together. A reference to one more takes any value.
+/// The most schemas that are moved to `$defs`. A reference to one more takes any value.
 pub const MAX_MOVED: usize = 64;
+/// The most bytes of the schemas that are moved, together.
 pub const MAX_MOVED_BYTES: usize = 128 * 1024;
 /// References that are looked up. One more, if it may be gone, takes any value.
 const MAX_REFERENCES: usize = 2_000;

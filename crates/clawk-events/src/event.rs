@@ -21,7 +21,7 @@ enum PayloadReading<P> {
 macro_rules! own_payload {
     ($payload:ident $kind:ident shared) => {};
     ($payload:ident $kind:ident) => {
-        impl crate::written::sealed::Sealed for $payload {}
+        impl crate::written::sealed::SealedPayload for $payload {}
 
         impl crate::WrittenEvent for $payload {
             fn event_kind(&self) -> &'static str {

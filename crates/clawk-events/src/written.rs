@@ -8,14 +8,14 @@ use crate::payload::{MemoryWrite, ScreenFinding, SwarmProgress};
 
 pub(crate) mod sealed {
     /// Keeps [`super::WrittenEvent`] to this crate: nobody else can put a name and a payload together.
-    pub trait Sealed {}
+    pub trait SealedPayload {}
 }
 
 /// An event that can be written: its type's name and its payload belong together.
 ///
 /// Every payload of this crate that only one type has is one. A payload that several types share says which of them it is, for example
 /// by [`MemoryWrite::as_stored`].
-pub trait WrittenEvent: sealed::Sealed {
+pub trait WrittenEvent: sealed::SealedPayload {
     /// The event's type, as it stands in the journal.
     fn event_kind(&self) -> &'static str;
 
@@ -43,7 +43,7 @@ macro_rules! shared_payloads {
                 )*
             }
 
-            impl sealed::Sealed for SharedPayload<'_, $payload> {}
+            impl sealed::SealedPayload for SharedPayload<'_, $payload> {}
 
             impl WrittenEvent for SharedPayload<'_, $payload> {
                 fn event_kind(&self) -> &'static str {

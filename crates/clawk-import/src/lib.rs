@@ -1,8 +1,9 @@
 //! Reads the configuration of another agent runtime and writes the same agent as a `claw.yaml` with its `clawk.toml`.
 //!
-//! *Owns*: the readers of the other runtimes' files, the draft of an agent, the writer of the new folder. *Depends on*: parsers of
-//! JSON5, TOML, YAML and SQLite. *Must not know*: the kernel, the network, the values of secrets after they were skipped. *Start
-//! reading at*: [`import_agent`], then [`runtimes`](crate::Runtime).
+//! *Owns*: the readers of the other runtimes' files, the draft of an agent, the writer of the new folder.
+//! *Depends on*: parsers of JSON5, TOML, YAML and SQLite.
+//! *Must not know*: the kernel, the network, the values of secrets after they were skipped.
+//! *Start reading at*: [`import_agent`], then [`runtimes`](crate::Runtime).
 //!
 //! Four rules apply to every reader. It reads only below the given folder and follows no link. It never writes a secret's value:
 //! the new files hold a reference, and the report says where the value is. Actions that the other runtime allowed without asking

@@ -258,10 +258,6 @@ async fn with_pictures(
 }
 
 /// One attempt: set aside and recorded before, settled and recorded after.
-#[expect(
-    clippy::too_many_lines,
-    reason = "an attempt from its reservation to its record, read downward"
-)]
 async fn run_attempt(
     models: &ModelServices,
     place: InferenceContext<'_>,

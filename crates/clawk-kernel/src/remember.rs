@@ -302,10 +302,6 @@ impl MemoryToolCall<'_> {
         Ok((format!("stored in `{}` as {id}{trust}", spec.name), facts))
     }
 
-    #[expect(
-        clippy::too_many_lines,
-        reason = "a question from its arguments to its answer, read downward"
-    )]
     async fn query_store(&self, cancel: &CancellationToken) -> MemoryToolResult {
         let QueryArgs { store, text, top_k } = self.parse_arguments()?;
         let (spec, memory) = self.find_store(&store)?;

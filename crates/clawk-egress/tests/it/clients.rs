@@ -226,7 +226,6 @@ async fn programs_reach_what_is_allowed_and_nothing_else() {
     assert_eq!(canary.accepted(), before.0);
 }
 
-#[expect(clippy::too_many_lines, reason = "one set of servers, many clients")]
 #[tokio::test(flavor = "multi_thread")]
 async fn real_clients_trust_the_runs_authority_and_never_see_the_secret() {
     let dir = tempfile::tempdir().unwrap();

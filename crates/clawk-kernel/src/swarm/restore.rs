@@ -298,10 +298,9 @@ pub(crate) fn follow_broadcast(peers: &SwarmServices, event: &RecordedEvent) {
         .team
         .as_ref()
         .is_some_and(|team| team.is_coordinator())
+        && let Err(error) = apply_broadcast(peers, event)
     {
-        if let Err(error) = apply_broadcast(peers, event) {
-            tracing::error!(%error, "a broadcast of another host could not be read");
-        }
+        tracing::error!(%error, "a broadcast of another host could not be read");
     }
 }
 

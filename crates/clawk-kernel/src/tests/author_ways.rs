@@ -151,7 +151,7 @@ async fn the_words_of_an_answer_are_told_where_they_are_an_admins_or_the_askers_
 async fn delegated(way: Way) -> Option<String> {
     let mut rig = with_worker(json!(["web"]), false);
     let mut spec = (*rig.manifest).clone();
-    spec.channels = (*reading(Vec::new()).manifest).channels.clone();
+    spec.channels = reading(Vec::new()).manifest.channels.clone();
     rig.manifest = Arc::new(spec);
     let kernel = rig.start().await;
     bring(&rig, &kernel, way).await;

@@ -45,7 +45,6 @@ fn rig() -> Rig {
 const LOST_MS: u64 = 30_000;
 
 /// One thing that happens to an agent; `n` makes its ids new.
-#[expect(clippy::too_many_lines, reason = "one arm for each thing that happens")]
 async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
     let session = rpc(&kernel).await;
     let write = params("write", json!({"n": n}), n);

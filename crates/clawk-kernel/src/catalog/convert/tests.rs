@@ -41,7 +41,6 @@ fn check(given: Value, wanted: Option<(Value, &[&str])>) {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of what is read")]
 fn what_models_write_becomes_what_the_schema_wants() {
     let rows: &[(Value, Value, &[&str])] = &[
         (

@@ -35,6 +35,7 @@ const CONTENT: Option<&str> = Some("extra_content");
 const OPTIONS: Option<&str> = Some("stream_options");
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_member_of_a_message_is_known_wherever_a_server_says_it_stands() {
     check(&[
         // Google
@@ -135,6 +136,7 @@ fn a_member_of_a_message_is_known_wherever_a_server_says_it_stands() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn an_unknown_field_is_known_in_the_words_of_validators() {
     check(&[
         (

@@ -1,4 +1,6 @@
 //! One session in the terminal: turns, with approval requests in between.
+//!
+//! Long because one loop serves what is typed, the questions and the notices of a turn.
 
 mod plan;
 mod typed;
