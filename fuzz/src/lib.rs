@@ -9,7 +9,7 @@
 use std::io::Cursor;
 
 use clawk_channels::authentication_results::{results_of, server_of};
-use clawk_events::{Event, KINDS};
+use clawk_events::Event;
 use clawk_manifest::WireOptions;
 use clawk_proto::rpc::{self, InboundRpc, RpcMessage};
 use clawk_providers::sse::{self, Decoder, TooLarge};
@@ -173,18 +173,18 @@ pub fn check_mail(data: &[u8]) {
 /// A payload of the journal, its type on the first line: what was read is written the same from then on.
 pub fn check_event(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let (kind, payload) = text.split_once('\n').unwrap_or((KINDS[0], &text));
+    let Some((kind, payload)) = text.split_once('\n') else {
+        return;
+    };
     let Ok(event) = Event::read(kind, payload) else {
         return;
     };
     assert_eq!(event.kind(), kind);
     let written = event.canonical_payload();
-    match Event::read(kind, written.get()) {
-        Ok(again) => assert_eq!(
-            again.canonical_payload().get(),
-            written.get(),
-            "`{kind}` is written in two ways"
-        ),
-        Err(error) => panic!("`{kind}` can't be read as it was written: {error}"),
-    }
+    let again = Event::read(kind, written.get()).map(|again| again.canonical_payload());
+    assert_eq!(
+        again.as_ref().map(|again| again.get()).ok(), // silent-ok: the message has the error
+        Some(written.get()),
+        "`{kind}` is not read as it was written: {again:?}"
+    );
 }

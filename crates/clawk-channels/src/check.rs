@@ -104,10 +104,10 @@ async fn check_platform(
         &question,
         &answer,
     )];
-    if found.iter().all(|finding| finding.grade == CheckGrade::Ok) {
-        if let Some(rights) = check.rights {
-            found.extend(rights(&question, &answer).await);
-        }
+    if found.iter().all(|finding| finding.grade == CheckGrade::Ok)
+        && let Some(rights) = check.rights
+    {
+        found.extend(rights(&question, &answer).await);
     }
     found.extend(check_clock(&answer, now));
     found

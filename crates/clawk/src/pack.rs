@@ -180,7 +180,7 @@ pub(crate) fn load_with_faults(path: &Path) -> Result<Result<Atlas, LoadError>> 
 mod tests {
     use std::path::Path;
 
-    use super::{load, load_atlas, pack_folder};
+    use super::{load_atlas, pack_folder};
 
     #[test]
     fn the_same_folder_gives_the_same_bytes_and_they_load_as_it_does() {

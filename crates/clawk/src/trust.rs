@@ -561,9 +561,9 @@ fn ask_consent(runs: &[StartupProgram], folder: &Path) -> Result<()> {
         "the files in `{}` would run or use on this machine:",
         folder.display()
     );
-    out::print_note(&paint.bold(&out::one_line(&head)));
+    out::print_note(paint.bold(&out::one_line(&head)));
     for line in lines {
-        out::print_note(&format!("  {line}"));
+        out::print_note(format!("  {line}"));
     }
     let mut error = io::stderr();
     write!(

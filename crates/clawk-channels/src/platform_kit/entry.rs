@@ -42,10 +42,13 @@ pub(crate) struct PlatformEntry {
     /// How the platform is asked whether it takes the secret.
     pub(crate) credential: Option<CredentialCheck>,
     /// Takes away what a channel installed elsewhere, for an agent that does not run.
-    pub(crate) remove: Option<for<'a> fn(RemoveRequest<'a>) -> BoxFuture<'a, Result<Vec<String>, String>>>,
+    pub(crate) remove: Option<RemoveInstalled>,
     /// Files of conversations that the platform keeps itself.
     pub(crate) stored: Option<StoredConversations>,
 }
+
+/// Takes away what a channel installed elsewhere; the result says in words what was removed.
+pub(crate) type RemoveInstalled = for<'a> fn(RemoveRequest<'a>) -> BoxFuture<'a, Result<Vec<String>, String>>;
 
 impl fmt::Debug for PlatformEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

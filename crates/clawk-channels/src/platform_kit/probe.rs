@@ -56,6 +56,10 @@ impl Finding {
     }
 }
 
+/// Compares what the bot may do with what its channel needs.
+pub(crate) type FindMissingRights =
+    for<'a> fn(&'a CredentialProbe, &'a PlatformResponse) -> BoxFuture<'a, Option<Finding>>;
+
 /// How the secret of a channel is tried.
 #[derive(Clone, Copy)]
 pub(crate) struct CredentialCheck {
@@ -64,8 +68,7 @@ pub(crate) struct CredentialCheck {
     /// The question to the platform, by the channel's token. The error says why it can't be asked, for people.
     pub(crate) question: fn(PlatformApi, &ChannelConfig, &str) -> Result<CredentialProbe, String>,
     /// What the bot may do, where the platform says so.
-    pub(crate) rights:
-        Option<for<'a> fn(&'a CredentialProbe, &'a PlatformResponse) -> BoxFuture<'a, Option<Finding>>>,
+    pub(crate) rights: Option<FindMissingRights>,
     /// `settings.user_id` must be the name that the platform gives.
     pub(crate) has_user_id: bool,
 }

@@ -267,10 +267,6 @@ fn request(session: &str, n: u32, execution: Option<Value>) -> Value {
     request
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one session, told from its beginning to its end"
-)]
 #[tokio::test]
 async fn a_session_from_its_opening_to_its_verified_trace() {
     let server = guarded().await;

@@ -160,7 +160,6 @@ async fn every_journal_links_the_same_chain() {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one story")]
 async fn a_scan_finds_what_it_asks_for() {
     for backend in backends().await {
         let journal = backend.journal();

@@ -186,7 +186,7 @@ fn show_question(args: &ShowArgs) -> Result<ExitCode> {
             format!(" --seen {}", digests.join(","))
         };
         match waiting {
-            [] => out::print_note(&not_waiting_message(&args.id)),
+            [] => out::print_note(not_waiting_message(&args.id)),
             _ => out::lines(&format!(
                 "
 to approve it: clawk approve {}{seen}",
@@ -229,18 +229,18 @@ fn show_plan(plan: &Value, paint: TerminalStyle) -> Result<()> {
     let steps = plan.get("steps").and_then(Value::as_array).map(Vec::as_slice);
     let steps = steps.unwrap_or_default();
     let id = plan.get("id").and_then(Value::as_str).unwrap_or_default();
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  a plan; {} of its steps wait (answer all with this id, some with --steps)",
         paint.bold(&out::one_line(id)),
         steps.len()
     ))?;
     for line in plan.get("beside").and_then(Value::as_array).into_iter().flatten() {
         let line = line.as_str().unwrap_or_default();
-        out::print_line(&paint.dim(&format!("  {}", out::one_line(line))))?;
+        out::print_line(paint.dim(&format!("  {}", out::one_line(line))))?;
     }
     for step in steps {
         let number = step.pointer("/step/step").and_then(Value::as_u64).unwrap_or(1);
-        out::print_line(&format!("step {number}"))?;
+        out::print_line(format!("step {number}"))?;
         print_question(step, paint)?;
     }
     Ok(())
@@ -248,7 +248,7 @@ fn show_plan(plan: &Value, paint: TerminalStyle) -> Result<()> {
 
 fn print_question(question: &Value, paint: TerminalStyle) -> Result<()> {
     let text = |member: &str| out::one_line(question.get(member).and_then(Value::as_str).unwrap_or_default());
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {}",
         paint.bold(&text("request_id")),
         paint.cyan(&text("tool"))
@@ -256,12 +256,12 @@ fn print_question(question: &Value, paint: TerminalStyle) -> Result<()> {
     match question.get("text").and_then(Value::as_str) {
         Some(whole) => {
             for line in whole.split('\n') {
-                out::print_line(&format!("  {}", out::one_line(line)))?;
+                out::print_line(format!("  {}", out::one_line(line)))?;
             }
         }
         None => {
             for line in array_member(question, "preview").iter().filter_map(Value::as_str) {
-                out::print_line(&format!("  {}", out::one_line(line)))?;
+                out::print_line(format!("  {}", out::one_line(line)))?;
             }
             if hidden_bytes(question) > 0 {
                 let folded = format!(
@@ -269,7 +269,7 @@ fn print_question(question: &Value, paint: TerminalStyle) -> Result<()> {
                     hidden_bytes(question),
                     text("request_id")
                 );
-                out::print_line(&paint.yellow(&folded))?;
+                out::print_line(paint.yellow(&folded))?;
             }
         }
     }
@@ -278,10 +278,10 @@ fn print_question(question: &Value, paint: TerminalStyle) -> Result<()> {
         .and_then(Value::as_str)
         .map(|rule| format!(" (rule {})", out::one_line(rule)));
     if let Some(cost) = question.get("cost").and_then(Value::as_str) {
-        out::print_line(&format!("  cost: {}", out::one_line(cost)))?;
+        out::print_line(format!("  cost: {}", out::one_line(cost)))?;
     }
-    out::print_line(&paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
-    out::print_line(&paint.dim(&format!(
+    out::print_line(paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
+    out::print_line(paint.dim(&format!(
         "  until {}, then {}",
         text("expires_at"),
         text("default_if_timeout")
@@ -301,7 +301,7 @@ pub(crate) fn approve_call(args: &ApproveArgs) -> Result<ExitCode> {
             .join(clawk_kernel::call::SUGGESTED_RULES);
         // An encrypted state stores no suggested rules.
         if file.is_file() {
-            out::print_note(&format!("a rule is suggested in `{}`", file.display()));
+            out::print_note(format!("a rule is suggested in `{}`", file.display()));
         }
     }
     Ok(code)
@@ -323,16 +323,16 @@ fn send_answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Resul
     if args.format == Format::Json {
         out::print_json(&answer)?;
     } else if taken {
-        out::print_line(&format!("{done} {}{}", args.id, format_steps(&answer)))?;
+        out::print_line(format!("{done} {}{}", args.id, format_steps(&answer)))?;
     } else if answer.get("unseen").is_some() {
-        out::print_note(&format!(
+        out::print_note(format!(
             "not approved{}: a part of the question is folded, and you have not read it; `clawk approvals show {}` prints all \
              of it and the command that approves it then",
             format_steps(&answer),
             args.id
         ));
     } else {
-        out::print_note(&not_waiting_message(&args.id));
+        out::print_note(not_waiting_message(&args.id));
     }
     Ok(if taken {
         ExitCode::SUCCESS

@@ -98,12 +98,12 @@ fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
             "atlas_id": id, "version": version, "digest": digest, "bytes": size, "files": made.files.len(),
         }))?,
         Format::Human => {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "{} {version}: {} files, {size} bytes",
                 one_line(id),
                 made.files.len() + 1
             ))?;
-            out::print_line(&format!("sha256 of its parts: {digest}"))?;
+            out::print_line(format!("sha256 of its parts: {digest}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -250,24 +250,24 @@ fn print_human(report: &AtlasCheckReport) -> Result<()> {
     for one in &report.atlases {
         let name = one_line(&one.path.display().to_string());
         for error in &one.errors {
-            out::print_line(&format_finding(&paint.red("error"), error))?;
+            out::print_line(format_finding(&paint.red("error"), error))?;
         }
         if one.left_out > 0 {
-            out::print_line(&format!("and {} more", one.left_out))?;
+            out::print_line(format!("and {} more", one.left_out))?;
         }
         for warning in &one.warnings {
-            out::print_line(&format_finding(&paint.yellow("warning"), warning))?;
+            out::print_line(format_finding(&paint.yellow("warning"), warning))?;
         }
         match (&one.atlas_id, &one.version) {
-            (Some(id), Some(version)) => out::print_line(&format!("{name} is valid: {id} {version}"))?,
-            _ => out::print_line(&format!("{name} is not valid"))?,
+            (Some(id), Some(version)) => out::print_line(format!("{name} is valid: {id} {version}"))?,
+            _ => out::print_line(format!("{name} is not valid"))?,
         }
     }
     for error in &report.together.errors {
-        out::print_line(&format_finding(&paint.red("error"), error))?;
+        out::print_line(format_finding(&paint.red("error"), error))?;
     }
     for warning in &report.together.warnings {
-        out::print_line(&format_finding(&paint.yellow("warning"), warning))?;
+        out::print_line(format_finding(&paint.yellow("warning"), warning))?;
     }
     if !report.together.errors.is_empty() {
         out::print_line("they cannot be loaded together")?;
@@ -296,13 +296,13 @@ pub(super) fn load_valid_atlas(path: &Path) -> Result<Atlas> {
     let Some(atlas) = atlas else {
         let paint = TerminalStyle::for_stderr();
         for error in &found.errors {
-            out::print_note(&format_finding(&paint.red("error"), error));
+            out::print_note(format_finding(&paint.red("error"), error));
         }
         bail!("`{name}` is not a valid Atlas; `clawk atlas validate {name}` says all of it");
     };
     for warning in &found.warnings {
         let text = format_finding(&TerminalStyle::for_stderr().yellow("warning"), warning);
-        out::print_note(&format!("{name}: {text}"));
+        out::print_note(format!("{name}: {text}"));
     }
     Ok(atlas)
 }
@@ -370,8 +370,8 @@ fn format_executor(action: &AtlasAction) -> String {
 
 fn print_description(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
     let head = format!("{} {}", atlas.id, atlas.version);
-    out::print_line(&format!("{}  {}", paint.bold(&head), clip_line(&atlas.name, 100)))?;
-    out::print_line(&paint.dim(&clip_line(&atlas.description, 200)))?;
+    out::print_line(format!("{}  {}", paint.bold(&head), clip_line(&atlas.name, 100)))?;
+    out::print_line(paint.dim(&clip_line(&atlas.description, 200)))?;
     print_section(paint, "Actions", atlas.actions.len())?;
     for action in &atlas.actions {
         let shown = &action.shown;
@@ -382,7 +382,7 @@ fn print_description(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
         };
         let runs = clip_line(&format_executor(action), 80);
         let tail = format!("{}{asks} ({runs})", clip_line(&shown.name, 60));
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {}  {tail}",
             format_tier(paint, shown.risk_tier),
             shown.action_id
@@ -394,7 +394,7 @@ fn print_description(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
         atlas.policies.len(),
     )?;
     for policy in atlas.policies_in_order() {
-        out::print_line(&clip_line(&format_rule(policy), 200))?;
+        out::print_line(clip_line(&format_rule(policy), 200))?;
     }
     print_section(paint, "Context packs", atlas.packs.len())?;
     for pack in &atlas.packs {
@@ -404,11 +404,11 @@ fn print_description(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
             "  {}: priority {}, files: {files}, about {tokens} tokens{when}",
             pack.id, pack.priority
         );
-        out::print_line(&clip_line(&text, 200))?;
+        out::print_line(clip_line(&text, 200))?;
     }
     print_section(paint, "Needs", atlas.dependencies.len())?;
     for (id, range) in &atlas.dependencies {
-        out::print_line(&format!("  {} {range}", one_line(id)))?;
+        out::print_line(format!("  {} {range}", one_line(id)))?;
     }
     Ok(())
 }

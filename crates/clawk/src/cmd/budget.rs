@@ -71,19 +71,19 @@ fn print_budget(budget: &BudgetReport, format: Format) -> Result<()> {
     for purse in &budget.purses {
         let indent = "  ".repeat(purse.depth);
         let name = out::one_line(&purse.name);
-        out::print_line(&format!(
+        out::print_line(format!(
             "{indent}{}  {}",
             paint.bold(&name),
             paint.dim(&format_sums(purse))
         ))?;
         for limit in &purse.limits {
             if let Some(line) = line_of(limit, paint) {
-                out::print_line(&format!("{indent}  {line}"))?;
+                out::print_line(format!("{indent}  {line}"))?;
             }
         }
     }
     for model in &budget.models {
-        out::print_line(&format_price(model, &budget.table_date, paint))?;
+        out::print_line(format_price(model, &budget.table_date, paint))?;
     }
     Ok(())
 }
@@ -219,9 +219,9 @@ fn print_stored_spending(dir: &Path, format: Format) -> Result<()> {
     }
     let paint = TerminalStyle::for_stdout();
     for (name, [hour, day, month]) in &purses {
-        out::print_line(&paint.bold(&out::one_line(name)))?;
+        out::print_line(paint.bold(&out::one_line(name)))?;
         for (sum, window) in [(hour, Window::Hour), (day, Window::Day), (month, Window::Month)] {
-            out::print_line(&format!("  {}: {}", window_label(window), format_amount(sum)))?;
+            out::print_line(format!("  {}: {}", window_label(window), format_amount(sum)))?;
         }
     }
     Ok(())

@@ -84,7 +84,7 @@ async fn call(args: &Args, target: AgentAddress, options: Options, params: Value
                 biased;
                 Ok(notice) = notices.recv(), if args.notices => {
                     let told = json!({"method": notice.method, "params": notice.params});
-                    out::print_note(&out::one_line(&told.to_string()));
+                    out::print_note(out::one_line(&told.to_string()));
                 }
                 outcome = &mut calling => break outcome,
             }
@@ -97,7 +97,7 @@ async fn call(args: &Args, target: AgentAddress, options: Options, params: Value
             Ok(ExitCode::SUCCESS)
         }
         Err(ClientError::Rpc(error)) => {
-            out::print_note(&out::one_line(&serde_json::to_string(&json!({"error": error}))?));
+            out::print_note(out::one_line(&serde_json::to_string(&json!({"error": error}))?));
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),

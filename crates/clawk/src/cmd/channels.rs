@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         None => list_channels(&args.which, args.format),
         Some(ChannelsCommand::Fire { name, which }) => {
             ask_agent(which, "clawk.channels.fire", &json!({ "name": name }))?;
-            out::print_line(&format!("{name} is fired"))?;
+            out::print_line(format!("{name} is fired"))?;
             Ok(ExitCode::SUCCESS)
         }
         Some(ChannelsCommand::Remove {
@@ -128,10 +128,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         }) => {
             let removed = remove(name, which, manifest.as_deref(), config)?;
             for line in &removed {
-                out::print_line(&one_line(line))?;
+                out::print_line(one_line(line))?;
             }
             if removed.is_empty() {
-                out::print_line(&format!("{} installed nothing elsewhere", one_line(name)))?;
+                out::print_line(format!("{} installed nothing elsewhere", one_line(name)))?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -191,7 +191,7 @@ fn run_pairing(what: &PairingCommand) -> Result<ExitCode> {
             let answer = ask_agent(which, "clawk.channels.pairing.revoke", &params)?;
             for channel in array_member(&answer, "channels") {
                 let channel = channel.as_str().unwrap_or_default();
-                out::print_line(&format!("{} is not let in by {channel} any more", one_line(id)))?;
+                out::print_line(format!("{} is not let in by {channel} any more", one_line(id)))?;
             }
         }
     }
@@ -204,7 +204,7 @@ fn decide_pairing(which: &state::StateSelector, code: &str, verb: &str, word: &s
         &format!("clawk.channels.pairing.{verb}"),
         &json!({ "code": code }),
     )?;
-    out::print_line(&format!(
+    out::print_line(format!(
         "{} is {word} by {}",
         text_member(&answer, "sender"),
         text_member(&answer, "channel")
@@ -251,7 +251,7 @@ fn list_channels(which: &state::StateSelector, format: Format) -> Result<ExitCod
             other => paint.red(other),
         };
         let number = |member: &str| channel.get(member).and_then(Value::as_u64).unwrap_or(0);
-        out::print_line(&format!(
+        out::print_line(format!(
             "{state} {}  {}, {}",
             paint.bold(&text_member(channel, "name")),
             text_member(channel, "type"),
@@ -259,13 +259,13 @@ fn list_channels(which: &state::StateSelector, format: Format) -> Result<ExitCod
         ))?;
         let reason = text_member(channel, "reason");
         if !reason.is_empty() {
-            out::print_line(&format!("  {reason}"))?;
+            out::print_line(format!("  {reason}"))?;
         }
         let last = |member: &str| {
             let at = text_member(channel, member);
             if at.is_empty() { "never".to_owned() } else { at }
         };
-        out::print_line(&paint.dim(&format!(
+        out::print_line(paint.dim(&format!(
             "  last in {}, last out {}; taken {}, repeated {}, refused {}, delivered {}, owed {}, dead {}",
             last("last_in"),
             last("last_out"),
@@ -291,16 +291,16 @@ fn list_pairings(which: &state::StateSelector, format: Format) -> Result<()> {
     }
     let paint = TerminalStyle::for_stdout();
     for channel in channels {
-        out::print_line(&paint.bold(&text_member(channel, "channel")))?;
+        out::print_line(paint.bold(&text_member(channel, "channel")))?;
         for sender in array_member(channel, "paired") {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "  paired   {}",
                 one_line(sender.as_str().unwrap_or_default())
             ))?;
         }
         for pending in array_member(channel, "pending") {
             let (sender, until) = (text_member(pending, "sender"), text_member(pending, "expires_at"));
-            out::print_line(&format!("  waiting  {sender}  (until {until})"))?;
+            out::print_line(format!("  waiting  {sender}  (until {until})"))?;
         }
     }
     Ok(())

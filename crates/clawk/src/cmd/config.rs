@@ -38,18 +38,18 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 .file
                 .as_deref()
                 .map_or_else(|| "no file: all defaults".to_owned(), |f| f.display().to_string());
-            out::print_line(&paint.dim(&format!("# {file}")))?;
+            out::print_line(paint.dim(&format!("# {file}")))?;
             for key in keys {
                 let origin = if key.from == "default" {
                     paint.dim("  # default")
                 } else {
                     String::new()
                 };
-                out::print_line(&format!("{} = {}{origin}", key.key, key.value))?;
+                out::print_line(format!("{} = {}{origin}", key.key, key.value))?;
             }
             for entry in &runs {
                 let line = entry.display_line();
-                out::print_line(&paint.dim(&format!("# a start would run {line}")))?;
+                out::print_line(paint.dim(&format!("# a start would run {line}")))?;
             }
         }
     }

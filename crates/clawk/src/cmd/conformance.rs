@@ -120,7 +120,7 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     if human {
         let name = out::one_line(&format!("{} {}", report.implementation, report.version));
         let level = report.conformance_level.unwrap_or("no level");
-        out::print_line(&format!(
+        out::print_line(format!(
             "{name}: {} of {} passed, {} failed, {} skipped: {level}",
             run.passed, run.total, run.failed, run.skipped
         ))?;
@@ -170,7 +170,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     if human {
         let version = report.version.as_deref().unwrap_or_default();
         let name = out::one_line(&format!("{} {version}", report.implementation));
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}: {} of {} passed, {} failed",
             name.trim(),
             report.passed,

@@ -181,13 +181,13 @@ fn print_letters(letters: &[DeadLetterEntry], format: Format) -> Result<ExitCode
     let paint = TerminalStyle::for_stdout();
     for letter in letters {
         let text = letter.text.as_deref().unwrap_or("(erased)");
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {}",
             paint.bold(&letter.message.to_string()),
             clip_line(text, 80)
         ))?;
-        out::print_line(&format!("  why: {}", out::one_line(&letter.reason)))?;
-        out::print_line(&paint.dim(&format!("  {} in session {}", letter.at, letter.session)))?;
+        out::print_line(format!("  why: {}", out::one_line(&letter.reason)))?;
+        out::print_line(paint.dim(&format!("  {} in session {}", letter.at, letter.session)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -122,13 +122,13 @@ fn print_checks(checks: &[DoctorCheck]) -> Result<()> {
             DoctorStatus::Warn => paint.yellow("warn"),
             DoctorStatus::Fail => paint.red("FAIL"),
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{mark}  {:<18} {}",
             check.id,
             out::one_line(&check.result)
         ))?;
         if let Some(cure) = &check.cure {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "      {:<18} {}",
                 "",
                 paint.dim(&format!("→ {}", out::one_line(cure)))

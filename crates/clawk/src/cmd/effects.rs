@@ -129,17 +129,17 @@ fn print_entry(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
         State::Failed => paint.red("failed  "),
         State::Unknown => paint.yellow("unknown "),
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{state} {}  {}  {}",
         paint.bold(entry.request_id.as_str()),
         out::one_line(&entry.tool),
         paint.dim(&entry.at)
     ))?;
     if let Some(reason) = &entry.reason {
-        out::print_line(&format!("  {}", out::one_line(reason)))?;
+        out::print_line(format!("  {}", out::one_line(reason)))?;
     }
     if let Some(by) = &entry.resolved_by {
-        out::print_line(&paint.dim(&format!("  found out by {}", out::one_line(by))))?;
+        out::print_line(paint.dim(&format!("  found out by {}", out::one_line(by))))?;
     }
     Ok(())
 }
@@ -211,6 +211,6 @@ fn resolve_effect(
             "no effect {id} is unknown; `clawk effects --unknown` lists them (one of a run that died is known to be unknown once the agent has been started again)"
         );
     }
-    out::print_line(&format!("{id} is recorded as {}", outcome.as_str()))?;
+    out::print_line(format!("{id} is recorded as {}", outcome.as_str()))?;
     Ok(ExitCode::SUCCESS)
 }

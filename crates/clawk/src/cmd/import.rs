@@ -182,18 +182,18 @@ fn print_report(args: &Args, target: &Path, import: &ImportResult) -> Result<()>
         return out::print_json(&json!({"manifest": manifest, "report": import.report}));
     }
     let report = &import.report;
-    out::print_line(&format!(
+    out::print_line(format!(
         "wrote {} and {} more files",
         manifest.display(),
         import.files.len().saturating_sub(1)
     ))?;
-    out::print_line(&format!(
+    out::print_line(format!(
         "{} parts came over, {} settings did not:",
         report.carried.len(),
         report.left.len()
     ))?;
     for left in &report.left {
-        out::print_line(&format!(
+        out::print_line(format!(
             "  {}: {}",
             out::one_line(&left.setting),
             out::one_line(&left.reason)
@@ -202,10 +202,10 @@ fn print_report(args: &Args, target: &Path, import: &ImportResult) -> Result<()>
     if !report.secrets.is_empty() {
         out::print_line("secrets that it needs, in the environment or in $CLAW_SECRETS_DIR:")?;
         for secret in &report.secrets {
-            out::print_line(&format!("  {} ({})", secret.name, out::one_line(&secret.found)))?;
+            out::print_line(format!("  {} ({})", secret.name, out::one_line(&secret.found)))?;
         }
     }
-    out::print_line(&format!("next:  clawk validate {}", manifest.display()))?;
-    out::print_line(&format!("       clawk doctor {}", manifest.display()))?;
+    out::print_line(format!("next:  clawk validate {}", manifest.display()))?;
+    out::print_line(format!("       clawk doctor {}", manifest.display()))?;
     Ok(())
 }

@@ -218,12 +218,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ];
         for (n, step) in channel.next.iter().chain(&served).enumerate() {
             let label = if n == 0 { "next:" } else { "     " };
-            out::print_line(&format!("{label}  {step}"))?;
+            out::print_line(format!("{label}  {step}"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    out::print_line(&format!("next:  clawk run {}", manifest.display()))?;
-    out::print_line(&format!("       clawk doctor {}", manifest.display()))?;
+    out::print_line(format!("next:  clawk run {}", manifest.display()))?;
+    out::print_line(format!("       clawk doctor {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -243,7 +243,7 @@ fn write_tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
         write(&args.dir.join(name), text)?;
     }
     write_schema(args)?;
-    out::print_line(&format!("next:  clawk run {}", manifest.display()))?;
+    out::print_line(format!("next:  clawk run {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -272,7 +272,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("can't write `{}`", path.display()))?;
     file.write_all(text.as_bytes())
         .with_context(|| format!("can't write `{}`", path.display()))?;
-    Ok(out::print_line(&format!(
+    Ok(out::print_line(format!(
         "{} {}",
         TerminalStyle::for_stdout().green("wrote"),
         path.display()

@@ -199,7 +199,7 @@ impl ManifestServers {
             out::print_line("the manifest names no MCP server that is reached over HTTP")?;
         }
         for (url, state, tools, _) in facts {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "{state}  {}  {}",
                 one_line(url.as_str()),
                 tools.join(", ")
@@ -219,7 +219,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             if !servers.store.forget_token(url.as_str())? {
                 bail!("there is no token for {url}");
             }
-            out::print_line(&format!("forgotten: {url}"))?;
+            out::print_line(format!("forgotten: {url}"))?;
             Ok(ExitCode::SUCCESS)
         }
         McpCommand::Login {
@@ -256,7 +256,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             let tell = |text: &str| out::notes(&out::sanitize_block(text));
             let entry = compose::build_runtime()?.block_on(run_login(&web, &asked, &clock, &tell))?;
             servers.store.write(&entry)?;
-            out::print_line(&format!(
+            out::print_line(format!(
                 "there is a token for {} now, by {}",
                 asked.server,
                 one_line(entry.issuer())

@@ -294,7 +294,7 @@ fn list_entries(which: &PartArgs, limit: usize, aside: bool, format: Format) -> 
         } else {
             format!("{} entries", part.entry_count())
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {}",
             paint.bold(&format_location(part.store(), part.scope())),
             paint.dim(&shown)
@@ -352,17 +352,17 @@ fn show_entry(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     let paint = TerminalStyle::for_stdout();
     for entry in &found {
         let about = &entry.hit.entry;
-        out::print_line(&paint.bold(&one_line(&about.id)))?;
-        out::print_line(&format!("  in {}", format_location(&entry.store, &entry.scope)))?;
+        out::print_line(paint.bold(&one_line(&about.id)))?;
+        out::print_line(format!("  in {}", format_location(&entry.store, &entry.scope)))?;
         if let Some(key) = &about.key {
-            out::print_line(&format!("  key {}", one_line(key)))?;
+            out::print_line(format!("  key {}", one_line(key)))?;
         }
         if let Some(time) = &about.timestamp {
-            out::print_line(&format!("  {time}"))?;
+            out::print_line(format!("  {time}"))?;
         }
-        out::print_line(&format!("  {}", said_by(entry)))?;
+        out::print_line(format!("  {}", said_by(entry)))?;
         if let Some(metadata) = &about.metadata {
-            out::print_line(&paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
+            out::print_line(paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
         }
         out::lines(&sanitize_block(&content_text(&about.content)))?;
     }
@@ -415,7 +415,7 @@ fn restore_entries(which: &PartArgs, id: Option<&str>, format: Format) -> Result
     } else if back == 0 {
         out::print_line("nothing was set aside by that name; `clawk memory list --aside` shows what is")?;
     } else {
-        out::print_line(&format!("{back} entries are back"))?;
+        out::print_line(format!("{back} entries are back"))?;
     }
     Ok(if back == 0 {
         ExitCode::FAILURE
@@ -462,7 +462,7 @@ fn print_summary(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
     let score = about
         .score
         .map_or_else(String::new, |score| format!("  {score:.2}"));
-    out::print_line(&format!(
+    out::print_line(format!(
         "  {}{name}  {}",
         paint.bold(&one_line(&about.id)),
         clip_line(&content_text(&about.content), 80)
@@ -470,6 +470,6 @@ fn print_summary(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
     let time = about.timestamp.as_deref().unwrap_or_default();
     let place = format_location(&found.store, &found.scope);
     Ok(out::print_line(
-        &paint.dim(&format!("    {time}  {place}{score}")),
+        paint.dim(&format!("    {time}  {place}{score}")),
     )?)
 }

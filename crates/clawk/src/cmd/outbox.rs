@@ -87,21 +87,21 @@ fn list_outbox(reader: &StateReader, format: Format) -> Result<ExitCode> {
             paint.yellow("owed")
         };
         let text = state::text_of(reader, row.owed.text)?;
-        out::print_line(&format!(
+        out::print_line(format!(
             "{state} {}  {}  {}",
             paint.bold(&row.owed.message.to_string()),
             one_line(&format_destination(row)),
             clip_line(text.as_deref().unwrap_or("(no text)"), 60)
         ))?;
         if let Some(reason) = row.reason.as_ref().filter(|reason| !reason.is_empty()) {
-            out::print_line(&format!("  {}", one_line(reason)))?;
+            out::print_line(format!("  {}", one_line(reason)))?;
         }
         let next = if row.dead {
             String::new()
         } else {
             format!(", next not before {}", row.next_at)
         };
-        out::print_line(&paint.dim(&format!("  since {}, attempts {}{next}", row.at, row.attempts)))?;
+        out::print_line(paint.dim(&format!("  since {}, attempts {}{next}", row.at, row.attempts)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -156,6 +156,6 @@ fn retry_message(dir: &Path, id: MessageId) -> Result<ExitCode> {
     if !known {
         bail!("no dead answer to {id}; `clawk outbox list` shows what is owed and what is dead");
     }
-    out::print_line(&format!("{id} is tried again"))?;
+    out::print_line(format!("{id} is tried again"))?;
     Ok(ExitCode::SUCCESS)
 }

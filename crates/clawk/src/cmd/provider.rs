@@ -77,7 +77,7 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
         let listed = match factory.list_models(provider).await {
             Ok(listed) => listed,
             Err(error) => {
-                out::print_note(&error.to_string());
+                out::print_note(error.to_string());
                 errors.push(json!({
                     "code": "unavailable", "message": error.to_string(), "provider": provider.name,
                 }));
@@ -145,7 +145,7 @@ fn print_provider<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'
     let paint = TerminalStyle::for_stdout();
     let rows: Vec<ModelRow<'a>> = rows.collect();
     let name = one_line(&provider.name).to_string();
-    out::print_line(&format!("{}: {} models", paint.bold(&name), rows.len()))?;
+    out::print_line(format!("{}: {} models", paint.bold(&name), rows.len()))?;
     for row in &rows {
         let mut facts = Vec::new();
         if row.is_used {
@@ -167,7 +167,7 @@ fn print_provider<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'
             true => String::new(),
             false => format!("  {}", facts.join("; ")),
         };
-        out::print_line(&format!("  {}{facts}", one_line(&row.model.id)))?;
+        out::print_line(format!("  {}{facts}", one_line(&row.model.id)))?;
     }
     Ok(())
 }

@@ -119,7 +119,7 @@ fn read_request(path: &Path) -> Result<Request> {
     let request = message::parse(&bytes, RequestShape::Schema).map_err(|faults| {
         let paint = TerminalStyle::for_stderr();
         for fault in &faults.errors {
-            out::print_note(&atlas::format_finding(&paint.red("error"), fault));
+            out::print_note(atlas::format_finding(&paint.red("error"), fault));
         }
         DetailedRefusal::new(format!("`{name}` is not a CARP request"), &faults.errors)
     })?;
@@ -135,11 +135,11 @@ fn print_human(request: &Request, resolved: &ExplainedResolution) -> Result<()> 
     let resolution = &resolved.resolution;
     let goal = request.task.as_ref().map_or("", |task| task.goal.as_str());
     let agent = clip_line(&request.requester.agent_id, 60);
-    out::print_line(&paint.dim(&format!("{agent} asks for: {}", clip_line(goal, 120))))?;
-    out::print_line(&format_decision(resolution, paint))?;
+    out::print_line(paint.dim(&format!("{agent} asks for: {}", clip_line(goal, 120))))?;
+    out::print_line(format_decision(resolution, paint))?;
     if !resolution.allowed_actions.is_empty() {
         out::print_line("")?;
-        out::print_line(&paint.bold("Allowed:"))?;
+        out::print_line(paint.bold("Allowed:"))?;
     }
     for action in &resolution.allowed_actions {
         let asks = if action.requires_confirmation {
@@ -149,25 +149,25 @@ fn print_human(request: &Request, resolved: &ExplainedResolution) -> Result<()> 
         };
         let name = clip_line(&action.name, 80);
         let tier = atlas::format_tier(paint, action.risk_tier);
-        out::print_line(&format!("{tier}  {}  {name}{asks}", action.action_id))?;
+        out::print_line(format!("{tier}  {}  {name}{asks}", action.action_id))?;
     }
     if !resolution.denied_actions.is_empty() {
         out::print_line("")?;
-        out::print_line(&paint.bold("Not allowed:"))?;
+        out::print_line(paint.bold("Not allowed:"))?;
     }
     for action in &resolution.denied_actions {
         let by = match &action.policy_id {
             Some(policy) => format!("policy `{policy}`"),
             None => "no policy allows it".to_owned(),
         };
-        out::print_line(&clip_line(
+        out::print_line(clip_line(
             &format!("  {}  {} ({by})", action.action_id, action.reason),
             200,
         ))?;
     }
     if !resolution.context_blocks.is_empty() {
         out::print_line("")?;
-        out::print_line(&paint.bold("Context:"))?;
+        out::print_line(paint.bold("Context:"))?;
     }
     for block in &resolution.context_blocks {
         let (tokens, priority) = (block.token_estimate, block.priority);
@@ -175,22 +175,22 @@ fn print_human(request: &Request, resolved: &ExplainedResolution) -> Result<()> 
             "  {}  about {tokens} tokens, priority {priority}, from {}",
             block.block_id, block.source
         );
-        out::print_line(&clip_line(&text, 200))?;
+        out::print_line(clip_line(&text, 200))?;
     }
     if !resolution.constraints.is_empty() {
         out::print_line("")?;
-        out::print_line(&paint.bold("Execution is held to:"))?;
+        out::print_line(paint.bold("Execution is held to:"))?;
     }
     for constraint in &resolution.constraints {
         let parameters = Value::Object(constraint.parameters.clone());
         let text = format!("  {}  {parameters}", constraint.constraint_id);
-        out::print_line(&clip_line(&text, 200))?;
+        out::print_line(clip_line(&text, 200))?;
     }
     let life = format!(
         "\nvalid for {} s from {}",
         resolution.ttl_seconds, resolution.timestamp
     );
-    Ok(out::print_line(&paint.dim(&life))?)
+    Ok(out::print_line(paint.dim(&life))?)
 }
 
 fn format_decision(resolution: &CarpResolution, paint: TerminalStyle) -> String {

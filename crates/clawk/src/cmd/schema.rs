@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .transpose()?;
         std::fs::write(&path, text.unwrap_or_default() + "\n")
             .with_context(|| format!("`{}` cannot be written", path.display()))?;
-        out::print_line(&path.display().to_string())?;
+        out::print_line(path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }

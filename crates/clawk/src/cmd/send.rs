@@ -327,7 +327,7 @@ fn print_answer(told: &SendResult, shown: bool) -> Result<()> {
         (TurnStopCode::Refused, _) => out::print_note("the model declined to answer"),
         (TurnStopCode::Cancelled, _) => out::print_note("the turn was cancelled"),
         (TurnStopCode::Budget | TurnStopCode::Stopped | TurnStopCode::Failed, reason) => {
-            out::print_note(&format!(
+            out::print_note(format!(
                 "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
                 one_line(reason.as_deref().unwrap_or("no reason was given"))
             ))

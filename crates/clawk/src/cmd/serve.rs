@@ -186,7 +186,7 @@ async fn serve_agent(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
         return Ok(ServeEnd::Over(ExitCode::SUCCESS));
     };
     if let Err(error) = check_doors(args, &source) {
-        out::print_note(&format!("error: {error}"));
+        out::print_note(format!("error: {error}"));
         return Ok(ServeEnd::Over(ExitCode::from(2)));
     }
     let launcher = "its launcher holds the connection: start it again from there";

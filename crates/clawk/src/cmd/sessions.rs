@@ -157,7 +157,7 @@ impl SessionSynopsis {
             1 => "1 turn".to_owned(),
             turns => format!("{turns} turns"),
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {turns:>9}  {}",
             row.session,
             clip_line(self.opening.as_deref().unwrap_or("–"), OPENING_CHARS)
@@ -169,7 +169,7 @@ impl SessionSynopsis {
             row.started,
             row.last
         );
-        out::print_line(&paint.dim(&line))?;
+        out::print_line(paint.dim(&line))?;
         Ok(())
     }
 }

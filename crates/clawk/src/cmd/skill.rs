@@ -236,37 +236,37 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 
 fn print_import(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
-    out::print_line(&format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
+    out::print_line(format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
     if !skill.lacks.is_empty() {
         let lacks = skill.lacks.join(", ");
         let of = agent.map_or_else(
             || "no agent is known here (`--claw CLAW` names one); it needs".to_owned(),
             |claw| format!("{} lacks", claw.display()),
         );
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {of} {}; without them, invoking the skill is refused",
             paint.yellow("warning:"),
             out::one_line(&lacks)
         ))?;
     }
     if !skill.kept.is_empty() {
-        out::print_line(&format!(
+        out::print_line(format!(
             "kept as annotations, without effect: {}",
             out::one_line(&skill.kept.join(", "))
         ))?;
     }
     for note in &skill.notes {
-        out::print_line(&format!("note: {}", out::one_line(note)))?;
+        out::print_line(format!("note: {}", out::one_line(note)))?;
     }
     out::print_line("add to `spec` of claw.yaml, with paths from its folder:")?;
-    out::print_line(&format!("  skills: [ {} ]", file.display()))?;
+    out::print_line(format!("  skills: [ {} ]", file.display()))?;
     let shelf = file.parent().unwrap_or(Path::new("."));
     for tool in &skill.tools {
-        out::print_line(&format!("  tools:  [ {} ]", shelf.join(tool).display()))?;
+        out::print_line(format!("  tools:  [ {} ]", shelf.join(tool).display()))?;
     }
     out::print_line("add to clawk.toml:")?;
     for line in skill.config.trim_end().lines() {
-        out::print_line(&format!("  {}", out::one_line(line)))?;
+        out::print_line(format!("  {}", out::one_line(line)))?;
     }
     Ok(())
 }
@@ -315,15 +315,15 @@ fn list_skills(manifest: &Manifest, format: Format) -> Result<ExitCode> {
     }
     for skill in &manifest.skills {
         let description = skill.description.trim().lines().next().unwrap_or_default();
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {}",
             paint.bold(&out::one_line(&skill.name)),
             out::one_line(description)
         ))?;
-        out::print_line(&paint.dim(&format!("  tools: {}", required_tools(skill).join(", "))))?;
+        out::print_line(paint.dim(&format!("  tools: {}", required_tools(skill).join(", "))))?;
         let lacks = missing_tools(manifest, skill);
         if !lacks.is_empty() {
-            out::print_line(&format!("  {} {}", paint.yellow("lacks:"), lacks.join(", ")))?;
+            out::print_line(format!("  {} {}", paint.yellow("lacks:"), lacks.join(", ")))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -350,16 +350,16 @@ fn show_skill(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     let paint = TerminalStyle::for_stdout();
-    out::print_line(&format!(
+    out::print_line(format!(
         "{} (a model calls `skill-{}`)",
         paint.bold(&out::one_line(name)),
         skill.name
     ))?;
     out::lines(&out::sanitize_block(skill.description.trim()))?;
-    out::print_line(&format!("tools: {}", required_tools(skill).join(", ")))?;
+    out::print_line(format!("tools: {}", required_tools(skill).join(", ")))?;
     let lacks = missing_tools(manifest, skill);
     if !lacks.is_empty() {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {}; invoking it is refused",
             paint.yellow("lacks:"),
             lacks.join(", ")
@@ -369,20 +369,17 @@ fn show_skill(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCod
         None => "none declared: the policies alone bound it".to_owned(),
         Some(permissions) => serde_json::to_string(permissions)?,
     };
-    out::print_line(&format!("permissions: {permissions}"))?;
-    out::print_line(&format!(
-        "estimates: {}",
-        serde_json::to_string(&skill.estimates)?
-    ))?;
+    out::print_line(format!("permissions: {permissions}"))?;
+    out::print_line(format!("estimates: {}", serde_json::to_string(&skill.estimates)?))?;
     if let Some(model) = &skill.world_model_ref {
-        out::print_line(&format!("world model: {}", out::one_line(model)))?;
+        out::print_line(format!("world model: {}", out::one_line(model)))?;
     }
     for (what, schema) in [("input", &skill.input_schema), ("output", &skill.output_schema)] {
         if let Some(schema) = schema {
-            out::print_line(&format!("{what} schema: {schema}"))?;
+            out::print_line(format!("{what} schema: {schema}"))?;
         }
     }
-    out::print_line(&paint.dim("instructions, which the model reads when it calls it:"))?;
+    out::print_line(paint.dim("instructions, which the model reads when it calls it:"))?;
     out::lines(&out::sanitize_block(skill.instruction.trim()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -451,9 +448,9 @@ fn test_skill(
                 } else {
                     paint.red("fails")
                 };
-                out::print_line(&format!("{word} {}", out::one_line(&skill.name)))?;
+                out::print_line(format!("{word} {}", out::one_line(&skill.name)))?;
                 for fault in faults {
-                    out::print_line(&format!("      {}", out::one_line(fault)))?;
+                    out::print_line(format!("      {}", out::one_line(fault)))?;
                 }
             }
         }

@@ -98,10 +98,10 @@ fn move_state(args: &MoveArgs) -> Result<ExitCode> {
         Format::Json => out::print_json(&moved)?,
         Format::Human => {
             for (what, count) in moved.moved.iter().filter(|(_, count)| **count > 0) {
-                out::print_line(&format!("{count:>12}  {what}"))?;
+                out::print_line(format!("{count:>12}  {what}"))?;
             }
             let word = if moved.valid { "valid" } else { "NOT VALID" };
-            out::print_line(&format!(
+            out::print_line(format!(
                 "moved: {} chains, the same heads on both sides, {word}",
                 moved.heads
             ))?;
@@ -145,12 +145,12 @@ impl ProgressBar {
 }
 
 fn print_human(info: &StateInfo) -> Result<()> {
-    out::print_line(&format!(
+    out::print_line(format!(
         "{} (schema {}), {} events",
         info.kind, info.schema, info.events
     ))?;
     for host in &info.hosts {
-        out::print_line(&format!(
+        out::print_line(format!(
             "host   {}  process {}, seen {} ms ago",
             out::one_line(&host.host),
             host.pid,
@@ -163,7 +163,7 @@ fn print_human(info: &StateInfo) -> Result<()> {
             Some(_) => "expired".to_owned(),
             None => "given up".to_owned(),
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "lease  {}  host {}, epoch {}, {until}",
             out::one_line(&lease.session),
             out::one_line(&lease.host),

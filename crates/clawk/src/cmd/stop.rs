@@ -173,7 +173,7 @@ fn print_answer(answer: &Value) -> Result<()> {
             text("by"),
             text("at")
         );
-        out::print_line(&paint.red(&line))?;
+        out::print_line(paint.red(&line))?;
     }
     Ok(())
 }

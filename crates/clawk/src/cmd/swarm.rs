@@ -204,7 +204,7 @@ fn print_key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: F
         Format::Json => out::print_json(&json!({"key": written, "fingerprint": key.id()}))?,
         Format::Human => {
             out::print_line(&written)?;
-            out::print_note(&TerminalStyle::for_stderr().dim(&format!("fingerprint {}", key.id())));
+            out::print_note(TerminalStyle::for_stderr().dim(&format!("fingerprint {}", key.id())));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -237,7 +237,7 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
             .clone()
             .unwrap_or_else(|| RequestId::from(SystemClock::default().new_uuid()));
         if args.format == Format::Human {
-            out::print_note(&TerminalStyle::for_stderr().dim(&format!("task {id}")));
+            out::print_note(TerminalStyle::for_stderr().dim(&format!("task {id}")));
         }
         let session = agent.kernel.open_session(door).await?;
         let task = DelegateTask {
@@ -257,7 +257,7 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
                 _ = look.tick(), if args.format == Format::Human => {
                     shown::print_progress(&agent.kernel, &id, &mut told).await;
                 }
-                Ok(question) = questions.recv() => out::print_note(&format!(
+                Ok(question) = questions.recv() => out::print_note(format!(
                     "`{}` waits for a person: clawk approve {} (or deny)",
                     out::one_line(&question.tool), question.request_id
                 )),
@@ -271,7 +271,7 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
         let result = match outcome {
             Ok(result) => result,
             Err(error @ clawk_kernel::KernelError::RequestIdReused(_)) => {
-                out::print_note(&format!(
+                out::print_note(format!(
                     "error: {error}; the same `--task` is for the same text and input"
                 ));
                 return Ok(ExitCode::from(2));
@@ -386,7 +386,7 @@ fn print_status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let paint = TerminalStyle::for_stdout();
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {}",
         paint.bold(&out::one_line(&view.swarm)),
         paint.dim(&format!(
@@ -400,7 +400,7 @@ fn print_status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
         } else {
             format!(", circuit {}", member.circuit)
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "  {}  {} ({}){}{circuit}, {} done, {} failed",
             out::one_line(&member.member),
             member.status,
@@ -415,7 +415,7 @@ fn print_status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
         ))?;
     }
     for run in &view.runs {
-        out::print_line(&format!(
+        out::print_line(format!(
             "  run {}: {} waiting, {} running, {} completed, {} failed",
             run.task_id, run.waiting, run.running, run.completed, run.failed
         ))?;
@@ -474,9 +474,9 @@ fn print_edge(edge: &SwarmEdge) -> std::io::Result<()> {
     let (from, to) = (out::one_line(&edge.from), out::one_line(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
-        return out::print_line(&format!("the task goes to {to}"));
+        return out::print_line(format!("the task goes to {to}"));
     }
-    out::print_line(&format!("{from} {} {to}", edge_label(edge.kind)))
+    out::print_line(format!("{from} {} {to}", edge_label(edge.kind)))
 }
 
 fn print_graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat) -> Result<ExitCode> {
@@ -498,9 +498,9 @@ fn print_graph(looked: &SwarmInspection, task: Option<&RequestId>, format: Graph
         )?,
         GraphFormat::Human => edges.iter().try_for_each(print_edge)?,
         GraphFormat::Dot => {
-            out::print_line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
+            out::print_line(format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
             for node in &view.nodes {
-                out::print_line(&format!(
+                out::print_line(format!(
                     "  \"{}\" [label=\"{}\\n{}\"];",
                     quoted(&node.member),
                     quoted(&node.member),
@@ -508,7 +508,7 @@ fn print_graph(looked: &SwarmInspection, task: Option<&RequestId>, format: Graph
                 ))?;
             }
             for edge in &edges {
-                out::print_line(&format!(
+                out::print_line(format!(
                     "  \"{}\" -> \"{}\" [label=\"{}\"];",
                     quoted(&edge.from),
                     quoted(&edge.to),
@@ -526,10 +526,10 @@ fn print_graph(looked: &SwarmInspection, task: Option<&RequestId>, format: Graph
                     .unwrap_or(0)
             };
             for (at, node) in view.nodes.iter().enumerate() {
-                out::print_line(&format!("  m{at}[\"{}\"]", quoted(&node.member)))?;
+                out::print_line(format!("  m{at}[\"{}\"]", quoted(&node.member)))?;
             }
             for edge in &edges {
-                out::print_line(&format!(
+                out::print_line(format!(
                     "  m{} -->|{}| m{}",
                     at(&edge.from),
                     edge_label(edge.kind),

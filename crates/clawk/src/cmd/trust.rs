@@ -82,10 +82,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for entry in &runs {
-        out::print_line(&entry.display_line())?;
+        out::print_line(entry.display_line())?;
     }
     if word != "shown" {
-        out::print_line(&format!("{word}: {digest}"))?;
+        out::print_line(format!("{word}: {digest}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

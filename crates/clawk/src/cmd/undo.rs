@@ -185,13 +185,10 @@ fn print_plan(
         } else {
             paint.green(word)
         };
-        out::print_line(&format!(
-            "{word}  {}",
-            out::one_line(&step.path.to_string_lossy())
-        ))?;
+        out::print_line(format!("{word}  {}", out::one_line(&step.path.to_string_lossy())))?;
     }
     for call in kept.iter().filter(|call| !call.alone && !call.changes.is_empty()) {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} `{}` ({}) ran beside another call: what both changed in the same folders is counted as its own",
             paint.yellow("note:"),
             out::one_line(&call.tool),
@@ -200,7 +197,7 @@ fn print_plan(
     }
     show_conflicts(back, paint)?;
     for (id, call) in lost {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} `{}` ({id}, event {}): nothing is kept of it",
             paint.yellow("can't be undone:"),
             out::one_line(&call.tool),
@@ -208,7 +205,7 @@ fn print_plan(
         ))?;
     }
     for (path, why) in failed {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {}: {}",
             paint.red("failed:"),
             out::one_line(&path.to_string_lossy()),
@@ -216,10 +213,7 @@ fn print_plan(
         ))?;
     }
     match (yes, back.steps.is_empty()) {
-        (true, false) => out::print_line(&format!(
-            "{} places are put back",
-            back.steps.len() - failed.len()
-        ))?,
+        (true, false) => out::print_line(format!("{} places are put back", back.steps.len() - failed.len()))?,
         (false, false) => out::print_note("nothing was changed; say --yes to do it"),
         (_, true) => {}
     }
@@ -228,7 +222,7 @@ fn print_plan(
 
 fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
     for path in &back.unlinked {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
             paint.yellow("note:"),
             out::one_line(&path.to_string_lossy())
@@ -240,7 +234,7 @@ fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
             .as_ref()
             .map(|path| format!(" {}", path.display()))
             .unwrap_or_default();
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} `{}`{}: {}",
             paint.yellow("not put back:"),
             out::one_line(&found.tool),

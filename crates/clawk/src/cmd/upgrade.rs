@@ -245,39 +245,39 @@ fn print_human(
     } else {
         paint.red("DIFFERS")
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{word}  {} decisions in {} sessions: {} differ",
         found.decisions,
         found.sessions,
         found.differences.len()
     ))?;
     for one in &found.differences {
-        out::print_line(&format_difference(one))?;
+        out::print_line(format_difference(one))?;
     }
     for one in &found.not_replayed {
-        out::print_line(&format!(
+        out::print_line(format!(
             "  session {} was not replayed: {}",
             one.session_id,
             out::one_line(&one.reason)
         ))?;
     }
     if found.prompts_differ > 0 {
-        out::print_line(&paint.dim(&format!(
+        out::print_line(paint.dim(&format!(
             "{} questions to models would have another text; their answers are the recorded ones",
             found.prompts_differ
         )))?;
     }
     if found.as_before > 0 {
-        out::print_line(&paint.dim(&format!(
+        out::print_line(paint.dim(&format!(
             "{} decisions left out: a replay by the program in use decides them in the same way",
             found.as_before
         )))?;
     }
     if let Some((applied, live)) = live {
         for path in &applied.replaced {
-            out::print_line(&format!("replaced `{}`", path.display()))?;
+            out::print_line(format!("replaced `{}`", path.display()))?;
         }
-        out::print_line(&live.describe_outcome())?;
+        out::print_line(live.describe_outcome())?;
     }
     Ok(())
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             print_human(&loaded, &args.file)?;
             for entry in &runs {
                 let line = format!("a start would run {}", entry.display_line());
-                out::print_line(&TerminalStyle::for_stdout().dim(&line))?;
+                out::print_line(TerminalStyle::for_stdout().dim(&line))?;
             }
         }
     }
@@ -174,15 +174,15 @@ fn print_human(loaded: &LoadedDocument, file: &Path) -> Result<()> {
     }
     let name = out::one_line(&file.display().to_string());
     if !loaded.is_valid() {
-        return Ok(out::print_line(&format!("{name} is not valid"))?);
+        return Ok(out::print_line(format!("{name} is not valid"))?);
     }
     let report = loaded.report();
     let able = report.about.capabilities.join(", ");
     let Some(level) = report.conformance_level else {
         let kind = report.kind.unwrap_or("primitive");
-        return Ok(out::print_line(&format!("{name} is a valid {kind}"))?);
+        return Ok(out::print_line(format!("{name} is a valid {kind}"))?);
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{name} is valid: conformance {level} with {}",
         report.primitives.join(", ")
     ))?;
@@ -196,7 +196,7 @@ fn print_human(loaded: &LoadedDocument, file: &Path) -> Result<()> {
     }
     if let Some(missing) = report.missing_for_next {
         let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));
-        out::print_line(&paint.dim(&text))?;
+        out::print_line(paint.dim(&text))?;
     }
     Ok(())
 }

@@ -267,7 +267,7 @@ impl LaunchedAgentFactory {
             };
             if let Err(error) = counted {
                 let paint = TerminalStyle::for_stderr();
-                out::print_note(&format!(
+                out::print_note(format!(
                     "{} the tokens of the dry run are not counted in the agent's budget: {error:#}",
                     paint.yellow("warning:")
                 ));

@@ -308,7 +308,7 @@ pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Res
                 path.display()
             )
         })?;
-        out::print_note(&format!(
+        out::print_note(format!(
             "made an empty `{}`: tools may write there, and none may make one of its own",
             path.display()
         ));

@@ -261,7 +261,7 @@ impl DryRunReport {
     /// Standard output can't be written.
     pub(crate) fn print_human(&self, paint: TerminalStyle) -> Result<()> {
         let calls = if self.predicted == 1 { "call" } else { "calls" };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {} {calls} would change something, {} only read and ran, {} refused; nothing was changed",
             paint.bold("dry run:"),
             self.predicted,
@@ -280,7 +280,7 @@ impl DryRunReport {
                 .map(|rule| format!(" by rule {rule}"))
                 .unwrap_or_default();
             let verdict = format!("{}{rule}", step.verdict);
-            out::print_line(&format!(
+            out::print_line(format!(
                 "{:>3}. {outcome} {}  {}",
                 step.number,
                 paint.bold(&out::one_line(&step.tool)),
@@ -292,20 +292,20 @@ impl DryRunReport {
                     .as_ref()
                     .map(|cost| format!("; {cost}"))
                     .unwrap_or_default();
-                out::print_line(&format!(
+                out::print_line(format!(
                     "     a person is asked: {}{}",
                     out::one_line(why),
                     out::one_line(&cost)
                 ))?;
             }
             for line in &step.prediction {
-                out::print_line(&format!("     {}", out::one_line(line)))?;
+                out::print_line(format!("     {}", out::one_line(line)))?;
             }
         }
         if let Some(why) = &self.reason {
-            out::print_line(&format!("the turn {}: {}", self.end, out::one_line(why)))?;
+            out::print_line(format!("the turn {}: {}", self.end, out::one_line(why)))?;
         }
-        out::print_line(&format!("models used {} tokens", self.tokens))?;
+        out::print_line(format!("models used {} tokens", self.tokens))?;
         Ok(())
     }
 }

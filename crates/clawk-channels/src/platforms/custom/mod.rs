@@ -156,7 +156,6 @@ impl CustomAdapter {
     }
 
     /// Reads lines until there are no more.
-    #[expect(clippy::too_many_lines, reason = "one arm for each line of the protocol")]
     async fn read(
         &self,
         stdout: impl tokio::io::AsyncRead + Unpin,

@@ -195,7 +195,6 @@ impl LineAdapter {
     }
 
     /// `false`: it is not kept and must come again.
-    #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     async fn ingest_event(&self, inlet: &InboundPipeline, event: Event) -> bool {
         // Another answers in this chat.
         if event.mode.as_deref() == Some("standby") {

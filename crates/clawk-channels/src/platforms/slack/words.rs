@@ -61,7 +61,6 @@ mod tests {
     use super::read;
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     fn shared_messages_have_their_author_and_previews_of_links_are_nobodys() {
         let other = |id: Option<&str>, name: Option<&str>| QuoteAuthor::Other {
             id: id.map(str::to_owned),

@@ -261,7 +261,6 @@ impl WechatAdapter {
     }
 
     /// `false`: it is not kept and must come again.
-    #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     async fn ingest_message(&self, inlet: &InboundPipeline, xml: &str) -> Result<bool, &'static str> {
         let Some(mut message) = xml::read(xml) else {
             return Err("the body is not a message");

@@ -52,15 +52,15 @@ fn print_grant(row: &Value) -> Result<()> {
         Some(folder) => format!("any path in {}", out::one_line(folder)),
         None => format!("exactly: {}", text_member(row, "shown")),
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {} ({})",
         paint.bold(&text_member(row, "grant")),
         paint.cyan(&text_member(row, "tool")),
         text_member(row, "lasting"),
     ))?;
-    out::print_line(&format!("  {covers}"))?;
+    out::print_line(format!("  {covers}"))?;
     let line = format!("  by {}, {}", text_member(row, "by"), text_member(row, "at"));
-    out::print_line(&paint.dim(&line))?;
+    out::print_line(paint.dim(&line))?;
     Ok(())
 }
 
@@ -68,7 +68,7 @@ fn print_past_answer(row: &Value) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
     let why = text_member(row, "reason");
     let why = if why.is_empty() { why } else { format!(": {why}") };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {}  {} by {} ({}){why}",
         paint.dim(&text_member(row, "at")),
         paint.cyan(&text_member(row, "tool")),
@@ -90,9 +90,9 @@ pub(super) fn revoke_grant(args: &ListArgs, grant: &str) -> Result<ExitCode> {
     if args.format == Format::Json {
         out::print_json(&answer)?;
     } else if revoked {
-        out::print_line(&format!("revoked {grant}"))?;
+        out::print_line(format!("revoked {grant}"))?;
     } else {
-        out::print_note(&format!("no standing grant {grant}"));
+        out::print_note(format!("no standing grant {grant}"));
     }
     Ok(if revoked {
         ExitCode::SUCCESS

@@ -74,7 +74,7 @@ type ChannelAnswers = Vec<(ChannelQuestion, String)>;
 pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
     let needs = kind.needs();
     if asks {
-        out::print_line(&format!("{}: {}", kind.manifest_word(), needs.how))?;
+        out::print_line(format!("{}: {}", kind.manifest_word(), needs.how))?;
     }
     let (taken, base_url) = collect_answers(args, kind, &needs, asks)?;
     let reference = args
@@ -370,7 +370,7 @@ fn check_platform(
         }
     };
     if let Some(missing) = variables.iter().find(|name| resolver.resolve(name).is_err()) {
-        out::print_note(&format!(
+        out::print_note(format!(
             "not checked: {missing} is not set; `clawk doctor` checks it later"
         ));
         return Ok(());
@@ -379,9 +379,9 @@ fn check_platform(
     let found =
         compose::build_runtime()?.block_on(check_channels(&[(channel, config)], &resolver, clock.now(), ""));
     for (_, finding) in &found {
-        out::print_line(&format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
+        out::print_line(format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
         if finding.grade == CheckGrade::Warn {
-            out::print_line(&format!("  → {}", out::one_line(&finding.cure)))?;
+            out::print_line(format!("  → {}", out::one_line(&finding.cure)))?;
         }
     }
     if let Some((_, bad)) = found

@@ -61,14 +61,14 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
         )?;
     } else {
         for id in &ids {
-            out::print_line(&format!("{} is forgotten", one_line(id)))?;
+            out::print_line(format!("{} is forgotten", one_line(id)))?;
         }
-        out::print_line(&format!(
+        out::print_line(format!(
             "{copies} contents of the trace that held the same text are erased; the chain stays valid, and says that something was \
              forgotten, not what"
         ))?;
         if originals > 0 {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "{originals} files that calls had overwritten held it, too: they can't be put back by `clawk undo` any more"
             ))?;
         }

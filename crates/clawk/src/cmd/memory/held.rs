@@ -244,7 +244,7 @@ impl PartArgs {
             );
         }
         if !unseen.is_empty() {
-            out::print_note(&remote_stores_hint(&unseen));
+            out::print_note(remote_stores_hint(&unseen));
         }
         Ok(OpenedMemory { dir, reader, parts })
     }

@@ -16,6 +16,7 @@ use crate::out::{self, Format, one_line};
 use crate::state::StateSelector;
 use crate::state::kept::{self, Keys, Options, StateDir, StateError, StateReader};
 
+#[expect(clippy::too_many_lines, reason = "one way from beginning to end")]
 pub(super) fn run(
     which: &StateSelector,
     from: Option<&str>,
@@ -86,7 +87,7 @@ pub(super) fn run(
             "unsealed": unsealed, "unsealed_count": report.fault_count(),
         }))?;
     } else if report.is_complete() {
-        out::print_line(&format!(
+        out::print_line(format!(
             "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
              long as you keep backups",
             one_line(to)
@@ -95,8 +96,12 @@ pub(super) fn run(
     if report.is_complete() {
         return Ok(ExitCode::SUCCESS);
     }
+    // The report is the whole answer to a program.
+    if format == Format::Json {
+        return Ok(ExitCode::FAILURE);
+    }
     for fault in faults() {
-        out::print_note(&format!(
+        out::print_note(format!(
             "not sealed: {}: {}",
             one_line(&fault.value),
             one_line(&fault.why)

@@ -78,12 +78,12 @@ pub(super) fn run(
             (None, Some(call)) => format!("written by call {call}"),
             (None, None) => String::new(),
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {}  {size}",
             paint.bold(&number.to_string()),
             version.at
         ))?;
-        out::print_line(&paint.dim(&format!("    {}", one_line(&from))))?;
+        out::print_line(paint.dim(&format!("    {}", one_line(&from))))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -82,13 +82,13 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
             .map(|(name, value)| format!("{name}: {}", content_text(value)))
             .collect();
         let indent = "  ".repeat(step.depth);
-        out::print_line(&format!(
+        out::print_line(format!(
             "{indent}{} {}",
             paint.bold(&step.kind),
             one_line(&step.name)
         ))?;
         for fact in facts {
-            out::print_line(&paint.dim(&format!("{indent}  {}", clip_line(&fact, 100))))?;
+            out::print_line(paint.dim(&format!("{indent}  {}", clip_line(&fact, 100))))?;
         }
     }
     Ok(ExitCode::SUCCESS)

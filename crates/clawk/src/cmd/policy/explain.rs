@@ -301,13 +301,13 @@ fn print_human(
 ) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
     let verdict = &account.verdict;
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {}",
         paint.bold(subject.tool),
         paint_effect(paint, verdict.effect.name())
     ))?;
     if let Some(said) = account.deciding_layer() {
-        out::print_line(&format!("decided by {}: {}", said.layer, format_origin(verdict)))?;
+        out::print_line(format!("decided by {}: {}", said.layer, format_origin(verdict)))?;
     }
     out::print_line("")?;
     for said in &account.layers {
@@ -321,19 +321,19 @@ fn print_human(
         } else {
             String::new()
         };
-        out::print_line(&format!("{}: {word}{why}", said.layer))?;
+        out::print_line(format!("{}: {word}{why}", said.layer))?;
         for step in &said.steps {
-            out::print_line(&format!("  {}", line_of(step)))?;
+            out::print_line(format!("  {}", line_of(step)))?;
         }
         if !said.steps.is_empty() && said.verdict.rule_id.is_none() {
             out::print_line("  no rule is left: denied")?;
         }
     }
     for note in notes {
-        out::print_line(&paint.yellow(&out::one_line(note)))?;
+        out::print_line(paint.yellow(&out::one_line(note)))?;
     }
     if matches!(verdict.effect, Effect::Ask(_)) {
-        out::print_line(&paint.dim("a person's `always` spares the question for the rest of a session"))?;
+        out::print_line(paint.dim("a person's `always` spares the question for the rest of a session"))?;
     }
     print_suggestions(changes, paint)
 }
@@ -355,11 +355,11 @@ fn print_suggestions(changes: &[VerdictChange], paint: TerminalStyle) -> Result<
             out::print_line("  or")?;
         } else {
             out::print_line("")?;
-            out::print_line(&format!("to get {}:", paint_effect(paint, change.outcome.name())))?;
+            out::print_line(format!("to get {}:", paint_effect(paint, change.outcome.name())))?;
         }
         outcome = Some(change.outcome);
         for edit in &change.edits {
-            out::print_line(&format!("  {}", out::one_line(&edit.to_string())))?;
+            out::print_line(format!("  {}", out::one_line(&edit.to_string())))?;
         }
     }
     Ok(())

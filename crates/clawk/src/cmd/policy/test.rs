@@ -70,17 +70,17 @@ fn people(report: &PolicyTestReport) -> Result<()> {
     } else {
         paint.red("FAILED")
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{verdict}  {name}: {} of {cases} cases hold",
         cases - failed
     ))?;
     for failure in &report.failures {
         out::print_line("")?;
-        out::print_line(&paint.bold(&out::one_line(&failure.case)))?;
-        out::print_line(&format!("  expected  {}", out::one_line(&failure.expected)))?;
-        out::print_line(&format!("  got       {}", out::one_line(&failure.got)))?;
+        out::print_line(paint.bold(&out::one_line(&failure.case)))?;
+        out::print_line(format!("  expected  {}", out::one_line(&failure.expected)))?;
+        out::print_line(format!("  got       {}", out::one_line(&failure.got)))?;
         for why in &failure.why {
-            out::print_line(&paint.dim(&format!("    {}", out::one_line(why))))?;
+            out::print_line(paint.dim(&format!("    {}", out::one_line(why))))?;
         }
     }
     Ok(())

@@ -274,10 +274,10 @@ fn json_document(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Value {
 fn print_human(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
     let judged = tally.same + tally.differs.len();
-    out::print_line(&format!(
+    out::print_line(format!(
         "{judged} past calls under the new rules, autonomy `{autonomy}`:"
     ))?;
-    out::print_line(&format!(
+    out::print_line(format!(
         "would have blocked {}, would newly allow {}, would newly ask {}; {} as before",
         tally.count_to(VerdictOutcome::Deny),
         tally.count_to(VerdictOutcome::Allow),
@@ -285,13 +285,13 @@ fn print_human(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
         tally.same
     ))?;
     if !tally.unread.is_empty() {
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} not judged: their arguments are erased or not at hand, and would matter",
             tally.unread.len()
         ))?;
     }
     if tally.undecided > 0 {
-        out::print_line(&paint.dim(&format!(
+        out::print_line(paint.dim(&format!(
             "{} left out: no policy decided them (unknown tool, bad arguments, sandbox, not finished)",
             tally.undecided
         )))?;
@@ -299,7 +299,7 @@ fn print_human(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
     for ChangedVerdict { call, then } in &tally.differs {
         let rule =
             |rule: Option<&str>| rule.map_or_else(|| "no rule".to_owned(), |rule| format!("rule `{rule}`"));
-        out::print_line(&out_line(call, then, paint, &rule))?;
+        out::print_line(out_line(call, then, paint, &rule))?;
     }
     Ok(())
 }

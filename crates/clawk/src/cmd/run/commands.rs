@@ -43,18 +43,18 @@ pub(super) fn print_tools(agent: &Agent) {
             .category()
             .map(|category| format!(" · category {category}"))
             .unwrap_or_default();
-        out::print_note(&format!(
+        out::print_note(format!(
             "  {} {}",
             paint.cyan(&tool.name),
             paint.dim(&format!("{source}{category}"))
         ));
         if let Some(description) = &tool.description {
-            out::print_note(&format!("    {}", clip_line(description, 96)));
+            out::print_note(format!("    {}", clip_line(description, 96)));
         }
     }
     for skill in &manifest.skills {
-        out::print_note(&format!("  {} {}", paint.cyan(&skill.name), paint.dim("skill")));
-        out::print_note(&format!("    {}", clip_line(&skill.description, 96)));
+        out::print_note(format!("  {} {}", paint.cyan(&skill.name), paint.dim("skill")));
+        out::print_note(format!("    {}", clip_line(&skill.description, 96)));
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn print_tools(agent: &Agent) {
 pub(super) fn print_policy(agent: &Agent) {
     let paint = TerminalStyle::for_stderr();
     let autonomy = agent.manifest.identity.autonomy;
-    out::print_note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
+    out::print_note(format!("  autonomy {}", paint.bold(autonomy.as_str())));
     for policy in &agent.manifest.policies {
         for rule in &policy.rules {
             let reason = rule
@@ -79,7 +79,7 @@ pub(super) fn print_policy(agent: &Agent) {
             out::print_note(&line);
         }
     }
-    out::print_note(&format!(
+    out::print_note(format!(
         "  {:<16} {}",
         "deny",
         paint.dim("whatever no rule matches")
@@ -102,7 +102,7 @@ pub(super) async fn print_trace(agent: &Agent, session: SessionId) -> Result<()>
     }
     for event in events.iter().skip(events.len().saturating_sub(LINES_OF_TRACE)) {
         let payload = clip_line(&event.payload_with_words(), 90);
-        out::print_note(&format!(
+        out::print_note(format!(
             "  {:>4} {} {}",
             event.sequence,
             paint.cyan(&event.kind),
@@ -120,8 +120,8 @@ pub(super) async fn model(session: &SessionHandle, command: &str) -> Result<()> 
         false => session.choose_model(&words).await?,
     };
     match chosen {
-        Ok(model) => out::print_note(&format!("  {}", answers(model.as_ref()))),
-        Err(error) => out::print_note(&format!("  nothing has changed: {error}")),
+        Ok(model) => out::print_note(format!("  {}", answers(model.as_ref()))),
+        Err(error) => out::print_note(format!("  nothing has changed: {error}")),
     }
     Ok(())
 }
@@ -148,9 +148,9 @@ pub(super) async fn print_session(agent: &Agent, handle: &SessionHandle) -> Resu
         .iter()
         .find(|row| row.session == session)
         .map_or(0, |row| row.events);
-    out::print_note(&format!("  session {session}, {events} events"));
-    out::print_note(&format!("  model   {}", answers(handle.model_in_use().as_ref())));
-    out::print_note(&format!("  state   {}", agent.state_dir.display()));
-    out::print_note(&format!("  again   clawk run CLAW --session {session}"));
+    out::print_note(format!("  session {session}, {events} events"));
+    out::print_note(format!("  model   {}", answers(handle.model_in_use().as_ref())));
+    out::print_note(format!("  state   {}", agent.state_dir.display()));
+    out::print_note(format!("  again   clawk run CLAW --session {session}"));
     Ok(())
 }

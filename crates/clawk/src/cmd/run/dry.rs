@@ -108,7 +108,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
             report.print_human(TerminalStyle::for_stdout())?;
             if let Some(file) = &flags.report {
                 let claw = args.manifest.display();
-                out::print_note(&format!("approve it: clawk run {claw} --plan {}", file.display()));
+                out::print_note(format!("approve it: clawk run {claw} --plan {}", file.display()));
             }
         }
     }

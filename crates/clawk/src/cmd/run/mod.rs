@@ -275,7 +275,7 @@ fn opening_message(agent: &Agent, chatting: bool) -> Option<String> {
     } else {
         ""
     };
-    out::print_note(&format!(
+    out::print_note(format!(
         "{} {}{}",
         TerminalStyle::for_stderr().bold("you ▸"),
         text,
@@ -287,11 +287,11 @@ fn opening_message(agent: &Agent, chatting: bool) -> Option<String> {
 fn print_greeting(agent: &Agent, chatting: bool) {
     let paint = TerminalStyle::for_stderr();
     for line in &agent.notes {
-        out::print_note(&paint.dim(line));
+        out::print_note(paint.dim(line));
     }
     if chatting {
         let name = &agent.manifest.identity.name;
-        out::print_note(&format!(
+        out::print_note(format!(
             "{} {}",
             paint.bold(name),
             paint.dim("· /help for help, Ctrl-D to leave")
@@ -363,10 +363,7 @@ async fn run_chat(conversation: &mut Conversation<'_>, first: Option<String>) ->
             Ok(TurnWaitOutcome::Terminated) => return Ok(ExitCode::from(TERMINATED)),
             Ok(TurnWaitOutcome::Turn(_)) => {}
             Err(error) if conversation.has_ended() => return Err(error),
-            Err(error) => out::print_note(&format!(
-                "{} {error:#}",
-                TerminalStyle::for_stderr().red("error:")
-            )),
+            Err(error) => out::print_note(format!("{} {error:#}", TerminalStyle::for_stderr().red("error:"))),
         }
     }
 }
@@ -380,13 +377,13 @@ async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()>
     } else {
         paint.red("CHAIN BROKEN")
     };
-    out::print_note(&format!(
+    out::print_note(format!(
         "{} {} events, {verdict}, session {session}",
         paint.bold("trace:"),
         proof.events
     ));
     if let Some(fault) = &proof.fault {
-        out::print_note(&format!("       {fault}"));
+        out::print_note(format!("       {fault}"));
     }
     // Use the program's name as it was started, so that the line also works after `cargo run`.
     let program = std::env::args().next().unwrap_or_else(|| "clawk".to_owned());
@@ -394,7 +391,7 @@ async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()>
         "{program} trace show --state {} --session {session}",
         agent.state_dir.display()
     );
-    out::print_note(&paint.dim(&format!("       look at it: {look}")));
+    out::print_note(paint.dim(&format!("       look at it: {look}")));
     if !proof.valid {
         bail!("the trace of this session does not verify");
     }

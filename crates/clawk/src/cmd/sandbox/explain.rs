@@ -148,11 +148,11 @@ pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode>
 }
 
 fn print_heading(text: &str) -> std::io::Result<()> {
-    out::print_line(&TerminalStyle::for_stdout().bold(text))
+    out::print_line(TerminalStyle::for_stdout().bold(text))
 }
 
 fn print_item(text: &str) -> std::io::Result<()> {
-    out::print_line(&format!("  {}", out::one_line(text)))
+    out::print_line(format!("  {}", out::one_line(text)))
 }
 
 fn print_human(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
@@ -213,14 +213,14 @@ fn print_files(asked: &BoxRequest) -> Result<()> {
             } else {
                 "ro".to_owned()
             };
-            out::print_line(&format!(
+            out::print_line(format!(
                 "  {rights} {}{there}",
                 out::one_line(&path.display().to_string())
             ))?;
         }
     }
     for own in shown_own(asked) {
-        out::print_line(&format!(
+        out::print_line(format!(
             "  {} {} (the agent's own: no tool changes it, or makes it)",
             paint.cyan("ro"),
             out::one_line(&own.display().to_string())
@@ -233,7 +233,7 @@ fn print_files(asked: &BoxRequest) -> Result<()> {
             None => ", which names nothing now".to_owned(),
         };
         let line = format!("{}{about}", denied.text());
-        out::print_line(&format!("  {} {}", paint.red("no"), out::one_line(&line)))?;
+        out::print_line(format!("  {} {}", paint.red("no"), out::one_line(&line)))?;
     }
     Ok(())
 }
@@ -339,15 +339,15 @@ fn print_walls(probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<(
     };
     print_heading("Walls, as a box that was really started has them")?;
     for (names, wall) in group_mechanisms(&obtained.mechanisms) {
-        out::print_line(&format!("  {}", paint.cyan(&names)))?;
+        out::print_line(format!("  {}", paint.cyan(&names)))?;
         let Some((_, holds, but)) = wall else { continue };
-        out::print_line(&format!("      holds: {holds}"))?;
+        out::print_line(format!("      holds: {holds}"))?;
         if !but.is_empty() {
-            out::print_line(&paint.dim(&format!("      does not cover: {but}")))?;
+            out::print_line(paint.dim(&format!("      does not cover: {but}")))?;
         }
     }
     for missing in &obtained.missing {
-        out::print_line(&paint.yellow(&format!("  not held: {missing}")))?;
+        out::print_line(paint.yellow(&format!("  not held: {missing}")))?;
     }
     if obtained.mechanisms.is_empty() {
         print_item("none")?;

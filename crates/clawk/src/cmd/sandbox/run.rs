@@ -131,7 +131,7 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
     };
     shown.forward_rest(&outcome)?;
     if args.json {
-        out::print_note(&summary_json(&outcome, &reached).to_string());
+        out::print_note(summary_json(&outcome, &reached).to_string());
     } else if !args.quiet {
         print_outcome(&asked, &outcome, &reached);
     }
@@ -160,7 +160,7 @@ fn report_refusal(error: &LaunchError, json: bool) -> ExitCode {
             LaunchError::Refused(refusal) => refusal.error_data(),
             LaunchError::Lost { .. } => json!({"reason": "lost"}),
         };
-        out::print_note(&json!({"error": error.to_string(), "data": data}).to_string());
+        out::print_note(json!({"error": error.to_string(), "data": data}).to_string());
     } else {
         let paint = TerminalStyle::for_stderr();
         out::notes(&format!(
@@ -206,12 +206,12 @@ fn print_outcome(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &Connecti
         [] => "nothing".to_owned(),
         held => held.join(", "),
     };
-    out::print_note(&paint.dim(&format!(
+    out::print_note(paint.dim(&format!(
         "[sandbox] level {}{asked_for}, held by {held}",
         obtained.label()
     )));
     if !obtained.missing.is_empty() {
-        out::print_note(&paint.yellow(&format!("[sandbox] not held: {}", obtained.missing.join(", "))));
+        out::print_note(paint.yellow(&format!("[sandbox] not held: {}", obtained.missing.join(", "))));
     }
     let swept = match outcome.swept {
         0 => String::new(),
@@ -246,7 +246,7 @@ fn print_outcome(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &Connecti
     }
     let more = reached.more.connected.saturating_add(reached.more.refused);
     if more > 0 {
-        out::print_note(&paint.dim(&format!("[sandbox] and {more} more connections")));
+        out::print_note(paint.dim(&format!("[sandbox] and {more} more connections")));
     }
 }
 

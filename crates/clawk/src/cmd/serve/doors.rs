@@ -97,10 +97,10 @@ pub(super) async fn open_doors(
             for line in compose::unknown_effects(&kernel).await? {
                 out::print_note(&line);
             }
-            doors.opened.iter().for_each(|line| out::print_note(line));
+            doors.opened.iter().for_each(out::print_note);
         }
     }
-    doors.warnings.iter().for_each(|line| out::print_note(line));
+    doors.warnings.iter().for_each(out::print_note);
     doors.tasks.spawn(control.serve(doors.over.clone()));
     Ok(doors)
 }

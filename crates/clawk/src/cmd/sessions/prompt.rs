@@ -137,14 +137,14 @@ impl PromptRecord {
             Format::Json => {
                 let document = json_document(number, (&self.session, hash), request, (&parts, searches));
                 if several {
-                    Ok(out::print_line(&document.to_string())?)
+                    Ok(out::print_line(document.to_string())?)
                 } else {
                     out::print_json(&document)
                 }
             }
             Format::Human => {
                 if several {
-                    out::print_line(&TerminalStyle::for_stdout().bold(&format!("turn {number}")))?;
+                    out::print_line(TerminalStyle::for_stdout().bold(&format!("turn {number}")))?;
                 }
                 print_human(&parts, hash)
             }
@@ -290,10 +290,10 @@ fn json_document(
 
 fn print_human(parts: &[PromptPart], hash: &Digest) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
-    out::print_line(&paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
+    out::print_line(paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
     for part in parts {
         let tokens = part.text.len().div_ceil(TOKEN_BYTES);
-        out::print_line(&paint.bold(&format!(
+        out::print_line(paint.bold(&format!(
             "── {} {} (about {tokens} tokens)",
             part.kind,
             one_line(&part.source)

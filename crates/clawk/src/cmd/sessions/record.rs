@@ -87,7 +87,7 @@ fn print_turn(number: usize, turn: &TurnRecord) -> Result<()> {
     let paint = TerminalStyle::for_stdout();
     let who = turn.sender.as_deref().map(one_line).unwrap_or_default();
     let when = turn.ended.map(|at| at.to_string()).unwrap_or_default();
-    out::print_line(&format!(
+    out::print_line(format!(
         "turn {number}  {}",
         paint.dim(&format!("{} {who} {when}", turn.message))
     ))?;
@@ -95,7 +95,7 @@ fn print_turn(number: usize, turn: &TurnRecord) -> Result<()> {
         print_call(call)?;
     }
     if let Some(line) = turn.call_summary().record_line() {
-        out::print_line(&format!("  {}", one_line(&line)))?;
+        out::print_line(format!("  {}", one_line(&line)))?;
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ fn print_call(call: &RecordedCall) -> Result<()> {
         .rule_id
         .as_deref()
         .map(|rule| format!("  rule {}", one_line(rule)));
-    out::print_line(&format!(
+    out::print_line(format!(
         "  {} {word}  {}{}",
         one_line(&call.tool),
         paint.dim(&format!("{} {}", call.at, call.request_id)),
@@ -124,7 +124,7 @@ fn print_call(call: &RecordedCall) -> Result<()> {
     ];
     for (name, text) in parts {
         if let Some(text) = text {
-            out::print_line(&format!("    {name}: {}", one_line(text)))?;
+            out::print_line(format!("    {name}: {}", one_line(text)))?;
         }
     }
     Ok(())

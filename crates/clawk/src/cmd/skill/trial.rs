@@ -166,7 +166,7 @@ async fn answer_question(agent: &compose::Agent, question: &ApprovalQuestion, dr
         return;
     }
     let id = question.request_id.as_str();
-    out::print_note(&format!(
+    out::print_note(format!(
         "`{}` waits for a person: {} (in another terminal: clawk approve {id})",
         out::one_line(&question.tool),
         out::one_line(&question.reason)
@@ -277,7 +277,7 @@ fn print_report(report: &Value, format: Format) -> Result<()> {
         true => paint.green("ok   "),
         false => paint.red("fails"),
     };
-    out::print_line(&format!("{word} {}", text("name")))?;
+    out::print_line(format!("{word} {}", text("name")))?;
     for call in report
         .get("calls")
         .and_then(Value::as_array)
@@ -285,7 +285,7 @@ fn print_report(report: &Value, format: Format) -> Result<()> {
         .flatten()
     {
         let of = |key: &str| out::one_line(text_member(call, key)).to_string();
-        out::print_line(&format!(
+        out::print_line(format!(
             "      {:9} {} {}",
             of("outcome"),
             of("tool"),
@@ -298,7 +298,7 @@ fn print_report(report: &Value, format: Format) -> Result<()> {
             number.map_or_else(|| "-".to_owned(), |n| n.to_string())
         };
         let said = took.get("estimates").unwrap_or(&Value::Null);
-        out::print_line(&format!(
+        out::print_line(format!(
             "      took {} tokens (estimated {}), {} calls (estimated {})",
             number(took, "tokens"),
             number(said, "tokens"),
@@ -307,11 +307,11 @@ fn print_report(report: &Value, format: Format) -> Result<()> {
         ))?;
     }
     match (report.get("fault"), report.get("result")) {
-        (Some(Value::String(fault)), _) => out::print_line(&format!("      {}", out::one_line(fault)))?,
+        (Some(Value::String(fault)), _) => out::print_line(format!("      {}", out::one_line(fault)))?,
         (_, Some(Value::Null) | None) => out::lines(&out::sanitize_block(&text("answer")))?,
-        (_, Some(result)) => out::print_line(&out::one_line(&result.to_string()))?,
+        (_, Some(result)) => out::print_line(out::one_line(&result.to_string()))?,
     }
-    out::print_line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
+    out::print_line(paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
     Ok(())
 }
 

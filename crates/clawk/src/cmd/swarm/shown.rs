@@ -17,7 +17,7 @@ pub(super) async fn print_progress(kernel: &Kernel, run: &RequestId, told: &mut 
     let view = kernel.swarm_view().await.ok().flatten();
     let line = view.and_then(|view| format_progress(&view, run));
     if let Some(line) = line.filter(|line| line != told) {
-        out::print_note(&TerminalStyle::for_stderr().dim(&line));
+        out::print_note(TerminalStyle::for_stderr().dim(&line));
         *told = line;
     }
 }
@@ -83,10 +83,10 @@ pub(super) fn print_result(result: &RunResult, format: Format) -> Result<()> {
             answer.attempts,
             answer.tokens
         );
-        out::print_note(&paint.dim(&line));
+        out::print_note(paint.dim(&line));
     }
     if let Some(fault) = &result.error {
-        out::print_note(&paint.red(&format!(
+        out::print_note(paint.red(&format!(
             "{}: {} ({})",
             status_label(result.status),
             out::one_line(&fault.message),

@@ -267,7 +267,7 @@ fn print_branch(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
         &branch.member
     };
     let status = &branch.status;
-    out::print_line(&format!(
+    out::print_line(format!(
         "{indent}{}{} {status}  {}",
         out::one_line(member),
         if branch.host == "local" {

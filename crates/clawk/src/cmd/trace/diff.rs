@@ -181,12 +181,12 @@ fn print_human(shown: &TraceDiffReport) -> Result<()> {
         TraceCompatibility::Incompatible => paint.red("INCOMPATIBLE"),
     };
     let TraceDiffReport { major, minor, .. } = shown;
-    out::print_line(&format!("{verdict}  {major} major, {minor} minor differences"))?;
+    out::print_line(format!("{verdict}  {major} major, {minor} minor differences"))?;
     // Significant differences come first.
     let mut sorted: Vec<&TraceDifference> = shown.differences.iter().collect();
     sorted.sort_by_key(|d| d.significance == DifferenceSignificance::Minor);
     for difference in sorted {
-        out::print_line(&format!("  {}", format_difference(difference)))?;
+        out::print_line(format!("  {}", format_difference(difference)))?;
     }
     if let Some(rest) = &shown.left_out {
         let kinds: Vec<String> = rest
@@ -194,7 +194,7 @@ fn print_human(shown: &TraceDiffReport) -> Result<()> {
             .iter()
             .map(|(change, count)| format!("{count} {}", change_label(*change)))
             .collect();
-        out::print_line(&format!(
+        out::print_line(format!(
             "  … and {} more, {} of them major ({}); --limit 0 prints all",
             rest.differences,
             rest.major,

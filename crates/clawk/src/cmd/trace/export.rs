@@ -54,7 +54,7 @@ pub(super) fn run(
     if let Some(endpoint) = how.endpoint {
         let spans = otlp::collect_spans(source, pick)?;
         crate::compose::build_runtime()?.block_on(otlp::send_spans(&spans, endpoint))?;
-        crate::out::print_note(&format!("{} spans sent", spans.len()));
+        crate::out::print_note(format!("{} spans sent", spans.len()));
         return Ok(ExitCode::SUCCESS);
     }
     match how.output {

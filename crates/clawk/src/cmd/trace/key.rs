@@ -33,12 +33,12 @@ pub(super) fn run(which: &state::StateSelector, heads: bool, format: Format) -> 
             )?;
         }
         Format::Human => {
-            out::print_line(&key.to_hex())?;
+            out::print_line(key.to_hex())?;
             for (place, delivery) in &deliveries {
                 let trouble = delivery.error.as_deref().map_or_else(String::new, |error| {
                     format!("; the last attempt failed: {}", out::one_line(error))
                 });
-                out::print_note(&format!(
+                out::print_note(format!(
                     "{place}: has {} events, {} failed attempts{trouble}",
                     delivery.size, delivery.failures
                 ));

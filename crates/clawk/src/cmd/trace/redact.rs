@@ -85,18 +85,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "in_force": erased.in_force, "reason": args.reason,
         }))?,
         Format::Human => {
-            out::print_line(&format!(
+            out::print_line(format!(
                 "{} contents of session {session} are erased",
                 erased.contents
             ))?;
             if erased.kept > 0 {
-                out::print_line(&format!(
+                out::print_line(format!(
                     "{} stay: other sessions refer to them, too; `--digest` erases one everywhere",
                     erased.kept
                 ))?;
             }
             if erased.in_force > 0 {
-                out::print_line(&format!(
+                out::print_line(format!(
                     "{} stay: an Atlas that came over the API governs by them; remove it first (`DELETE /v1/atlases/ID`)",
                     erased.in_force
                 ))?;

@@ -227,7 +227,7 @@ fn print_results(
             let paint = TerminalStyle::for_stdout();
             for one in replayed {
                 match &one.divergence {
-                    None => out::print_line(&format!(
+                    None => out::print_line(format!(
                         "{}  session {}: {} events from {} inputs came out the same{}",
                         paint.green("same"),
                         one.session_id,
@@ -239,7 +239,7 @@ fn print_results(
                             String::new()
                         }
                     ))?,
-                    Some(divergence) => out::print_line(&format!(
+                    Some(divergence) => out::print_line(format!(
                         "{}  session {}, event {} (`{}`): {}",
                         paint.red("DIVERGES"),
                         one.session_id,

@@ -192,7 +192,7 @@ fn print_findings(findings: &VerifyFindings) -> Result<()> {
                 findings.report.event_count
             ),
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} {} statements hold{covered}, the last of {}",
             paint.green("signed"),
             vouched.statements,
@@ -200,7 +200,7 @@ fn print_findings(findings: &VerifyFindings) -> Result<()> {
         ))?;
     }
     for problem in &findings.problems {
-        out::print_line(&format!("  {}", out::one_line(problem)))?;
+        out::print_line(format!("  {}", out::one_line(problem)))?;
     }
     let Some(contents) = &findings.contents else {
         return Ok(());
@@ -209,7 +209,7 @@ fn print_findings(findings: &VerifyFindings) -> Result<()> {
         0 => String::new(),
         count => format!(", {count} content erased (on the record)"),
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{} {} there and right{erased}{}",
         if contents.is_complete() {
             paint.green("content")
@@ -223,7 +223,7 @@ fn print_findings(findings: &VerifyFindings) -> Result<()> {
         }
     ))?;
     for lost in &contents.lost {
-        out::print_line(&format!(
+        out::print_line(format!(
             "  {} {}  session {}, sequence {}",
             lost.how, lost.digest, lost.session_id, lost.sequence
         ))?;
@@ -257,7 +257,7 @@ fn print_human(source: &TraceSource, report: &VerificationReport) -> Result<()> 
     let Some(fault) = &report.fault else {
         if !report.valid {
             let text = "every chain holds, and what lies beside them does not fit";
-            return Ok(out::print_line(&format!(
+            return Ok(out::print_line(format!(
                 "{}  {} events in {sessions}: {text}",
                 paint.red("INVALID"),
                 report.event_count
@@ -269,14 +269,14 @@ fn print_human(source: &TraceSource, report: &VerificationReport) -> Result<()> 
         } else {
             format!(", canonical JSON: {}", profiles.join(", "))
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{}  {} events in {sessions}, every chain holds{under}",
             paint.green("valid"),
             report.event_count
         ))?;
         return Ok(());
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "{}  {}: {}",
         paint.red("INVALID"),
         fault.kind.code(),
@@ -286,12 +286,12 @@ fn print_human(source: &TraceSource, report: &VerificationReport) -> Result<()> 
         TraceSource::File(_) => format!("line {}", fault.line),
         TraceSource::State(_) => format!("row {}", fault.line),
     };
-    out::print_line(&format!(
+    out::print_line(format!(
         "  event {} ({place}) of {}",
         fault.index, report.event_count
     ))?;
     if let (Some(session), Some(sequence)) = (fault.session, fault.sequence) {
-        out::print_line(&format!("  session {session}, sequence {sequence}"))?;
+        out::print_line(format!("  session {session}, sequence {sequence}"))?;
     }
     let meaning = match fault.kind {
         FaultKind::BadHash => "the event is not what was recorded",
@@ -301,7 +301,7 @@ fn print_human(source: &TraceSource, report: &VerificationReport) -> Result<()> 
         FaultKind::Malformed => "the line is not a TRACE event",
         FaultKind::WrongGenesis => "the session's beginning is missing or was changed",
     };
-    Ok(out::print_line(&format!(
+    Ok(out::print_line(format!(
         "  {meaning}; the events before it are valid"
     ))?)
 }

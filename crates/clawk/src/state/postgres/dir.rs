@@ -463,7 +463,7 @@ pub(crate) fn serve_remote_state(
     };
     let mut opened = open_within(database.clone(), serving.clone(), Some(Duration::ZERO))?;
     if let (Err(PgStateError::Served { host }), None) = (&opened, patience) {
-        out::print_note(&format!(
+        out::print_note(format!(
             "the host `{host}` has the agent for itself: this one stands by, and listens on nothing until the other one ends"
         ));
         opened = open_within(database, serving, None)?;

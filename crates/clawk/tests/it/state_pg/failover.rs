@@ -236,7 +236,14 @@ fn verbs_that_read_ask_the_replica_and_go_on_while_the_primary_is_away() {
         .sql("SELECT last_row FROM tested.journal")
         .parse()
         .unwrap();
-    until("the replica has all", || events("a") == written);
+    let flushed = database.sql("SELECT pg_current_wal_flush_lsn()");
+    // Until then it may lack the state's schema as well, and the verb fails.
+    until("the replica has all", || {
+        replica.sql(&format!(
+            "SELECT to_regclass('tested.journal') IS NOT NULL AND pg_last_wal_replay_lsn() >= '{flushed}'"
+        )) == "t"
+    });
+    assert_eq!(events("a"), written);
     database.stop();
     let report = said(&agent, &["trace", "verify"], "a");
     assert_eq!(report["valid"], json!(true), "{report}");

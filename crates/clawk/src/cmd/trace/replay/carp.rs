@@ -236,7 +236,7 @@ impl CarpReplayReport {
         } else {
             String::new()
         };
-        out::print_line(&format!(
+        out::print_line(format!(
             "{} resolutions, {} evaluations: would have blocked {}, would newly allow {}, would newly ask {}{end}",
             self.resolutions,
             self.evaluations,
@@ -249,7 +249,7 @@ impl CarpReplayReport {
                 Turn::Asked => paint.yellow("asked"),
                 Turn::Blocked | Turn::Allowed | Turn::None => paint.red("blocked"),
             };
-            out::print_line(&format!(
+            out::print_line(format!(
                 "  call {what}  session {}, event {}: {} by {}",
                 call.session_id,
                 call.sequence,
@@ -262,7 +262,7 @@ impl CarpReplayReport {
                 .action_id
                 .as_deref()
                 .map_or_else(String::new, |action| format!(" {}", out::clip_line(action, 60)));
-            out::print_line(&format!(
+            out::print_line(format!(
                 "  {}  session {}, event {}{action}: {} → {}",
                 paint.red(other),
                 difference.session_id,
@@ -272,7 +272,7 @@ impl CarpReplayReport {
             ))?;
         }
         if self.left_out > 0 {
-            out::print_line(&format!("  and {} more", self.left_out))?;
+            out::print_line(format!("  and {} more", self.left_out))?;
         }
         Ok(())
     }
