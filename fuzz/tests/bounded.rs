@@ -1,5 +1,13 @@
 //! A fixed number of inputs for each target, made from its seeds by a fixed generator: the same inputs at each run.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
 use std::path::Path;
 
 use clawk_fuzz::TARGETS;

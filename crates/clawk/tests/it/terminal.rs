@@ -107,6 +107,8 @@ fn commands_and_history() {
     terminal.line("/model high");
     terminal.expect("effort high");
     terminal.line("/model default");
+    terminal.expect("scripted by main");
+    terminal.expect("you ▸");
     terminal.line("remember me");
     terminal.expect("You said remember me.");
     terminal.expect("you ▸");
