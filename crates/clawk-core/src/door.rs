@@ -46,7 +46,7 @@ pub enum EntryPoint {
         direct: bool,
         /// The platform's id of the sender.
         sender: String,
-        /// By [`crate::roles::admit`].
+        /// By [`crate::roles::admitted_role`].
         role: Role,
     },
     /// An entry point that the record does not fully describe: the lowest role.

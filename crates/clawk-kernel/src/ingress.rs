@@ -33,7 +33,7 @@ pub struct ChannelMessage {
     pub direct: bool,
     /// The platform's id of the sender.
     pub sender: String,
-    /// The role given by [`crate::admit`]. The turn has no more rights, and has exactly these after a crash.
+    /// The role given by [`crate::admitted_role`]. The turn has no more rights, and has exactly these after a crash.
     pub role: Role,
     /// The platform's ids of the message. If one message can arrive as two events, the ids of both. A message with a known id is a
     /// duplicate.

@@ -59,7 +59,7 @@ impl Dice {
 /// A text with the kind of secret that must be found in it.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The kind, as in [`crate::leak::Kind::manifest_word`].
+    /// The kind, as in [`crate::leak::Kind::word`].
     pub kind: String,
     /// The template of the text.
     pub template: String,

@@ -4,7 +4,7 @@
 //! executors.
 //! *Depends on*: the kernel's ports and permit, `clawk-sandbox` for processes, `clawk-egress` for HTTP.
 //! *Must not know*: policy decisions, storage.
-//! *Start reading at*: [`bind()`], then [`Runner`], then [`builtin`].
+//! *Start reading at*: [`bind_tools()`], then [`Runner`], then [`builtin`].
 
 mod bind;
 pub mod builtin;

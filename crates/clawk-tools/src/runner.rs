@@ -40,7 +40,7 @@ pub(crate) enum ExecutorBinding {
     Mcp(McpTool),
 }
 
-/// Runs all tools of an agent. Created by [`crate::bind()`].
+/// Runs all tools of an agent. Created by [`crate::bind_tools()`].
 pub struct Runner {
     bound: BTreeMap<String, Arc<ExecutorBinding>>,
     /// Tools of servers that a declared tool represents: the declared tool's name, and the binding.

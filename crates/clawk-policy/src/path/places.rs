@@ -27,7 +27,7 @@ pub struct RootPlace {
 /// The real locations of a call's paths and of the rules' roots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RealLocations {
-    /// By path, as [`wanted`](super::wanted) returns it.
+    /// By path, as [`paths_to_resolve`](super::paths_to_resolve) returns it.
     pub paths: BTreeMap<PathBuf, RealLocation>,
     /// By root, as [`Engine::path_rule_roots`](crate::Engine::path_rule_roots) returns it.
     pub roots: BTreeMap<PathBuf, RootPlace>,

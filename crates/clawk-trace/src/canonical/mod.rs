@@ -1,7 +1,7 @@
 //! Canonical JSON (R27). We write RFC 8785 (JCS); a verifier also accepts the two other profiles in use.
 //!
 //! All three profiles sort keys and remove blanks. For our own payloads (no floats, no integer above 2^53) they differ only for
-//! non-ASCII text and DEL, so one scan of the bytes usually covers all three: see [`scan`].
+//! non-ASCII text and DEL, so one scan of the bytes usually covers all three: see `scan`.
 
 mod number;
 mod scan;

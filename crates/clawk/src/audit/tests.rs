@@ -478,8 +478,9 @@ async fn a_damaged_content_is_a_gap_in_its_record_and_stops_no_other() {
     assert_eq!(
         inputs,
         [
-            (Value::Null, true),
             (json!(1), false),
+            // The content is read by its digest, where only the event's copy is damaged.
+            (json!(2), true),
             (json!(3), false),
             (json!(4), false)
         ]

@@ -30,14 +30,21 @@ fn id(n: u128) -> uuid::Uuid {
 
 async fn state(path: &Path) -> StateDir {
     let state = StateDir::open(path, Options::default()).unwrap();
-    let kinds = [
-        "session.started",
-        "ckp.lifecycle.transition",
-        "action.requested",
-        "ckp.provider.completed",
-        "session.ended",
+    let events = [
+        ("session.started", json!({ "agent_id": "a", "goal": "Grüße" })),
+        ("ckp.test.first", json!({})),
+        (
+            "action.requested",
+            json!({ "action_id": "order", "call_id": null, "door": "rpc", "identity": "t", "parameters_hash": "0".repeat(64),
+                "policy": null, "request_id": "r", "sandbox": null, "turn": null }),
+        ),
+        ("ckp.test.second", json!({})),
+        (
+            "session.ended",
+            json!({ "duration_ms": 1, "reason": "completed" }),
+        ),
     ];
-    for (n, kind) in (0..).zip(kinds) {
+    for (n, (kind, payload)) in (0..).zip(events) {
         let entry = JournalEntry {
             session: SessionId(id(1)),
             event_id: id(100 + n),
@@ -45,7 +52,7 @@ async fn state(path: &Path) -> StateDir {
             parent: Some(id(3)),
             at: Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap()),
             kind,
-            payload: payload_of(&json!({ "agent_id": "a", "goal": "Grüße" })).unwrap(),
+            payload: payload_of(&payload).unwrap(),
             content: None,
             answers: None,
         };
