@@ -3,12 +3,12 @@
 //! *Owns:* the manifest's syntax and rules, diagnostics, conformance levels, the JSON Schema.
 //! *Depends on:* clawk-proto (URIs), a YAML event parser.
 //! *Must not know:* execution, network; files are read in `loader` only.
-//! *Start reading at:* [`model`], then [`load`]; inside, `read` drives, `shape` says what a field is, `rules` what fields mean together.
+//! *Start reading at:* [`model`], then [`load_manifest`]; inside, `read` drives, `shape` says what a field is, `rules` what fields mean together.
 //!
 //! ```no_run
-//! let loaded = clawk_manifest::load("claw.yaml".as_ref(), &Default::default());
+//! let loaded = clawk_manifest::load_manifest("claw.yaml".as_ref(), &Default::default());
 //! let Some(manifest) = loaded.manifest else {
-//!     let text = clawk_manifest::render(&loaded.diagnostics, &loaded.sources, false);
+//!     let text = clawk_manifest::render_diagnostics(&loaded.diagnostics, &loaded.sources, false);
 //!     return println!("{text}");
 //! };
 //! println!("{} reaches {}", manifest.metadata.name, manifest.conformance_level());

@@ -75,12 +75,12 @@ impl LoadedDocument {
 /// error.
 ///
 /// ```
-/// use clawk_manifest::{LoadOptions, load};
+/// use clawk_manifest::{LoadOptions, load_manifest};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let file = folder.path().join_pointer("claw.yaml");
+/// let file = folder.path().join("claw.yaml");
 /// std::fs::write(&file, "claw: \"0.3.0\"\nkind: Claw\nmetadata: { name: my agent }\n")?;
-/// let loaded = load(&file, &LoadOptions::default());
+/// let loaded = load_manifest(&file, &LoadOptions::default());
 /// assert!(loaded.manifest.is_none());
 /// assert!(loaded.diagnostics.iter().any(|found| found.message.contains("`my agent`")));
 /// # Ok::<(), std::io::Error>(())

@@ -26,9 +26,9 @@ const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// The JSON Schema of a kind of document (in any case), or `None` for an unknown kind.
 ///
 /// ```
-/// let policy = clawk_manifest::schema("policy").ok_or("unknown kind")?;
+/// let policy = clawk_manifest::schema_for_kind("policy").ok_or("unknown kind")?;
 /// assert_eq!(policy["properties"]["kind"]["const"], "Policy");
-/// assert!(clawk_manifest::schema("Unknown").is_none());
+/// assert!(clawk_manifest::schema_for_kind("Unknown").is_none());
 /// # Ok::<(), &str>(())
 /// ```
 #[must_use]

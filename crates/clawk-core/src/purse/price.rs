@@ -44,7 +44,7 @@ impl TokenPrice {
     /// // 3 dollars per million input tokens, 15 dollars per million output tokens.
     /// let price = TokenPrice { input: 3_000_000, output: 15_000_000, cached_input: None, cache_write: None };
     /// let usage = Usage { input_tokens: 1_000, output_tokens: 200, ..Usage::default() };
-    /// assert_eq!(price.of(&usage), 6_000); // 0.006 dollars
+    /// assert_eq!(price.cost_of(&usage), 6_000); // 0.006 dollars
     /// ```
     #[must_use]
     pub fn cost_of(&self, usage: &Usage) -> u64 {
