@@ -59,7 +59,7 @@ fn arguments(call: &str) -> Option<&str> {
 
 /// `event.payload`, `&event.payload`, `event.payload.get()`, `event.payload_with_words()`, and the same of other names.
 fn is_event_payload(arguments: &str) -> bool {
-    let text = arguments.trim().trim_start_matches('&');
+    let text = arguments.trim().trim_end_matches(',').trim_start_matches('&');
     let text = text.strip_suffix(".get()").unwrap_or(text);
     let text = text.strip_suffix("()").unwrap_or(text);
     // A frame of a platform's protocol has a payload, too.
