@@ -288,7 +288,7 @@ impl Engine {
     ///
     /// let engine = Engine::compile(&[])?;
     /// let (labels, facts) = Default::default();
-    /// let verdict = engine.decide_call(&PolicySubject {
+    /// let verdict = engine.decide(&PolicySubject {
     ///     tool: "file-read",
     ///     labels: &labels,
     ///     annotations: &facts,
