@@ -76,7 +76,9 @@ pub(crate) fn run() -> Result<()> {
         }),
         ("conformance ckp", |tally| conformance("ckp", tally)),
         ("conformance cra", |tally| conformance("cra", tally)),
-        ("features", |_| check_features().map(|()| true)),
+        ("default build", |_| {
+            plain(command("cargo").args(["check", "--package", "clawk", "--locked"]))
+        }),
         ("dependencies", |_| {
             crate::footprint::dependencies()?;
             crate::licences::check().map(|()| true)
@@ -232,18 +234,6 @@ fn tests(tally: &mut Tally) -> Result<bool> {
 
 fn conformance(suite: &str, tally: &mut Tally) -> Result<bool> {
     counted(command(built("clawk")?).args(["conformance", suite]), tally)
-}
-
-/// Checks that the program compiles without optional features, and with each of them alone.
-fn check_features() -> Result<()> {
-    let manifest = std::fs::read_to_string(run::root().join("crates/clawk/Cargo.toml"))?;
-    let manifest: toml::Table = toml::from_str(&manifest).context("crates/clawk/Cargo.toml is not valid")?;
-    let features = manifest.get("features").and_then(toml::Value::as_table);
-    let features = features.context("crates/clawk/Cargo.toml has no features")?;
-    for feature in std::iter::once("").chain(features.keys().map(String::as_str)) {
-        run::must(command("cargo").args(["check", "--package", "clawk", "--locked", "--features", feature]))?;
-    }
-    Ok(())
 }
 
 /// Returns the path of a program that the `build` step made.
