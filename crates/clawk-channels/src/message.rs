@@ -132,7 +132,7 @@ pub struct PlatformMessage {
     pub remembered_days: Option<u32>,
 }
 
-/// The beginning of an edit's id: it is no message that can be answered, marked as read or reacted to.
+/// The prefix of an edit's id. An edit can't be answered, marked as read or reacted to.
 pub(crate) const EDIT: &str = "edit:";
 
 /// A file beside a message, by what the platform says of it.
@@ -318,7 +318,7 @@ impl HookReply {
 pub struct Decision {
     /// Approved or denied; `None`: it waits no more.
     pub yes: Option<bool>,
-    /// Who decided; `None`: nobody did in time.
+    /// The person who decided. `None` if the question timed out.
     pub by: Option<String>,
     /// The same in words.
     pub text: String,

@@ -108,7 +108,7 @@ pub(crate) fn paths_below(folder: &Path, report: &mut ResealReport) -> Vec<PathB
     found
 }
 
-/// Whether a file is one that a pass seals. What is no plain file holds nothing of a channel.
+/// Returns whether this is a regular file. Only regular files are sealed: a channel stores nothing in links or folders.
 pub(crate) fn is_plain_file(path: &Path) -> io::Result<bool> {
     Ok(std::fs::symlink_metadata(path)?.is_file())
 }

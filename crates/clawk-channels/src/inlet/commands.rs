@@ -1,5 +1,6 @@
 //! Words with which a person acts on the conversation itself, before a model and without it (R55): `/help`, `/new`, `/stop`, `/status`,
-//! `/model`, `/usage`. What is no such word, or has more behind it, is a message like others; `/model` takes a model and an effort.
+//! `/model`, `/usage`. Any other text, also a command followed by more words, is an ordinary
+//! message. Only `/model` takes arguments: a model and an effort.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -70,7 +71,7 @@ impl ChatCommand {
 /// Words behind `/model`: a model and an effort.
 const MODEL_WORDS: usize = 2;
 
-/// A command as it was written.
+/// A command that a person typed, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WrittenCommand {
     pub(super) command: ChatCommand,

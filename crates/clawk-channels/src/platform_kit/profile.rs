@@ -21,7 +21,7 @@ pub(crate) struct PlatformProfile {
     pub(crate) typing: bool,
     /// It shows that a message was read. The adapter's own `receipts` says the same.
     pub(crate) receipts: bool,
-    /// Others reach it by requests to this listener, whatever the transport.
+    /// The platform reaches the channel by requests to this listener, with any transport.
     pub(crate) is_served_here: bool,
     /// Without `public_url`, a channel with the transport `webhook` can't work.
     pub(crate) needs_public_url: bool,
