@@ -76,7 +76,9 @@ fn a_model_asks_the_time_and_a_person_at_the_terminal_lets_it() {
 fn ctrl_c_while_the_model_speaks_ends_the_turn_and_ctrl_d_the_program() {
     let (model, agent) = (Model::start(), Agent::new());
     let providers = model.provider("openai-compatible", true);
-    agent.is(&manifest(&providers, &json!([]), &json!([ask("nothing")])), "");
+    // Long enough that the model still speaks when the keys arrive, on any processor.
+    let bounds = "[providers.small]\nmax_output_tokens = 4000\n";
+    agent.is(&manifest(&providers, &json!([]), &json!([ask("nothing")])), bounds);
     let mut terminal = agent.terminal(&["run", "claw.yaml", "--trust"]);
     terminal.expect(PROMPT);
     terminal.line("Write a long story about a river and a town, in many paragraphs.");
