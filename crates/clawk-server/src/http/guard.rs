@@ -8,13 +8,14 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, EXPECT, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::auth::HttpPrincipal;
 use super::connections::ConnectionSeat;
 use super::error::{ApiError, ChallengedRequest, ErrorDialect, finish_refusal};
 use super::limit::RequestSource;
+use super::unread::{SharedBody, finish_unread_body};
 use super::{HttpApp, HttpAppInner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -25,6 +26,9 @@ pub(crate) async fn guard_request(State(app): State<HttpApp>, mut request: Reque
     let dialect = ErrorDialect::for_path(request.uri().path());
     let path = request.uri().path().to_owned();
     let presented = request.headers().contains_key(AUTHORIZATION);
+    let expects_continue = request.headers().contains_key(EXPECT);
+    let body = SharedBody::new(std::mem::take(request.body_mut()));
+    *request.body_mut() = Body::new(body.clone());
     let admitted = admit_request(&app, &mut request).await;
     let over = request
         .extensions()
@@ -53,6 +57,7 @@ pub(crate) async fn guard_request(State(app): State<HttpApp>, mut request: Reque
         presented,
     };
     let mut response = finish_refusal(response, id, dialect, &asked);
+    finish_unread_body(body, expects_continue, &mut response).await;
     let streamed = response.body().size_hint().exact().is_none();
     if over.is_some() && streamed {
         response = response.map(|body| ends_with_token(body, over));

@@ -25,6 +25,7 @@ mod shares;
 mod stream;
 mod tls;
 mod traces;
+mod unread;
 
 #[cfg(test)]
 mod tests;

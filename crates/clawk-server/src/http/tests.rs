@@ -25,6 +25,7 @@ mod crowd;
 mod oauth;
 mod rights;
 mod shapes;
+mod unread;
 
 use super::{HttpError, HttpListener, HttpOptions, Page, Scope, Token, TraceReader, openapi_document};
 use crate::agent::{AgentFactory, InitFailure};

@@ -416,7 +416,7 @@ impl StateDir {
     }
 }
 
-/// Message for row operations on a server. Its stores are accessed by [`super::stores`].
+/// Message for row operations on a server. Its stores are accessed by [`super::inspected_stores`].
 pub(super) const ROWS: &str = "its stores are not rows of a directory";
 
 fn remote_state_error(why: &str) -> JournalError {
