@@ -17,7 +17,7 @@ use crate::access::Scope;
     get, path = "/v1/approvals", tag = "approvals",
     responses((status = 200, description = "Open questions, and answers that were not used yet.", body = ApprovalList)),
 )]
-pub(crate) async fn list(
+pub(crate) async fn list_approvals(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
 ) -> Result<Json<ApprovalList>, ApiError> {
@@ -43,7 +43,7 @@ pub(crate) async fn list(
     params(("id" = uuid::Uuid, Path, description = "The approval.")),
     responses((status = 200, description = "The question.", body = Approval)),
 )]
-pub(crate) async fn show(
+pub(crate) async fn get_approval(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
@@ -84,7 +84,7 @@ fn not_found() -> ApiError {
     params(("id" = uuid::Uuid, Path, description = "The approval.")),
     responses((status = 200, description = "Answered.", body = Approval)),
 )]
-pub(crate) async fn answer(
+pub(crate) async fn answer_approval(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,

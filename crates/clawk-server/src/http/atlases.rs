@@ -19,7 +19,7 @@ use crate::access::Scope;
     get, path = "/v1/atlases", tag = "atlases",
     responses((status = 200, description = "All of them.", body = AtlasList)),
 )]
-pub(crate) async fn list(
+pub(crate) async fn list_atlases(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
 ) -> Result<Json<AtlasList>, ApiError> {
@@ -37,7 +37,7 @@ pub(crate) async fn list(
         (status = 409, description = "One of its id is loaded.", body = super::model::Error),
     ),
 )]
-pub(crate) async fn load(
+pub(crate) async fn load_atlas(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
@@ -73,7 +73,7 @@ pub(crate) async fn load(
     get, path = "/v1/atlases/{id}", tag = "atlases", params(("id" = String, Path, description = "The Atlas's id.")),
     responses((status = 200, description = "Its `atlas.json`.", content((Object = "application/json")))),
 )]
-pub(crate) async fn show(
+pub(crate) async fn get_atlas(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
@@ -100,7 +100,7 @@ pub(crate) async fn show(
         (status = 409, description = "It stands in the configuration, or others need it.", body = super::model::Error),
     ),
 )]
-pub(crate) async fn remove(
+pub(crate) async fn remove_atlas(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,

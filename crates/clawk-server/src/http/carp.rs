@@ -36,7 +36,7 @@ async fn read(
     post, path = "/v1/resolve", tag = "carp", request_body = carp::Request,
     responses((status = 200, description = "The resolution, whatever it decides.", body = CarpResolution)),
 )]
-pub(crate) async fn resolve(
+pub(crate) async fn resolve_goal(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
@@ -55,7 +55,7 @@ pub(crate) async fn resolve(
     post, path = "/v1/execute", tag = "carp", request_body = carp::Request,
     responses((status = 200, description = "It ran, or waits for a person.", body = ExecuteResponse)),
 )]
-pub(crate) async fn execute(
+pub(crate) async fn execute_action(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
@@ -75,7 +75,7 @@ pub(crate) async fn execute(
     post, path = "/v1/validate", tag = "carp", request_body = carp::Request,
     responses((status = 200, description = "What is wrong with it.", body = ValidateResponse)),
 )]
-pub(crate) async fn validate(
+pub(crate) async fn validate_output(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,

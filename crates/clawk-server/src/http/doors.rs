@@ -90,18 +90,33 @@ impl HttpDoor {
 /// The routes of the CRA API.
 fn cra_routes() -> Router<HttpApp> {
     Router::new()
-        .route("/v1/health", get(health::health))
-        .route("/v1/sessions", get(sessions::list).post(sessions::create))
-        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
-        .route("/v1/resolve", post(carp::resolve))
-        .route("/v1/execute", post(carp::execute))
-        .route("/v1/validate", post(carp::validate))
-        .route("/v1/traces/stream", get(stream::stream))
-        .route("/v1/traces/{session_id}", get(traces::show))
-        .route("/v1/traces/{session_id}/verify", post(traces::verify))
-        .route("/v1/atlases", get(atlases::list).post(atlases::load))
-        .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
+        .route("/v1/health", get(health::get_health))
+        .route(
+            "/v1/sessions",
+            get(sessions::list_sessions).post(sessions::create_session),
+        )
+        .route(
+            "/v1/sessions/{id}",
+            get(sessions::get_session).delete(sessions::end_session),
+        )
+        .route("/v1/resolve", post(carp::resolve_goal))
+        .route("/v1/execute", post(carp::execute_action))
+        .route("/v1/validate", post(carp::validate_output))
+        .route("/v1/traces/stream", get(stream::stream_trace))
+        .route("/v1/traces/{session_id}", get(traces::get_trace))
+        .route("/v1/traces/{session_id}/verify", post(traces::verify_trace))
+        .route(
+            "/v1/atlases",
+            get(atlases::list_atlases).post(atlases::load_atlas),
+        )
+        .route(
+            "/v1/atlases/{id}",
+            get(atlases::get_atlas).delete(atlases::remove_atlas),
+        )
+        .route("/v1/approvals", get(approvals::list_approvals))
+        .route(
+            "/v1/approvals/{id}",
+            get(approvals::get_approval).post(approvals::answer_approval),
+        )
         .route("/v1/openapi.json", get(openapi::serve_document))
 }

@@ -14,7 +14,7 @@ use super::model::{CheckStatus, Health, HealthCheck, HealthStatus};
     get, path = "/v1/health", tag = "health", security(()),
     responses((status = 200, description = "It answers.", body = Health))
 )]
-pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
+pub(crate) async fn get_health(State(app): State<HttpApp>) -> Json<Health> {
     let kernel = app.host.current_kernel().get();
     let state = kernel.as_ref().map(|kernel| kernel.status());
     let agent = match &state {

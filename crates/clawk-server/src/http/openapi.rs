@@ -21,9 +21,9 @@ use crate::access::Scope;
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(
-        health::health, sessions::create, sessions::list, sessions::show, sessions::end, carp::resolve, carp::execute,
-        carp::validate, traces::show, traces::verify, stream::stream, atlases::list, atlases::load, atlases::show,
-        atlases::remove, approvals::list, approvals::show, approvals::answer,
+        health::get_health, sessions::create_session, sessions::list_sessions, sessions::get_session, sessions::end_session, carp::resolve_goal, carp::execute_action,
+        carp::validate_output, traces::get_trace, traces::verify_trace, stream::stream_trace, atlases::list_atlases, atlases::load_atlas, atlases::get_atlas,
+        atlases::remove_atlas, approvals::list_approvals, approvals::get_approval, approvals::answer_approval,
     ),
     components(schemas(model::Error)),
     security(("bearer" = []), ("api_key" = [])),

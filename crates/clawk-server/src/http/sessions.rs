@@ -53,7 +53,7 @@ pub(crate) fn bad_query(error: &QueryRejection) -> ApiError {
     post, path = "/v1/sessions", tag = "sessions", request_body = CreateSession,
     responses((status = 201, description = "It is open.", body = ApiSession, headers(("Location" = String, description = "Its path.")))),
 )]
-pub(crate) async fn create(
+pub(crate) async fn create_session(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     request: Request,
@@ -89,7 +89,7 @@ pub(crate) async fn create(
     get, path = "/v1/sessions", tag = "sessions", params(ListQuery),
     responses((status = 200, description = "The latest first.", body = ApiSessionList)),
 )]
-pub(crate) async fn list(
+pub(crate) async fn list_sessions(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     query: Result<Query<ListQuery>, QueryRejection>,
@@ -118,7 +118,7 @@ pub(crate) async fn list(
     get, path = "/v1/sessions/{id}", tag = "sessions", params(("id" = uuid::Uuid, Path, description = "The session.")),
     responses((status = 200, description = "It.", body = ApiSession)),
 )]
-pub(crate) async fn show(
+pub(crate) async fn get_session(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
@@ -132,7 +132,7 @@ pub(crate) async fn show(
     delete, path = "/v1/sessions/{id}", tag = "sessions", params(("id" = uuid::Uuid, Path, description = "The session.")),
     responses((status = 204, description = "It has ended.")),
 )]
-pub(crate) async fn end(
+pub(crate) async fn end_session(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,

@@ -42,7 +42,7 @@ const MAX_BEHIND: usize = 1 << 20;
         (status = 426, description = "A WebSocket is wanted.", body = super::model::Error),
     ),
 )]
-pub(crate) async fn stream(
+pub(crate) async fn stream_trace(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Extension(access): Extension<Arc<ActiveTokens>>,

@@ -545,3 +545,19 @@ fn the_openapi_document_is_the_committed_one() {
         "schema/openapi.json is not what the code says; write it anew with `clawk schema openapi > schema/openapi.json`"
     );
 }
+
+#[test]
+fn every_operation_of_the_openapi_document_has_its_own_id() {
+    let document: Value = serde_json::from_str(&openapi_document().to_json().unwrap()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let operations = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<_> = operations
+        .map(|operation| operation["operationId"].as_str().expect("an id"))
+        .collect();
+    let different: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(
+        different.len(),
+        ids.len(),
+        "a generated client would lack one: {ids:?}"
+    );
+}

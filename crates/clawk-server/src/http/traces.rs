@@ -65,7 +65,7 @@ pub(crate) fn sequence_after(since: Option<u64>) -> u64 {
         (String = "application/x-ndjson"),
     ))),
 )]
-pub(crate) async fn show(
+pub(crate) async fn get_trace(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
@@ -126,7 +126,7 @@ fn trace_lines(events: &[SealedEvent]) -> Result<Response, ApiError> {
     params(("session_id" = uuid::Uuid, Path, description = "The session.")),
     responses((status = 200, description = "Whether it holds.", body = ChainVerification)),
 )]
-pub(crate) async fn verify(
+pub(crate) async fn verify_trace(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
