@@ -47,7 +47,10 @@ fn a_server_that_was_killed_is_started_again_by_the_next_call() {
     let lost = answer["error"].is_object();
     if lost {
         assert_eq!(answer["error"]["data"]["reason"], "outcome_unknown", "{answer}");
-        assert!(answer.to_string().contains("was lost during the call"), "{answer}");
+        assert!(
+            answer.to_string().contains("was lost during the call"),
+            "{answer}"
+        );
         answer = wire.call("read-file", &arguments);
     }
     assert!(text(&answer).contains("Tuesday"), "{answer}");

@@ -154,11 +154,10 @@ impl Run {
     fn step(&mut self) {
         let mut came = false;
         for mut message in std::mem::take(&mut self.open) {
-            assert!(
-                message.sent.elapsed() < PATIENCE,
-                "message {} is not answered",
-                message.id
-            );
+            if message.sent.elapsed() >= PATIENCE {
+                self.print_state(&message);
+                panic!("message {} is not answered", message.id);
+            }
             if message.again.is_some_and(|at| at <= Instant::now()) {
                 message.again = None;
                 self.say(&message);
@@ -339,6 +338,25 @@ impl Run {
         println!("{text}: {keys:?}\n{}", self.cluster.primary().sql(&sql));
         let runs = "SELECT run, host, gone FROM tested.runs ORDER BY run";
         println!("{}", self.cluster.primary().sql(runs));
+    }
+
+    /// What the state says while a message waits for too long.
+    #[expect(clippy::print_stdout, reason = "for whoever looks for the reason")]
+    fn print_state(&self, message: &Message) {
+        println!(
+            "message {} of conversation {} was given to {}",
+            message.id, message.conversation, HOSTS[message.host]
+        );
+        for sql in [
+            "SELECT n, encode(message, 'escape'), encode(session, 'hex'), state, encode(reason, 'escape') FROM tested.inbox WHERE state <> 'done' ORDER BY n LIMIT 20",
+            "SELECT run, host, gone, expires > now() FROM tested.runs ORDER BY run",
+            "SELECT session, host, run, epoch, expires > now() FROM tested.leases WHERE run IS NOT NULL",
+            "SELECT n, session, encode(wish, 'escape') FROM tested.orders WHERE outcome IS NULL",
+            "SELECT row, encode(session, 'hex'), at, kind, left(payload, 300) FROM tested.events ORDER BY row DESC LIMIT 60",
+            "SELECT pid, state, wait_event_type, wait_event, left(query, 120) FROM pg_stat_activity WHERE datname = current_database()",
+        ] {
+            println!("-- {sql}\n{}", self.cluster.primary().sql(sql));
+        }
     }
 
     /// Nothing is lost, answered in two ways, or done twice.
