@@ -151,7 +151,8 @@ impl Host {
 
     pub(crate) fn start(agent: &Agent, host: &str) -> Self {
         let mut host = Self::begin(agent, host);
-        assert!(host.answer(1).get("result").is_some());
+        let answer = host.answer(1);
+        assert!(answer.get("result").is_some(), "the host does not start: {answer}");
         host
     }
 
