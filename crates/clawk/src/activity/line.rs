@@ -92,8 +92,11 @@ impl ActivityLine {
 
     /// Adds a name that the operator declared, or that is in the agent's catalogue of tools.
     pub(super) fn with_name(mut self, key: &'static str, name: &str) -> Self {
-        self.fields
-            .push((key, ActivityValue::Label(Label::from_declared(name))));
+        // A delivery that is no channel's has no name.
+        if !name.is_empty() {
+            self.fields
+                .push((key, ActivityValue::Label(Label::from_declared(name))));
+        }
         self
     }
 

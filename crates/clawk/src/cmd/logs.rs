@@ -139,11 +139,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     for line in &latest {
         out::print_line(out::one_line(line))?;
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
         std::thread::sleep(POLL);
         row = printer.visit_lines(&reader, row, |line| Ok(out::print_line(out::one_line(&line))?))?;
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the state directory that the argument names.
