@@ -351,11 +351,9 @@ impl InboundPipeline {
             .unwrap_or_default();
         let spoken = frame.spoken_words(&incoming.text).into_owned();
         let answers = self.questions.is_answer(&spoken);
-        let asks = details::is_details_command(&spoken);
-        // With a name behind it, the command is for whom the platform says that it names.
-        let bare = asks && !incoming.text.contains('@');
         let command = self.parse_command(incoming, &spoken);
-        let bare = bare || command.as_ref().is_some_and(|written| !written.named);
+        // With a name behind it, the command is for whom the platform says that it names.
+        let bare = command.as_ref().is_some_and(|written| !written.named);
         let addressed =
             bare || incoming.direct || incoming.mention || self.config.respond == ResponsePolicy::All;
         if !addressed && !answers {
@@ -366,19 +364,10 @@ impl InboundPipeline {
             Err(taken) => return taken,
         };
         if self
-            .answers_question(incoming, sender, inbound.role, &spoken)
+            .acts_on_words(incoming, (sender, inbound.role), &spoken, command)
             .await
         {
             self.has_answered(&incoming.ids, true);
-            return IngestOutcome::Ignored;
-        }
-        if let Some(written) = command {
-            self.has_answered(&incoming.ids, true);
-            self.run_command(&written, incoming, sender, inbound.role).await;
-            return IngestOutcome::Ignored;
-        }
-        if asks {
-            self.send_details(incoming, sender, inbound.role).await;
             return IngestOutcome::Ignored;
         }
         let length = u64::try_from(chars_of(incoming)).unwrap_or(u64::MAX);
@@ -511,13 +500,14 @@ impl InboundPipeline {
         false
     }
 
-    /// Whether the message answers a question, so that it is not a message to the agent.
-    async fn answers_question(
+    /// Whether the message answers a question or is a command, so that it is not a message to the agent. A command counts also while
+    /// the agent waits for words of this person: `/stop` must end that.
+    async fn acts_on_words(
         &self,
         incoming: &PlatformMessage,
-        sender: &str,
-        role: Role,
+        (sender, role): (&str, Role),
         text: &str,
+        command: Option<commands::WrittenCommand>,
     ) -> bool {
         let (name, conversation) = (&self.channel.name, &incoming.conversation);
         if let Some(pressed) = self
@@ -528,19 +518,19 @@ impl InboundPipeline {
             self.tell_pressed(conversation, sender, pressed).await;
             return true;
         }
+        if let Some(written) = command {
+            self.run_command(&written, incoming, sender, role).await;
+            return true;
+        }
         self.questions
             .answer_own_question((name, conversation), sender, role, text)
+            || self.answers_misspelt(incoming, text)
     }
 
-    /// Answers `/details`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn
+    /// Answers `/why`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn
     /// unless that person is a viewer.
     async fn send_details(&self, incoming: &PlatformMessage, sender: &str, role: Role) {
         let (name, place) = (&self.channel.name, &incoming.conversation);
-        if !self.gate.admit_rate(sender, self.now()) {
-            self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
-                .await;
-            return;
-        }
         let found = self
             .kernel
             .last_record(name, place, (sender, incoming.direct))

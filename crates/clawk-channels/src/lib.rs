@@ -7,6 +7,7 @@
 //! * **Start reading at:** [`adapter::ChannelAdapter`], then [`inlet::InboundPipeline::ingest_message`], then `outlet`.
 
 pub mod adapter;
+pub mod chat_command;
 
 mod albums;
 mod api;
@@ -88,6 +89,7 @@ pub use check::{CheckGrade, Finding, check_channels};
 pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy};
 pub use config_check::faults;
 pub use dependencies::ChannelDependencies;
+pub use details::render_details;
 pub use features::unsupported_features;
 pub use inlet::{InboundPipeline, IngestOutcome};
 /// The reader of `Authentication-Results`, for the fuzz targets.

@@ -94,9 +94,15 @@ impl ChannelStatus {
             // What is ready has no reason, and shows none.
             let why = reason.as_deref().unwrap_or_default();
             match state {
-                State::Ready => tracing::info!(channel = %now.name, "the channel is ready"),
-                State::Degraded => tracing::warn!(channel = %now.name, why, "the channel is degraded"),
-                State::Failed => tracing::error!(channel = %now.name, why, "the channel has failed"),
+                State::Ready => {
+                    tracing::info!(target: clawk_kernel::OPERATOR, channel = %now.name, "the channel is ready")
+                }
+                State::Degraded => {
+                    tracing::warn!(target: clawk_kernel::OPERATOR, channel = %now.name, why, "the channel is degraded")
+                }
+                State::Failed => {
+                    tracing::error!(target: clawk_kernel::OPERATOR, channel = %now.name, why, "the channel has failed")
+                }
             }
         }
         now.state = state;

@@ -10,7 +10,7 @@ mod speech;
 
 pub use channels::{ChannelFact, PairingChange};
 pub use commands::ConversationStatus;
-pub(crate) use commands::keep_model;
+pub(crate) use commands::{keep_model, queue_clearing};
 pub use outside::PushGivenUp;
 
 use std::future::Future;

@@ -25,6 +25,7 @@ use crate::error::KernelError;
 use crate::event::{ChainText, Draft, EventWords, JournalWriter, Thread, WordField, canonical, digest};
 use crate::hosts;
 use crate::judge;
+use crate::kernel::ConversationStatus;
 use crate::lifecycle::AgentLifecycle;
 use crate::mailbox::{MAILBOX, Mailbox, MailboxItem, MailboxSlot, MailboxText};
 use crate::member::Member;
@@ -37,6 +38,7 @@ use crate::ports::{Image, InboxChange, ModelMessage};
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::recover;
 use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::shown::TurnRecord;
 use crate::state::{State, Table};
 use crate::watch::{NoticeSender, Watcher};
 
@@ -484,9 +486,36 @@ impl SessionHandle {
         self.state.cancel_turn();
     }
 
-    /// Clears the conversation so far. The trace keeps it.
-    pub fn clear_conversation(&self) {
-        self.state.set_history(Vec::new());
+    /// Clears the conversation: stops the running turn, and sends no earlier message to a model again, also not after a restart. The
+    /// record keeps them.
+    ///
+    /// # Errors
+    /// The session has ended, or the journal can't be written.
+    pub async fn clear_conversation(&self) -> Result<(), KernelError> {
+        crate::kernel::queue_clearing(&self.sessions, &self.state, self.door.sender()).await
+    }
+
+    /// Returns how the conversation stands.
+    #[must_use]
+    pub fn conversation_status(&self) -> ConversationStatus {
+        let spent = self.state.purse.spent_amount();
+        ConversationStatus {
+            running: self.state.is_running(),
+            messages: self.state.history().len(),
+            tokens: spent.tokens,
+            cost_microusd: spent.cost_microusd,
+            calls: spent.calls,
+            model: self.model_in_use(),
+        }
+    }
+
+    /// Returns the summary of the session's last ended turn.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn last_record(&self) -> Result<Option<TurnRecord>, KernelError> {
+        let journal = self.sessions.scribe.journal();
+        Ok(crate::shown::last_turn_record(&**journal, self.id).await?)
     }
 }
 

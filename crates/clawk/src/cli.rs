@@ -73,6 +73,8 @@ enum ClawkCommand {
     Provider(cmd::provider::Args),
     /// Show the state of a running agent's channels; pair people, fire triggers
     Channels(cmd::channels::Args),
+    /// Print what an agent does, one line for each fact, running or not
+    Logs(cmd::logs::Args),
     /// Show, verify, replay and export the record of what happened
     Trace(cmd::trace::Args),
     /// Explain what a policy decides, test it, and compare it with the past
@@ -141,6 +143,7 @@ impl CommandLine {
             ClawkCommand::Outbox(args) => cmd::outbox::run(&args),
             ClawkCommand::Provider(args) => cmd::provider::run(&args, config.as_deref()),
             ClawkCommand::Channels(args) => cmd::channels::run(&args, config.as_deref()),
+            ClawkCommand::Logs(args) => cmd::logs::run(&args, config.as_deref()),
             ClawkCommand::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             ClawkCommand::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             ClawkCommand::Atlas(args) => cmd::atlas::run(&args),

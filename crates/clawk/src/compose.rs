@@ -44,6 +44,7 @@ pub(crate) use agent::{Agent, Request, start_agent, unknown_effects};
 pub(crate) use egress::of_servers;
 pub(crate) use launch::{AgentSource, LaunchedAgentFactory, WireAgentFactory};
 
+use crate::activity::ActivityFollower;
 use crate::atlases;
 use crate::config::{self, Config, DecisionDurability, Settings};
 use crate::keeper::StateKeeper;
@@ -360,6 +361,9 @@ impl ResolvedConfig {
         let exporters =
             telemetry::build_exporters(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
         keeper.telling(exporters);
+        if let Some(format) = self.config.activity {
+            keeper.log_activity(ActivityFollower::new(Arc::clone(&journal), format));
+        }
         Ok(keeper)
     }
 

@@ -30,6 +30,7 @@ use clawk_secrets::{StoreConfig, env};
 use clawk_tools::ToolsConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::activity::LogFormat;
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
 pub(crate) use doors::{DoorsConfig, QueueDoor};
@@ -469,6 +470,8 @@ pub(crate) struct Config {
     pub(crate) beside: bool,
     /// File references of the manifest may point outside its folder: `--allow-outside` (R9).
     pub(crate) allow_outside: bool,
+    /// The activity log that a served agent writes to standard error; `None`: the agent is not served, or has none.
+    pub(crate) activity: Option<LogFormat>,
     /// The keys that the file sets.
     given: toml::Table,
 }
@@ -511,6 +514,7 @@ impl Config {
                 file: None,
                 beside: false,
                 allow_outside: false,
+                activity: None,
                 given: toml::Table::new(),
             });
         };
@@ -534,6 +538,7 @@ impl Config {
             file: Some(file),
             beside: is_beside,
             allow_outside: false,
+            activity: None,
             given,
         })
     }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use places::{HeadFile, HeadWebhook};
 
+use crate::activity::ActivityFollower;
 use crate::audit::Audit;
 use crate::compose::telemetry::Exporter;
 
@@ -155,6 +156,11 @@ impl StateKeeper {
                 .into_iter()
                 .map(|exporter| spawn(exporter.serve(over.clone()))),
         );
+    }
+
+    /// Adds the activity log of a served agent, which the keeper also runs.
+    pub(crate) fn log_activity(&mut self, follower: ActivityFollower) {
+        self.tasks.push(spawn(follower.serve(self.over.clone())));
     }
 
     /// Signs and copies the journal a last time, within a time limit. The agent must have ended.

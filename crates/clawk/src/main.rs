@@ -5,6 +5,7 @@
 //! *Must not know:* domain rules; it reads, composes, shows.
 //! *Start reading at:* [`compose`], then [`cmd::run`].
 
+mod activity;
 mod atlases;
 mod audit;
 mod cli;
@@ -30,6 +31,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
+use activity::LogFormat;
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
     let matches = cli::CommandLine::command().get_matches();
     let json = refusal::is_wanted(&matches);
     let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    init_logging(cli.verbose, is_served(&matches));
+    init_logging(cli.verbose, cmd::serve::served_log_format(&matches));
     terminal::thoughts::set_thought_detail(cli.verbose);
     as_many_descriptors_as_allowed();
     state::kept::find_keys(cli.config.as_deref());
@@ -110,37 +112,32 @@ fn as_many_descriptors_as_allowed() {
     let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
 }
 
-/// Returns whether this is `clawk serve` with entry points other than standard streams. Its standard error is then a log file.
-fn is_served(matches: &clap::ArgMatches) -> bool {
-    let Some(serve) = matches.subcommand_matches("serve") else {
-        return false;
-    };
-    let on = |flag: &str| serve.try_get_one::<bool>(flag).ok().flatten() == Some(&true); // silent-ok: no such flag is none
-    !on("stdio") && !on("mcp")
-}
-
 /// Sets up logs on standard error: none by default, `-v` info, `-vv` debug, `-vvv` trace of clawk's crates; `RUST_LOG` for more. A
-/// served host always logs why tools are unavailable.
-fn init_logging(verbose: u8, served: bool) {
+/// served host also logs what concerns its operator: channels, MCP servers, why tools are unavailable.
+fn init_logging(verbose: u8, served: Option<LogFormat>) {
     let asked = clawk_secrets::env::non_empty("RUST_LOG");
     let level = ["error", "info", "debug", "trace"]
         .get(usize::from(verbose))
         .copied()
         .unwrap_or("trace");
     let usual = match (verbose, served) {
-        (0, false) => None,
-        (0, true) => Some(format!("off,{}=warn", clawk_kernel::OPERATOR)),
+        (0, None) => None,
+        (0, Some(LogFormat::Off)) => Some(format!("off,{}=warn", clawk_kernel::OPERATOR)),
+        (0, Some(LogFormat::Text | LogFormat::Json)) => Some(format!("off,{}=info", clawk_kernel::OPERATOR)),
         (_, _) => Some(format!("warn,clawk={level}")),
     };
     let Some(filter) = asked.or(usual) else {
         return;
     };
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| out::LogLines)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    match served {
+        Some(LogFormat::Json) => log.event_format(activity::JsonLogFormatter::default()).init(),
+        Some(LogFormat::Text | LogFormat::Off) | None => log.init(),
+    }
 }
 
 /// Prints the error and its chain of causes.

@@ -1,75 +1,21 @@
-//! Words with which a person acts on the conversation itself, before a model and without it (R55): `/help`, `/new`, `/stop`, `/status`,
-//! `/model`, `/usage`. Any other text, also a command followed by more words, is an ordinary
-//! message. Only `/model` takes arguments: a model and an effort.
+//! Words with which a person acts on the conversation itself, before a model and without it (R55), as [`crate::chat_command`] lists
+//! them. Any other text, also a command followed by words that it does not take, is an ordinary message. A word alone that is one
+//! letter away from a command is answered with that command.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clawk_kernel::{ConversationStatus, EntryPoint, ModelInUse, Role};
+use clawk_kernel::{ConversationStatus, EntryPoint, KnownPerson, ModelInUse, Role};
 
 use super::InboundPipeline;
 use crate::adapter::PlatformMessage;
+use crate::chat_command::{ChatCommand, SlashWord, list_commands, read_slash_word};
 use crate::plain_name::harmless;
+use crate::questions::{PressOutcome, TypedAnswer};
 use crate::state::State;
 
 /// How long the answer to a command waits for what it does. What was begun goes on.
 const PATIENCE: Duration = Duration::from_secs(8);
-
-/// A command that is known in chats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChatCommand {
-    /// Which commands there are.
-    Help,
-    /// What was said before is sent to no model any more.
-    New,
-    /// What runs ends.
-    Stop,
-    /// How the channel and the conversation stand.
-    Status,
-    /// Which model answers, or is to answer.
-    Model,
-    /// What the conversation has used.
-    Usage,
-}
-
-/// Each command by the words for it, the first one as it is shown, with what it does.
-const COMMANDS: &[(&[&str], ChatCommand, &str)] = &[
-    (&["/help", "/commands"], ChatCommand::Help, "this list"),
-    (
-        &["/new", "/reset", "/clear"],
-        ChatCommand::New,
-        "begin anew: what was said before is forgotten here",
-    ),
-    (
-        &["/stop", "/cancel", "/abort"],
-        ChatCommand::Stop,
-        "end what I am doing",
-    ),
-    (&["/status"], ChatCommand::Status, "how this conversation stands"),
-    (
-        &["/model"],
-        ChatCommand::Model,
-        "which model answers; `/model NAME EFFORT` chooses another one, `/model default` goes back",
-    ),
-    (
-        &["/usage", "/cost"],
-        ChatCommand::Usage,
-        "what this conversation has used",
-    ),
-];
-
-impl ChatCommand {
-    /// The role that it takes.
-    const fn least_role(self) -> Role {
-        match self {
-            Self::Help | Self::Status => Role::Viewer,
-            Self::New | Self::Stop | Self::Model | Self::Usage => Role::User,
-        }
-    }
-}
-
-/// Words behind `/model`: a model and an effort.
-const MODEL_WORDS: usize = 2;
 
 /// A command that a person typed, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +27,18 @@ pub(super) struct WrittenCommand {
     pub(super) words: Vec<String>,
 }
 
-/// The command that a text is, alone, also with the agent's name before or behind it.
-pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
+/// Most words behind a command that are read.
+const MAX_WORDS: usize = 64;
+
+/// A slash word of a message, with the words behind it, and whether a name stands in it.
+struct SlashMessage {
+    word: String,
+    named: bool,
+    words: Vec<String>,
+}
+
+/// The message that begins with a slash word, also with the agent's name before or behind it.
+fn split_slash_message(text: &str) -> Option<SlashMessage> {
     let mut words = text.split_whitespace();
     let mut word = words.next()?;
     let mut named = false;
@@ -90,7 +46,7 @@ pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
         named = true;
         word = words.next()?;
     }
-    let words: Vec<String> = words.map(str::to_owned).take(MODEL_WORDS + 1).collect();
+    let words: Vec<String> = words.map(str::to_owned).take(MAX_WORDS + 1).collect();
     if !word.starts_with('/') {
         return None;
     }
@@ -102,21 +58,33 @@ pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
         Some(_) => return None,
         None => word,
     };
-    let known = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(word));
-    let (_, command, _) = COMMANDS.iter().find(|(names, ..)| known(names))?;
-    let most = match command {
-        ChatCommand::Model => MODEL_WORDS,
-        ChatCommand::Help
-        | ChatCommand::New
-        | ChatCommand::Stop
-        | ChatCommand::Status
-        | ChatCommand::Usage => 0,
-    };
-    (words.len() <= most).then_some(WrittenCommand {
-        command: *command,
+    Some(SlashMessage {
+        word: word.to_owned(),
         named,
         words,
     })
+}
+
+/// The command that a text is, with the words that it takes.
+pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
+    let SlashMessage { word, named, words } = split_slash_message(text)?;
+    let SlashWord::Command(command) = read_slash_word(&word) else {
+        return None;
+    };
+    command.takes_words(words.len()).then_some(WrittenCommand {
+        command,
+        named,
+        words,
+    })
+}
+
+/// The command that a text of one word nearly is.
+pub(super) fn read_misspelt(text: &str) -> Option<&'static str> {
+    let written = split_slash_message(text).filter(|written| written.words.is_empty())?;
+    match read_slash_word(&written.word) {
+        SlashWord::Misspelt(name) => Some(name),
+        SlashWord::Command(_) | SlashWord::Other => None,
+    }
 }
 
 impl InboundPipeline {
@@ -136,6 +104,19 @@ impl InboundPipeline {
         read_command(&incoming.text).or_else(framed)
     }
 
+    /// Answers a word that is one letter away from a command. Returns whether it is one.
+    pub(super) fn answers_misspelt(&self, incoming: &PlatformMessage, spoken: &str) -> bool {
+        if self.platform.is_trigger || incoming.context.edited || !incoming.attachments.is_empty() {
+            return false;
+        }
+        let Some(name) = read_misspelt(&incoming.text).or_else(|| read_misspelt(spoken)) else {
+            return false;
+        };
+        let told = format!("Did you mean `{name}`? I did nothing yet. `/help` lists the commands.");
+        self.send_notice(&incoming.conversation, told);
+        true
+    }
+
     /// Does what a command says, and answers it.
     pub(super) async fn run_command(
         &self,
@@ -146,9 +127,11 @@ impl InboundPipeline {
     ) {
         let (place, command) = (&incoming.conversation, written.command);
         // Who may not speak more must still be able to end what runs.
-        if !matches!(command, ChatCommand::New | ChatCommand::Stop)
-            && !self.gate.admit_rate(sender, self.now())
-        {
+        let always = matches!(
+            command,
+            ChatCommand::New | ChatCommand::Stop | ChatCommand::Approve | ChatCommand::Deny
+        );
+        if !always && !self.gate.admit_rate(sender, self.now()) {
             self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
                 .await;
             return;
@@ -168,6 +151,11 @@ impl InboundPipeline {
         };
         let told = match command {
             ChatCommand::Help => help_text(role),
+            ChatCommand::Why => return self.send_details(incoming, sender, role).await,
+            ChatCommand::Approve | ChatCommand::Deny => {
+                self.answer_by_command(written, incoming, (sender, role)).await
+            }
+            ChatCommand::Resume => self.lift_stop(place, sender).await,
             ChatCommand::New => self.begin_anew(&door).await,
             ChatCommand::Stop => match self.kernel.stop_conversation(&door).await {
                 Ok(true) => "Stopped.".to_owned(),
@@ -180,13 +168,73 @@ impl InboundPipeline {
                     Ok(mut status) => {
                         // Which model answers is told to whom `/model` is.
                         status.model.take_if(|_| role < ChatCommand::Model.least_role());
-                        self.told_of(command, &status)
+                        let mut told = self.told_of(command, &status);
+                        if command == ChatCommand::Status {
+                            for waits in self.questions.waiting_sentences(&self.channel.name, place) {
+                                told.push_str(&format!(" {waits}"));
+                            }
+                        }
+                        told
                     }
                     Err(error) => failure_text(&error),
                 }
             }
         };
         self.send_notice(place, told);
+    }
+
+    /// Answers the question that waits here, or the one whose code begins so.
+    async fn answer_by_command(
+        &self,
+        written: &WrittenCommand,
+        incoming: &PlatformMessage,
+        (sender, role): (&str, Role),
+    ) -> String {
+        let typed = TypedAnswer {
+            channel: &self.channel.name,
+            conversation: &incoming.conversation,
+            sender,
+            role,
+            yes: written.command == ChatCommand::Approve,
+            words: &written.words,
+        };
+        match self.questions.answer_by_words(typed).await {
+            Ok(PressOutcome::Taken(text) | PressOutcome::Before(text)) | Err(text) => text,
+            Ok(PressOutcome::NotAllowed) => "Only an admin may answer this.".to_owned(),
+            Ok(PressOutcome::Unknown) => "No question waits here.".to_owned(),
+        }
+    }
+
+    /// Lifts an emergency stop of this conversation. One of the whole agent is its operator's.
+    async fn lift_stop(&self, place: &str, sender: &str) -> String {
+        let stops = self.kernel.active_stops();
+        let is_here = |door: &EntryPoint| {
+            matches!(door, EntryPoint::Channel { channel, conversation, .. }
+                if *channel == self.channel.name && conversation == place)
+        };
+        let here = stops
+            .iter()
+            .filter_map(|stop| stop.session)
+            .find(|session| self.kernel.door_of(*session).as_ref().is_some_and(is_here));
+        let whole = stops.iter().any(|stop| stop.session.is_none());
+        let by = KnownPerson {
+            channel: self.channel.name.clone(),
+            name: sender.to_owned(),
+            role: Role::Admin,
+        };
+        let lifted = match here {
+            Some(session) => self.kernel.lift_stop(Some(session), &by).await,
+            None => Ok(false),
+        };
+        match (lifted, whole) {
+            (Err(error), _) => failure_text(&error),
+            (Ok(_), true) => {
+                "The whole agent is stopped. Its operator lifts that with `clawk stop --lift --all`."
+                    .to_owned()
+            }
+            (Ok(true), false) => "The stop is lifted. Say what comes next.".to_owned(),
+            (Ok(false), false) => "Nothing is stopped here. Say what comes next.".to_owned(),
+        }
     }
 
     async fn begin_anew(&self, door: &EntryPoint) -> String {
@@ -221,7 +269,14 @@ impl InboundPipeline {
                 status.calls,
                 cost_text(status.cost_microusd)
             ),
-            ChatCommand::Status | ChatCommand::Help | ChatCommand::New | ChatCommand::Stop => {
+            ChatCommand::Status
+            | ChatCommand::Help
+            | ChatCommand::New
+            | ChatCommand::Stop
+            | ChatCommand::Why
+            | ChatCommand::Resume
+            | ChatCommand::Approve
+            | ChatCommand::Deny => {
                 let report = self.status.current_report();
                 let channel = match report.state {
                     State::Ready => "This channel is ready.",
@@ -264,14 +319,10 @@ fn answers(model: Option<&ModelInUse>) -> String {
 
 /// The commands that a role may use.
 fn help_text(role: Role) -> String {
-    let mut lines = vec!["Write to me as to a person. These words I know myself:".to_owned()];
-    for (names, command, does) in COMMANDS {
-        if let Some(name) = names.first().filter(|_| role >= command.least_role()) {
-            lines.push(format!("{name}: {does}"));
-        }
-    }
-    lines.push("/details, /why: what I did for my last answer".to_owned());
-    lines.join("\n")
+    format!(
+        "Write to me as to a person. These words I know myself:\n{}",
+        list_commands(role)
+    )
 }
 
 fn failure_text(error: &clawk_kernel::KernelError) -> String {
@@ -299,11 +350,11 @@ fn cost_text(microusd: u64) -> String {
 mod tests {
     use clawk_kernel::Role;
 
-    use super::{ChatCommand, cost_text, help_text, read_command};
+    use super::{ChatCommand, cost_text, help_text, read_command, read_misspelt};
 
     #[test]
     fn a_command_stands_alone_and_may_name_the_agent() {
-        use ChatCommand::{Help, Model, New, Status, Stop, Usage};
+        use ChatCommand::{Approve, Deny, Help, Model, New, Status, Stop, Usage, Why};
         for (text, wanted) in [
             ("/new", Some((New, false))),
             (" /Reset \n", Some((New, false))),
@@ -317,6 +368,12 @@ mod tests {
             ("/model", Some((Model, false))),
             ("/usage", Some((Usage, false))),
             ("/cancel", Some((Stop, false))),
+            ("/why", Some((Why, false))),
+            ("/Details@my_bot", Some((Why, true))),
+            ("/details please", None),
+            ("/approve", Some((Approve, false))),
+            ("/approve of this plan", None),
+            ("/deny not on a Friday", Some((Deny, false))),
             ("/stop it", None),
             ("please /stop", None),
             ("/stopp", None),
@@ -340,6 +397,15 @@ mod tests {
             let found = read_command(text).map(|written| written.words);
             let words = words.map(|words| words.into_iter().map(str::to_owned).collect());
             assert_eq!(found, words, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_word_alone_is_a_misspelt_command() {
+        assert_eq!(read_misspelt("/stopp"), Some("/stop"));
+        assert_eq!(read_misspelt("@my_bot /stpo"), Some("/stop"));
+        for text in ["/stopp it", "/stop", "stopp", "/weather", ""] {
+            assert_eq!(read_misspelt(text), None, "{text:?}");
         }
     }
 

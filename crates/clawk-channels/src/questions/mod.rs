@@ -5,9 +5,10 @@
 
 mod frame;
 mod text;
+mod typed;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::frame::MessageFrame;
 use self::text::{QuestionText, escape_literal, visible_lines};
+pub(crate) use self::typed::TypedAnswer;
 use self::words::{
     decision_by, decision_from_record, first_question, id_of, parse, question_words, requester_line,
     waits_no_more,
@@ -90,6 +92,8 @@ struct OpenQuestion {
     text: QuestionText,
     /// The decision.
     decided: Option<Decision>,
+    /// When it was decided.
+    decided_at: Option<Instant>,
 }
 
 /// All questions of all channels.
@@ -105,6 +109,8 @@ pub(crate) struct QuestionRegistry {
     own: Mutex<Vec<AgentQuestion>>,
     /// Where a question was not delivered.
     trouble: Mutex<HashMap<QuestionLocation, QuestionRetry>>,
+    /// Questions about which the conversation that waits for them was told.
+    told: Mutex<HashSet<RequestId>>,
     /// Decisions that are to be shown.
     decisions: Mutex<Vec<(OpenQuestion, Decision)>>,
     shows: Notify,
@@ -125,6 +131,8 @@ struct QuestionRetry {
 enum QuestionTask {
     Ask(Box<QuestionMessage>, Arc<dyn ChannelAdapter>, QuestionLocation),
     Show(Box<OpenQuestion>, Decision),
+    /// Tells a conversation that it waits for somebody elsewhere.
+    Tell(Box<OutboundMessage>, Arc<dyn ChannelAdapter>),
 }
 
 /// A question of the agent itself, which waits for words.
@@ -155,6 +163,7 @@ impl QuestionRegistry {
             callers: Mutex::default(),
             own: Mutex::default(),
             trouble: Mutex::default(),
+            told: Mutex::default(),
             decisions: Mutex::default(),
             shows: Notify::new(),
         }
@@ -162,6 +171,10 @@ impl QuestionRegistry {
 
     fn lock_trouble(&self) -> MutexGuard<'_, HashMap<QuestionLocation, QuestionRetry>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_told(&self) -> MutexGuard<'_, HashSet<RequestId>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_decisions(&self) -> MutexGuard<'_, Vec<(OpenQuestion, Decision)>> {
@@ -364,9 +377,12 @@ impl QuestionRegistry {
         let pending = Plan::group_questions(self.kernel.pending_questions());
         let waits = |asked: &RequestId| pending.iter().any(|waiting| id_of(waiting) == asked);
         self.lock_trouble().retain(|(asked, ..), _| waits(asked));
+        self.lock_told().retain(waits);
         let mut work = Vec::new();
         for asked in &pending {
-            for (channel, conversation) in self.question_targets(asked) {
+            let targets = self.question_targets(asked);
+            work.extend(self.waiting_notice(asked, &targets));
+            for (channel, conversation) in targets {
                 if work.len() >= room {
                     break;
                 }
@@ -427,6 +443,7 @@ impl QuestionRegistry {
         match work {
             QuestionTask::Ask(asking, adapter, place) => self.send_question(&asking, &*adapter, place).await,
             QuestionTask::Show(open, decision) => self.show_decision(&open, &decision).await,
+            QuestionTask::Tell(out, adapter) => send_waiting_notice(&out, &*adapter).await,
         }
     }
 
@@ -522,6 +539,7 @@ impl QuestionRegistry {
             sent_as: None,
             text,
             decided: None,
+            decided_at: None,
         });
         Some(QuestionTask::Ask(Box::new(asking), adapter, place))
     }
@@ -629,16 +647,8 @@ impl QuestionRegistry {
         channel: &str,
         conversation: &str,
     ) -> Option<OpenQuestion> {
-        let adapter = self.adapter_of(channel);
-        let is_here = |asked: &str| match &adapter {
-            Some(adapter) => adapter.is_same_place(asked, conversation),
-            None => asked == conversation,
-        };
-        let open = self.lock_open();
-        let mut here = open
-            .iter()
-            .filter(|open| open.channel == channel && is_here(&open.conversation));
-        here.find(|open| meant(open)).cloned()
+        let here = self.questions_here(channel, conversation);
+        here.into_iter().find(|open| meant(open))
     }
 
     async fn settle_question(
@@ -705,6 +715,7 @@ impl QuestionRegistry {
                 .filter(|open| open.asked == *asked && open.decided.is_none());
             for open in waiting {
                 open.decided = Some(decision.clone());
+                open.decided_at = Some(Instant::now());
                 shown.push((open.clone(), decision.clone()));
             }
         }
@@ -743,6 +754,15 @@ impl QuestionRegistry {
             Ok(other) => tracing::warn!(?other, "a decision could not be shown"),
             Err(_) => tracing::warn!("a decision could not be shown in time"),
         }
+    }
+}
+
+/// Sends a notice once. Whoever misses it sees the same with `/status`.
+async fn send_waiting_notice(out: &OutboundMessage, adapter: &dyn ChannelAdapter) {
+    match tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.send_message(out)).await {
+        Ok(Delivery::Delivered { .. }) => {}
+        Ok(other) => tracing::debug!(?other, "a notice of waiting was not delivered"),
+        Err(_) => tracing::debug!("a notice of waiting was not delivered in time"),
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod apart;
 mod attacks;
+mod commands;
 mod cron;
 mod db_trigger;
 mod durable;

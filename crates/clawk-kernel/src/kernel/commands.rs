@@ -54,19 +54,8 @@ impl Kernel {
         }
         let state =
             conversation::open_conversation(sessions, door, ConversationSelector::Channel(&key)).await?;
-        let (done, told) = oneshot::channel();
-        {
-            // No message can arrive in between: later messages come after the clearing.
-            let _order = state.arriving.lock().await;
-            state.cancel_turn();
-            if !state.mailbox.push_clear(door.sender().to_owned(), done) {
-                return Err(KernelError::NotReady(sessions.life.state()));
-            }
-        }
-        match told.await {
-            Ok(cleared) => Ok(cleared.map(|()| true)?),
-            Err(_ended) => Err(KernelError::NotReady(sessions.life.state())),
-        }
+        queue_clearing(sessions, &state, door.sender()).await?;
+        Ok(true)
     }
 
     /// Stops the running turn in the conversation of this entry point. Returns `false` if none runs here.
@@ -183,6 +172,30 @@ pub(crate) async fn keep_model(
     let in_use = model_choice::model_in_use(models, choice.as_ref());
     state.set_model(choice);
     Ok(Ok(in_use))
+}
+
+/// Stops the running turn, and has the conversation begin anew in its place between the turns. Returns when that is recorded.
+///
+/// # Errors
+/// The session has ended, or the journal can't be written.
+pub(crate) async fn queue_clearing(
+    sessions: &SessionServices,
+    state: &State,
+    by: &str,
+) -> Result<(), KernelError> {
+    let (done, told) = oneshot::channel();
+    {
+        // No message can arrive in between: later messages come after the clearing.
+        let _order = state.arriving.lock().await;
+        state.cancel_turn();
+        if !state.mailbox.push_clear(by.to_owned(), done) {
+            return Err(KernelError::NotReady(sessions.life.state()));
+        }
+    }
+    match told.await {
+        Ok(cleared) => Ok(cleared?),
+        Err(_ended) => Err(KernelError::NotReady(sessions.life.state())),
+    }
 }
 
 /// Performs a new beginning, in its place between the turns.

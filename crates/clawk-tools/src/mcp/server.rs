@@ -172,7 +172,7 @@ impl McpServer {
                 }
                 return Ok(link);
             }
-            tracing::warn!(server = %self.name, "the MCP server ended; it is started again");
+            tracing::warn!(target: clawk_kernel::OPERATOR, server = %self.name, "the MCP server ended; it is started again");
         }
         state.live = None;
         state.admit_start(&self.name)?;
@@ -204,7 +204,7 @@ impl McpServer {
         };
         let changed = state.compare_tools(&tools);
         if !changed.is_empty() {
-            tracing::warn!(server = %self.name, tools = ?changed, "the MCP server changed tools; they are not called any more");
+            tracing::warn!(target: clawk_kernel::OPERATOR, server = %self.name, tools = ?changed, "the MCP server changed tools; they are not called any more");
         }
         *link.changed.lock().await = changed;
         Ok(())
@@ -446,7 +446,7 @@ impl McpServer {
             if answered.is_err()
                 && let Some(service) = &link.service
             {
-                tracing::warn!(server = %name, "the MCP server gives no sign of life after a timeout; it is ended");
+                tracing::warn!(target: clawk_kernel::OPERATOR, server = %name, "the MCP server gives no sign of life after a timeout; it is ended");
                 service.stop().await;
             }
         });

@@ -18,6 +18,7 @@ pub(crate) mod doctor;
 pub(crate) mod effects;
 pub(crate) mod import;
 pub(crate) mod init;
+pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod mcp;
 pub(crate) mod memory;

@@ -18,6 +18,7 @@ use clawk_server::{AgentHost, ClientRights, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::LogFormat;
 use crate::compose::{self, AgentSource, LaunchedAgentFactory, ResolvedConfig, WireAgentFactory};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::state::kept;
@@ -83,6 +84,11 @@ pub(crate) struct Args {
     #[arg(long)]
     trust: bool,
 
+    /// What is written to standard error while the agent works: one line for each fact, without contents [default: `text`; with
+    /// `--stdio` and `--mcp`: `off`]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+
     #[command(flatten)]
     outside: AllowOutsideArgs,
 }
@@ -98,6 +104,7 @@ Examples:
   clawk serve claw.yaml --dir /srv/box    by files, for containers that share a folder
   clawk serve --listen 127.0.0.1:8420 --atlas examples/atlas --simulate
   clawk serve claw.yaml              the manifest's channels alone
+  clawk serve claw.yaml --log-format json 2>> agent.log    what it does, for programs
 
 Any number of clients share the agent: what one does, the others can see. Processes of the same user speak the
 protocol on `control.sock` in the state directory, as `clawk send` does. A client that goes away ends its own
@@ -123,6 +130,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         ServeEnd::Over(code) => Ok(code),
         ServeEnd::Again => Err(restart_program(&program?)),
     }
+}
+
+/// Returns how `clawk serve` logs; `None`: another verb runs, or a launcher holds standard error and has not asked for a log.
+pub(crate) fn served_log_format(matches: &clap::ArgMatches) -> Option<LogFormat> {
+    let args = <Args as clap::FromArgMatches>::from_arg_matches(matches.subcommand_matches("serve")?).ok()?; // silent-ok: `main` reads the same flags, and ends with the error
+    (!args.has_launcher() || args.log_format.is_some()).then(|| args.activity_format())
 }
 
 /// How serving ended.
@@ -310,6 +323,7 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
     }
     config.settings.atlases.simulate |= args.simulate;
     config.settings.doors.dir.served = args.dir.as_deref().map(std::path::absolute).transpose()?;
+    config.activity = Some(args.activity_format()).filter(|format| *format != LogFormat::Off);
     Ok(config.with_outside_access(args.outside))
 }
 
@@ -318,6 +332,17 @@ impl Args {
     const fn has_door(&self) -> bool {
         let queues = self.nats.is_some() || self.redis.is_some();
         self.stdio || self.mcp || self.listen.is_some() || self.dir.is_some() || queues
+    }
+
+    /// Returns the format of the activity log. A launcher may show standard error to a person or read it, so it gets none unless
+    /// asked (R25).
+    fn activity_format(&self) -> LogFormat {
+        let usual = if self.has_launcher() {
+            LogFormat::Off
+        } else {
+            LogFormat::Text
+        };
+        self.log_format.unwrap_or(usual)
     }
 
     /// Returns whether a launcher uses standard input. Standard error is then quiet by default (R25).

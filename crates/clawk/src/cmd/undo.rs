@@ -111,6 +111,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
+/// Prints what an undo of the whole session would put back, and changes nothing. The agent may run.
+pub(crate) fn show_plan(state: &std::path::Path, session: SessionId) -> Result<()> {
+    let args = Args {
+        session: session.to_string(),
+        to: None,
+        yes: false,
+        which: state::StateSelector {
+            state: Some(state.to_owned()),
+            agent: None,
+        },
+        format: Format::Human,
+    };
+    run(&args).map(drop)
+}
+
 /// Returns the session's calls with effects, by id.
 fn undoable_calls(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, UndoableCall>> {
     let mut found = BTreeMap::new();

@@ -10,8 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::termios::{QueueSelector, tcdrain, tcflush};
 use rustyline::error::ReadlineError;
-use rustyline::{Behavior, Config, DefaultEditor};
+use rustyline::history::FileHistory;
+use rustyline::{Behavior, Config, Editor};
 use tokio::sync::oneshot;
+
+use super::prompt_help::{PromptHelper, join_lines};
+
+type PromptEditor = Editor<PromptHelper, FileHistory>;
 
 /// The result of reading a line.
 #[derive(Debug)]
@@ -46,11 +51,11 @@ pub(crate) struct LineEditor {
 
 impl LineEditor {
     /// Starts the editor. `history` is created if it is missing, readable only by its owner. Without it, the history is kept in
-    /// memory.
+    /// memory. `commands` are completed at the beginning of a message.
     ///
     /// # Errors
     /// The terminal can't be used.
-    pub(crate) fn start(history: Option<PathBuf>) -> Result<Self> {
+    pub(crate) fn start(history: Option<PathBuf>, commands: Vec<String>) -> Result<Self> {
         // Standard input may be a pipe with a message; the person still uses the terminal.
         let behavior = if io::stdin().is_terminal() {
             Behavior::Stdio
@@ -62,7 +67,8 @@ impl LineEditor {
             .history_ignore_dups(true)?
             .behavior(behavior)
             .build();
-        let mut editor = DefaultEditor::with_config(config).context("the terminal can't be used")?;
+        let mut editor = PromptEditor::with_config(config).context("the terminal can't be used")?;
+        editor.set_helper(Some(PromptHelper::new(commands)));
         let history = history.filter(|history| {
             let usable = private_file(history).is_ok() && editor.load_history(history).is_ok();
             if !usable {
@@ -133,14 +139,18 @@ pub(crate) fn discard_typed_keys() -> io::Result<()> {
     Ok(())
 }
 
-fn read(editor: &mut DefaultEditor, prompt: &str, remember: bool, history: Option<&Path>) -> LineOutcome {
+fn read(editor: &mut PromptEditor, prompt: &str, remember: bool, history: Option<&Path>) -> LineOutcome {
+    if let Some(helper) = editor.helper_mut() {
+        // Answers to questions are one line, without completion.
+        helper.is_message = remember;
+    }
     match editor.readline(prompt) {
         Ok(line) => {
             if remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
                 // silent-ok: a full disk only loses the history
                 let _ = history.map(|path| editor.append_history(path));
             }
-            LineOutcome::Line(line)
+            LineOutcome::Line(if remember { join_lines(&line) } else { line })
         }
         Err(ReadlineError::Interrupted) => LineOutcome::Interrupted,
         Err(ReadlineError::Eof) => LineOutcome::End,

@@ -2,6 +2,7 @@
 
 pub(crate) mod input;
 pub(crate) mod markdown;
+mod prompt_help;
 pub(crate) mod show;
 pub(crate) mod thoughts;
 

@@ -52,6 +52,7 @@ mod laundered;
 mod ledger;
 
 mod levels;
+mod logs;
 mod mcp_missing;
 mod memory;
 mod own_files;

@@ -1,6 +1,6 @@
 //! `clawk run` in a terminal.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, text};
 
 #[test]
 fn a_question_is_answered_with_yes_and_the_file_is_written() {
@@ -87,6 +87,51 @@ fn ctrl_c_in_the_one_turn_that_was_asked_for_is_exit_code_130() {
     terminal.keys("\x03");
     terminal.expect("turn cancelled");
     assert_eq!(terminal.end().0.code(), Some(130));
+}
+
+#[test]
+fn the_prompt_has_the_commands_of_chats_several_lines_and_files() {
+    let agent = Agent::new();
+    let mut terminal = agent.terminal(&["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("remember me");
+    terminal.expect("You said remember me.");
+    terminal.expect("you ▸");
+    terminal.line("/status");
+    terminal.expect("context  2 messages");
+    terminal.line("/stopp");
+    terminal.expect("did you mean `/stop`?");
+    terminal.line("/why");
+    terminal.expect("No call was made.");
+    terminal.line("/undo");
+    terminal.expect("nothing is to be put back");
+    terminal.expect("you ▸");
+    terminal.line("first of two\\");
+    terminal.line("second of two");
+    terminal.expect("second of two.");
+    terminal.expect("you ▸");
+    terminal.line("look at @in.txt");
+    terminal.expect("with in.txt (14 bytes)");
+    terminal.expect("a line of text");
+    terminal.expect("you ▸");
+    // Another process can't run the same agent, and says how to reach it.
+    let beside = agent.clawk(["run", "claw.yaml", "-m", "hello"]).output().unwrap();
+    let said = text(&beside.stderr);
+    assert!(
+        !beside.status.success() && said.contains("clawk send claw.yaml"),
+        "{said}"
+    );
+    // What is forgotten stays forgotten after a restart.
+    terminal.line("/new");
+    terminal.expect("has forgotten this conversation");
+    terminal.line("/quit");
+    assert!(terminal.end().0.success());
+    let mut terminal = agent.terminal(&["run", "claw.yaml", "--session", "last"]);
+    terminal.expect("you ▸");
+    terminal.line("/status");
+    terminal.expect("context  0 messages");
+    terminal.line("/quit");
+    assert!(terminal.end().0.success());
 }
 
 #[test]

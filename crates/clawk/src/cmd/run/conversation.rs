@@ -6,6 +6,7 @@ mod plan;
 mod typed;
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +26,12 @@ use tokio::time::MissedTickBehavior;
 
 use typed::{QuestionInput, parse};
 
+use super::attach::attach_files;
+use super::commands::PromptLine;
 use super::{ApproveMode, commands};
 use crate::compose::Agent;
 use crate::dry::{ApprovedPlan, Recorder};
-use crate::out::TerminalStyle;
+use crate::out::{TerminalStyle, one_line};
 use crate::terminal::input::{LineEditor, LineOutcome};
 use crate::terminal::show::{NoticePrinter, QuestionResponder};
 
@@ -534,10 +537,7 @@ impl<'a> Conversation<'a> {
             };
             match reply {
                 LineOutcome::Line(line) if line.trim().is_empty() => return Ok(PromptAction::Done),
-                LineOutcome::Line(line) => match line.trim().strip_prefix('/') {
-                    Some(command) => return self.run_command(command).await,
-                    None => return Ok(PromptAction::Say(line)),
-                },
+                LineOutcome::Line(line) => return self.act_on_line(line).await,
                 LineOutcome::Interrupted if !warned => {
                     warned = true;
                     self.show.print_line(LEAVING);
@@ -547,27 +547,37 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    async fn run_command(&mut self, command: &str) -> Result<PromptAction> {
-        match command.split_whitespace().next().unwrap_or_default() {
-            "quit" | "exit" | "q" => return Ok(PromptAction::Leave),
-            "help" | "?" => commands::print_help(),
-            "tools" => commands::print_tools(self.agent),
-            "policy" => commands::print_policy(self.agent),
-            "trace" => commands::print_trace(self.agent, self.session.id).await?,
-            "session" => commands::print_session(self.agent, &self.session).await?,
-            "model" => commands::model(&self.session, command).await?,
-            "clear" => {
-                self.session.clear_conversation();
-                self.show.print_line(
-                    &TerminalStyle::for_stderr()
-                        .dim("the agent has forgotten this conversation; the trace has not"),
-                );
+    /// Runs a command, or returns the message that the line is, with the files that it names.
+    async fn act_on_line(&mut self, line: String) -> Result<PromptAction> {
+        match commands::read_prompt_line(&line) {
+            PromptLine::Leave => Ok(PromptAction::Leave),
+            PromptLine::Terminal(command) => {
+                commands::run_terminal_command(self.agent, &self.session, command).await?;
+                Ok(PromptAction::Done)
             }
-            other => self
-                .show
-                .print_line(&format!("no command `/{other}`; /help lists them")),
+            PromptLine::Chat(command) => {
+                commands::run_chat_command(self.agent, &self.session, command, &line, &login_name()).await?;
+                Ok(PromptAction::Done)
+            }
+            PromptLine::Unknown(told) => {
+                self.show.print_line(&told);
+                Ok(PromptAction::Done)
+            }
+            PromptLine::Message => match attach_files(&line, Path::new(".")) {
+                Ok(message) => {
+                    for (file, bytes) in &message.files {
+                        let told = format!("  with {} ({bytes} bytes)", one_line(file));
+                        self.show.print_line(&TerminalStyle::for_stderr().dim(&told));
+                    }
+                    Ok(PromptAction::Say(message.text))
+                }
+                Err(error) => {
+                    let told = format!("not sent: {error:#}");
+                    self.show.print_line(&TerminalStyle::for_stderr().yellow(&told));
+                    Ok(PromptAction::Done)
+                }
+            },
         }
-        Ok(PromptAction::Done)
     }
 
     /// Ends the conversation. Returns its last session.
@@ -595,7 +605,7 @@ fn format_prompt(question: &ApprovalQuestion, folded: usize) -> String {
     }
     let folder = question.folder.as_ref().map_or_else(String::new, |folder| {
         let folder = visible_text(&folder.display().to_string());
-        format!(" (`s dir`, `a dir`: any path in {folder})")
+        format!(": `a dir` any path in {folder}, `a` exactly this; `s dir`, `s` so")
     });
     let (yes, session, always) = (bold("[y]"), bold("[s]"), bold("[a]"));
     format!(

@@ -1,5 +1,6 @@
 //! `clawk run`: talks to an agent in the terminal.
 
+mod attach;
 mod commands;
 mod conversation;
 pub(crate) mod dry;
@@ -17,6 +18,7 @@ use crate::compose::{self, Agent};
 use crate::config::AllowOutsideArgs;
 use crate::manifest;
 use crate::out::{self, TerminalStyle};
+use crate::state::kept::StateError;
 use crate::terminal::{can_ask, input::LineEditor};
 use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, question_channel};
 
@@ -143,7 +145,10 @@ async fn fork_turn(
         .fork_session(point, EntryPoint::Cli, args.message.is_none())
         .await?;
     let input = if can_ask() {
-        Some(LineEditor::start(agent.history_file()?)?)
+        Some(LineEditor::start(
+            agent.history_file()?,
+            commands::completed_words(),
+        )?)
     } else {
         None
     };
@@ -176,10 +181,14 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
         trial: None,
     };
     let (ask, asked) = question_channel();
-    let agent = compose::start_agent(&request, can_ask().then_some(ask)).await?;
+    let started = compose::start_agent(&request, can_ask().then_some(ask)).await;
+    let agent = started.map_err(|error| explain_served(error, &args.manifest))?;
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
-        Some(LineEditor::start(agent.history_file()?)?)
+        Some(LineEditor::start(
+            agent.history_file()?,
+            commands::completed_words(),
+        )?)
     } else {
         None
     };
@@ -209,6 +218,20 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
     agent.close("clawk run has ended").await;
     say_proof(&agent, session).await?;
     Ok(code)
+}
+
+/// Adds how to talk to the agent that another process runs already.
+fn explain_served(error: anyhow::Error, manifest: &Path) -> anyhow::Error {
+    let is_served = error
+        .chain()
+        .any(|cause| matches!(cause.downcast_ref(), Some(StateError::Locked { .. })));
+    match is_served {
+        true => error.context(format!(
+            "this agent runs already: `clawk send {0} 'TEXT'` talks to it, `clawk logs {0} --follow` shows what it does",
+            manifest.display()
+        )),
+        false => error,
+    }
 }
 
 /// Returns the single message of `-m` or of a standard input that is not a terminal; `None` means a chat, or no input.

@@ -49,6 +49,7 @@ pages! {
     how_to_line_works_as_written: "docs/how-to/line.md",
     how_to_webhook_works_as_written: "docs/how-to/webhook.md",
     how_to_cron_works_as_written: "docs/how-to/cron.md",
+    how_to_activity_log_works_as_written: "docs/how-to/activity-log.md",
     how_to_telemetry_works_as_written: "docs/how-to/telemetry.md",
     how_to_memory_works_as_written: "docs/how-to/memory.md",
     how_to_postgres_state_works_as_written: "docs/how-to/postgres-state.md",
