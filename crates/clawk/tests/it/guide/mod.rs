@@ -36,6 +36,11 @@ macro_rules! pages {
 pages! {
     the_readme_works_as_written: "README.md",
     the_tutorial_works_word_by_word: "docs/tutorial.md",
+    job_skill_works_as_written: "docs/jobs/skill.md",
+    job_memory_works_as_written: "docs/jobs/memory.md",
+    job_two_agents_works_as_written: "docs/jobs/two-agents.md",
+    job_two_commands_works_as_written: "docs/jobs/two-commands.md",
+    job_two_hosts_works_as_written: "docs/jobs/two-hosts.md",
     operating_works_as_written: "docs/operating.md",
     security_works_as_written: "docs/security.md",
     how_to_swarms_works_as_written: "docs/how-to/swarms.md",
