@@ -36,6 +36,9 @@ macro_rules! pages {
 pages! {
     the_readme_works_as_written: "README.md",
     the_tutorial_works_word_by_word: "docs/tutorial.md",
+    job_invoices_by_mail_works_as_written: "docs/jobs/invoices-by-mail.md",
+    job_docs_folder_works_as_written: "docs/jobs/docs-folder.md",
+    job_two_mcp_servers_works_as_written: "docs/jobs/two-mcp-servers.md",
     job_skill_works_as_written: "docs/jobs/skill.md",
     job_memory_works_as_written: "docs/jobs/memory.md",
     job_two_agents_works_as_written: "docs/jobs/two-agents.md",
