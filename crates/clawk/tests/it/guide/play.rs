@@ -100,6 +100,8 @@ impl Stage {
             .env("HOME", self.folder.path().join("home"))
             .env("LANG", "C.UTF-8")
             .env("REPO", root())
+            // Real servers that a page installs from the network: CI has them already.
+            .envs(std::env::var_os("CLAWK_PARTS").map(|parts| ("CLAWK_PARTS", parts)))
             .current_dir(&self.here);
         command
     }
