@@ -7,6 +7,7 @@ mod fault;
 mod plans;
 mod served_schema;
 mod skills;
+mod tool_facts;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,20 +20,32 @@ use clawk_policy::{Engine, HiddenRoots};
 pub(crate) use convert::ConvertedArguments;
 pub(crate) use entry::{CatalogEntry, DescribedTool, compile_validator};
 
+pub use tool_facts::ToolFacts;
+
 use entry::memory_names;
 use plans::SandboxPlans;
+pub(crate) use plans::SandboxSettings;
 
 use crate::error::CallError;
 use crate::narrow;
-use crate::options::Options;
-use crate::output;
 use crate::place;
 use crate::ports::{ToolDescription, ToolRunner};
-use crate::sampling;
-use crate::team;
 
 /// The mechanism recorded for a call that a dry run predicted instead of running.
 pub const PREDICTED: &str = "predicted";
+
+/// The declarations of the kernel's own tools, which the manifest does not have.
+#[derive(Debug)]
+pub(crate) struct KernelToolSet {
+    /// Reads the omitted part of a shortened result.
+    pub(crate) output_read: Tool,
+    /// Represents a server's question to a model.
+    pub(crate) sampling: Tool,
+    /// The swarm's tools.
+    pub(crate) team: Vec<Tool>,
+    /// Time limit of the swarm's tools, in milliseconds.
+    pub(crate) team_timeout_ms: u64,
+}
 
 /// All tools by name.
 #[derive(Debug)]
@@ -58,12 +71,13 @@ pub(crate) struct ToolCatalog {
 impl ToolCatalog {
     pub(crate) async fn new(
         manifest: &Manifest,
-        options: &Options,
+        boxes: SandboxSettings<'_>,
+        own: KernelToolSet,
         engine: &Engine,
         runner: &dyn ToolRunner,
     ) -> Self {
-        let workdir = &options.workdir;
-        let plans = SandboxPlans::new(manifest, options);
+        let workdir = boxes.workdir;
+        let plans = SandboxPlans::new(manifest, boxes);
         let mut tools = BTreeMap::new();
         for spec in &manifest.tools {
             let skill = spec
@@ -87,20 +101,21 @@ impl ToolCatalog {
             entry.skill = skill.map(|skill| Arc::new(skill.clone()));
             tools.insert(Arc::clone(&entry.name), Arc::new(entry));
         }
-        let output_read = (!tools.contains_key(output::NAME)).then(|| {
+        let output_read = (!tools.contains_key(own.output_read.name.as_str())).then(|| {
             let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
             let plan = plans.plan_hiding(sandbox, &HiddenRoots::default());
-            let mut entry = CatalogEntry::new(output::tool_declaration(), &plan);
+            let mut entry = CatalogEntry::new(own.output_read, &plan);
             entry.reads_output = true;
             Arc::new(entry)
         });
-        let sampling = (!tools.contains_key(sampling::NAME)).then(|| {
+        let sampling = (!tools.contains_key(own.sampling.name.as_str())).then(|| {
             let plan = plans.plan_hiding(None, &HiddenRoots::default());
-            let mut entry = CatalogEntry::new(sampling::tool_declaration(), &plan);
+            let mut entry = CatalogEntry::new(own.sampling, &plan);
             entry.samples = true;
             Arc::new(entry)
         });
-        let team = team::tool_declarations()
+        let team = own
+            .team
             .into_iter()
             .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
         let team = team.map(|spec| {
@@ -108,7 +123,7 @@ impl ToolCatalog {
             let plan = plans.plan_hiding(sandbox, &HiddenRoots::default());
             let mut entry = CatalogEntry::new(spec, &plan);
             entry.of_team = true;
-            entry.timeout_ms = team::WAIT_MS;
+            entry.timeout_ms = own.team_timeout_ms;
             Arc::new(entry)
         });
         let team = team.collect();
@@ -123,7 +138,7 @@ impl ToolCatalog {
             skills,
             sandboxes: manifest.sandboxes().map(named).collect(),
             plans,
-            roots: place::resolve_roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
+            roots: place::resolve_roots(engine.all_roots(workdir).into_iter().chain([workdir.to_owned()])),
         }
     }
 
@@ -132,9 +147,10 @@ impl ToolCatalog {
         self.output_read.as_ref()
     }
 
-    /// Returns the tool that represents a server's question to a model, for policies and the trace.
-    pub(crate) const fn sampling_entry(&self) -> Option<&Arc<CatalogEntry>> {
-        self.sampling.as_ref()
+    /// Returns the kernel's own tool with this name. Whether a call may use it is for [`crate::call::KernelTools::offers_tool`].
+    pub(crate) fn kernel_tool(&self, name: &str) -> Option<Arc<CatalogEntry>> {
+        let own = self.output_read.iter().chain(&self.sampling).chain(&self.team);
+        own.into_iter().find(|entry| *entry.name == *name).cloned()
     }
 
     /// Returns the swarm's tool with this name.

@@ -26,8 +26,8 @@ use tokio::sync::watch;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, RecordedEvent, StoredAnswer};
-use crate::talk::told::TurnResult;
 use crate::time::{Clock, SteadyClock, Timestamp};
+use crate::turn_result::TurnResult;
 
 /// Number of answers kept in memory.
 const RECENT_ANSWERS: usize = 2048;
@@ -79,6 +79,19 @@ pub(crate) enum DedupAnswer {
     Memory(MemoryStoreResult),
     Delegated(AcknowledgedResult),
     Message(Box<TurnResult>),
+}
+
+/// Returns the answer to a request that stored entries with these ids.
+pub(crate) fn stored_ids(ids: Vec<String>) -> MemoryStoreResult {
+    MemoryStoreResult {
+        stored: u64::try_from(ids.len()).unwrap_or(u64::MAX),
+        ids,
+    }
+}
+
+/// Returns the answer to a request that stored `count` entries of `batch`.
+fn stored_as(batch: uuid::Uuid, count: usize) -> MemoryStoreResult {
+    stored_ids((0..count).map(|at| format!("{batch}-{at}")).collect())
 }
 
 #[derive(Debug)]
@@ -345,7 +358,7 @@ impl AnsweredRequest {
                     None => stored.batch.and_then(|batch| {
                         // silent-ok: more than memory holds is no number of ours
                         let count = usize::try_from(stored.count).ok()?;
-                        Some(crate::memory::stored_as(batch, count))
+                        Some(stored_as(batch, count))
                     }),
                 };
                 (stored.request_hash, ids.map(DedupAnswer::Memory))

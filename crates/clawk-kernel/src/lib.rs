@@ -51,9 +51,11 @@ mod remember;
 pub mod replay;
 mod sampling;
 mod screen;
+mod services;
 mod session;
 pub mod shown;
 mod skill;
+mod skill_rights;
 mod start;
 mod state;
 mod swarm;
@@ -69,7 +71,7 @@ mod world_model;
 use clawk_core::{
     answer_claims, answer_sentence, attach, author, call_summary, canonical, compaction, door, error,
     event_words, message_frame, model_catalogue, narrow, notice, rank, rates, retry_policy, roles,
-    text_origin, value_facts, watch,
+    text_origin, turn_result, value_facts, watch,
 };
 pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
 
@@ -111,7 +113,7 @@ pub use roles::{KnownPerson, admitted_role};
 pub use sampling::NAME as SAMPLING;
 pub use screen::JudgeSettings;
 pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
-pub use skill::REQUIRES;
+pub use skill_rights::REQUIRES;
 pub use swarm::{SwarmView, UNPROVEN};
 pub use talk::MessageStatus;
 pub use talk::told::{EarlierMessage, TalkRequest, TurnResult};

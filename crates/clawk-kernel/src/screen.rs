@@ -5,6 +5,7 @@
 
 pub(crate) mod answer;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_events::count_of;
@@ -13,10 +14,12 @@ use clawk_manifest::model::{Manifest, ScanAction};
 use clawk_policy::ScreeningPolicy;
 use clawk_policy::leak::{KnownSecret, LeakTally, Scanner};
 use clawk_secrets::ResolvedSecrets;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::KernelError;
 use crate::event::{Draft, JournalWriter, Thread};
 use crate::notice::SessionNotice;
+use crate::ports::BoxFuture;
 use crate::watch::NoticeSender;
 
 /// The model that judges text if a policy says `llm-based` or `hybrid`.
@@ -35,6 +38,26 @@ impl Default for JudgeSettings {
             timeout_ms: 15_000,
         }
     }
+}
+
+/// The decision about injections in a text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum InjectionSuspicion {
+    /// It may pass; with `Some`, this mark is put before it.
+    Passes(Option<String>),
+    /// It may not pass. Holds the reason for people.
+    Blocked(String),
+}
+
+/// Checks text for prompt injections by the policies' patterns and, if they require it, by a model.
+pub(crate) trait InjectionJudge: Send + Sync + fmt::Debug {
+    /// Checks a text for prompt injections as the policies require, and records the finding.
+    fn find_suspicion<'a>(
+        &'a self,
+        look: &'a mut ScreeningPass<'_>,
+        text: &'a str,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, InjectionSuspicion>;
 }
 
 /// The screening of an agent, with the known secrets.

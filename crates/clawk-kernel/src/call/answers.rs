@@ -10,7 +10,6 @@ use super::approval::{ApprovalReply, ReplyOutcome};
 use super::record::answer_word;
 use crate::error::KernelError;
 use crate::event::{ChainText, EventWords, kind, stand_in};
-use crate::hosts;
 use crate::notice::ApprovalAnswer;
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::roles::KnownPerson;
@@ -43,9 +42,9 @@ pub(crate) async fn reply_to_question(
         return ReplyOutcome::NotAllowed;
     }
     let here = reply_locally(calls, id, &reply).await;
-    match (&calls.hosts, here) {
+    match (&calls.owners, here) {
         // The call may be on another host.
-        (Some(hosts), ReplyOutcome::Nothing) => hosts::forward_reply(calls, hosts, id, &reply).await,
+        (Some(owners), ReplyOutcome::Nothing) => owners.forward_reply(calls, id, &reply).await,
         (_, reception) => reception,
     }
 }
@@ -81,8 +80,8 @@ pub(crate) async fn reply_plan(
     said: &ApprovalReply,
 ) -> Vec<(u32, ReplyOutcome)> {
     let mut steps = calls.desk.plan_steps(plan);
-    if let Some(hosts) = &calls.hosts {
-        steps.extend(hosts.plan_steps(plan));
+    if let Some(owners) = &calls.owners {
+        steps.extend(owners.plan_steps(plan));
         steps.sort();
         steps.dedup();
     }

@@ -22,7 +22,7 @@ use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
 use crate::ports::InspectedCall;
 use crate::roles::KnownPerson;
 use crate::sheet::{CallPreview, PreviewLine};
-use crate::skill;
+use crate::skill_rights;
 use crate::taint;
 use crate::time;
 use crate::witness::ExactGrant;
@@ -314,7 +314,7 @@ impl ApprovalRequest<'_> {
     /// Returns the known cost in advance: the skill's estimates.
     fn estimated_cost(&self) -> Option<String> {
         let skill = self.tool.skill.as_ref().or(self.tool.joins.as_ref())?;
-        skill::estimate_text(skill)
+        skill_rights::estimate_text(skill)
     }
 
     /// Returns the folder of the files that a file tool names; `None` for a command line, which can name any path.

@@ -1,83 +1,58 @@
 //! The dependencies of the call path.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clawk_events::payload::ToolDescribed;
-use clawk_manifest::model::{Manifest, Skill};
+use clawk_manifest::model::Manifest;
 use clawk_policy::path::paths_to_resolve;
 use clawk_policy::{Engine, PolicySubject, UsageView};
 use serde_json::{Map, Value};
-use tokio_util::sync::CancellationToken;
 
 use super::approval::ApprovalRegistry;
+use super::ports::{KernelTools, SessionOwner};
 use super::standing::{GrantLifetime, StandingGrant};
-use super::{CallerContext, Permit, suggest};
+use super::{ToolRunner, suggest};
 use crate::carp::CarpRuntime;
-use crate::catalog::{CatalogEntry, DescribedTool, ToolCatalog};
-use crate::checkpoint::InterruptedComposites;
-use crate::claims::Claims;
+use crate::catalog::{CatalogEntry, DescribedTool, ToolCatalog, ToolFacts};
 use crate::dedup::DedupTable;
 use crate::error::CallError;
 use crate::event::{JournalWriter, canonical, digest};
-use crate::hosts::PeerHosts;
-use crate::infer::ModelServices;
-use crate::judge::InjectionClassifier;
 use crate::lifecycle::AgentLifecycle;
-use crate::member::Member;
-use crate::memory::MemoryServices;
 use crate::notice::ApprovalQuestion;
-use crate::output::{ResultExcerpt, TruncatedOutputs};
 use crate::place::PathSearch;
-use crate::ports::{BoxFuture, InspectedCall, RunError, RunOutcome, ToolRunner};
-use crate::purse::{BudgetAccount, BudgetTree};
+use crate::ports::InspectedCall;
+use crate::purse::BudgetTree;
 use crate::rates::CallRateWindow;
-use crate::replay::facts::ToolFacts;
-use crate::screen::AgentScreening;
-use crate::state::Table;
+use crate::screen::{AgentScreening, InjectionJudge};
 use crate::stop::EmergencyStop;
-use crate::team::SwarmTeam;
-use crate::time::{Clock, Timestamp};
+use crate::time::Clock;
 use crate::turn::Bounds;
-use crate::world_model::PlanLimits;
 
-/// Runs a skill as the inner turn of a composite tool. The composition passes it in, because a turn calls tools again.
-pub(crate) type CompositeRunner = for<'a> fn(
-    &'a CallGovernor,
-    &'a CallerContext,
-    &'a Skill,
-    Permit,
-    BudgetAccount,
-    &'a CancellationToken,
-) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
-
-/// The dependencies of the call path, and of turns, which make calls.
+/// The governor: the dependencies of the call path.
 #[derive(Debug)]
 pub(crate) struct CallGovernor {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) engine: Engine,
     pub(crate) catalog: ToolCatalog,
     pub(crate) runner: Arc<dyn ToolRunner>,
-    /// The swarm; `None` without one in the manifest, and in a replay, which uses the record instead.
-    pub(crate) team: Option<Arc<SwarmTeam>>,
-    pub(crate) composite: CompositeRunner,
-    pub(crate) models: Arc<ModelServices>,
     pub(crate) screens: Arc<AgentScreening>,
-    pub(crate) classifier: InjectionClassifier,
+    /// Checks text for prompt injections.
+    pub(crate) judge: Arc<dyn InjectionJudge>,
     pub(crate) purses: Arc<BudgetTree>,
-    pub(crate) table: Arc<Table>,
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) brake: Arc<EmergencyStop>,
     pub(crate) dedup: Arc<DedupTable>,
     /// The other hosts of this agent; `None` if there is only this one.
-    pub(crate) hosts: Option<Arc<PeerHosts>>,
+    pub(crate) owners: Option<Arc<dyn SessionOwner>>,
+    /// The tools that the kernel itself runs.
+    pub(crate) kernel_tools: Arc<dyn KernelTools>,
+    /// Composite calls that a stop interrupts continue after the next start, because the manifest has a store of checkpoints.
+    pub(crate) keeps_checkpoints: bool,
     pub(crate) scribe: JournalWriter,
     pub(crate) desk: ApprovalRegistry,
     pub(crate) rates: CallRateWindow,
-    /// The omitted parts of tool results.
-    pub(crate) cuts: Arc<TruncatedOutputs>,
     /// The Atlases and the CRA clients' runtime.
     pub(crate) carp: CarpRuntime,
     /// An effect's outcome could not be recorded. It is recorded as unknown at the end, at the latest.
@@ -90,41 +65,9 @@ pub(crate) struct CallGovernor {
     pub(crate) suggestions: Option<PathBuf>,
     /// `true` while audit records can be delivered to the policies' destinations.
     pub(crate) audit_writable: Arc<AtomicBool>,
-    /// The model that checks answers before they are sent; `None`: answers are not checked.
-    pub(crate) claims: Option<Claims>,
-    /// How much of a tool's result a model reads.
-    pub(crate) shown: ResultExcerpt,
-    /// The time zone for the times of messages; `None`: the model sees no times.
-    pub(crate) timezone: Option<jiff::tz::TimeZone>,
-    /// The memory services.
-    pub(crate) memories: Arc<MemoryServices>,
-    /// Limits for a plan step; `None`: skills do not plan, as in a record of an earlier version.
-    pub(crate) planning: Option<PlanLimits>,
-    /// Composite calls that continue after a crash.
-    pub(crate) interrupted: InterruptedComposites,
-    /// In a replay: the swarm's tools, and the time since when they were offered.
-    pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }
 
 impl CallGovernor {
-    /// Returns the swarm's tools that are offered in a turn.
-    pub(crate) fn team_offers(&self, in_turn: bool, member: Option<&Member>) -> Vec<Arc<CatalogEntry>> {
-        if !in_turn || self.manifest.swarm.is_none() {
-            return Vec::new();
-        }
-        let now = self.scribe.now();
-        let offered = |name: &&str| match &self.taped {
-            None => true,
-            Some(taped) => taped.get(*name).is_some_and(|since| *since <= now),
-        };
-        let names = SwarmTeam::offered_names(member);
-        names
-            .into_iter()
-            .filter(offered)
-            .filter_map(|name| self.catalog.of_team(name))
-            .collect()
-    }
-
     /// Returns the milliseconds until this request expires.
     pub(crate) fn left_ms(&self, question: &ApprovalQuestion) -> u64 {
         let left_us = question.until_us.saturating_sub(self.clock().monotonic_us());

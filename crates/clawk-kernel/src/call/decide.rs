@@ -18,7 +18,7 @@ use crate::event::{canonical, digest};
 use crate::place::{ExcludedPaths, PathSearch};
 use crate::ports::InspectedCall;
 use crate::roles;
-use crate::skill;
+use crate::skill_rights;
 
 /// The combined verdict of all layers, and the first layer that refused.
 #[derive(Debug)]
@@ -204,7 +204,12 @@ impl<'a> PolicyInput<'a> {
         let mut named: Vec<&str> = named.into_iter().flatten().collect();
         // A tool that only reads results passed before is not restricted by any plan.
         if !tool.reads_output && tool.joins.is_none() {
-            named.extend(caller.ceilings.iter().filter_map(skill::SkillCeiling::policy));
+            named.extend(
+                caller
+                    .ceilings
+                    .iter()
+                    .filter_map(skill_rights::SkillCeiling::policy),
+            );
         }
         let layers = PolicyLayers {
             autonomy: caller.effective_autonomy(calls),
@@ -260,7 +265,7 @@ impl<'a> PolicyInput<'a> {
             );
         }
         if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
-            judged = judged.combine_with(DeniedBy::Skill, skill::approval_verdict(&skill.name));
+            judged = judged.combine_with(DeniedBy::Skill, skill_rights::approval_verdict(&skill.name));
         }
         if let Some(atlas) = atlas {
             judged = judged.combine_with(DeniedBy::Atlas, atlas);

@@ -10,7 +10,7 @@ use super::standing::GrantBasis;
 use super::{CallGovernor, CallerContext, Request, check_arguments, decide, tool_of};
 use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
-use crate::skill::SkillCeiling;
+use crate::skill_rights::SkillCeiling;
 
 /// Returns whether a person will be asked. For a step without arguments, the prediction uses only rules that do not depend on
 /// arguments.

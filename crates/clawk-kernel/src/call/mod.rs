@@ -17,6 +17,7 @@ mod leads;
 mod pend;
 mod permit;
 mod plan;
+mod ports;
 mod rank;
 mod reach;
 mod reconcile;
@@ -34,8 +35,8 @@ use std::sync::atomic::Ordering;
 
 use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::{Effect, ValueSources, Verdict};
+use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
-use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -54,6 +55,7 @@ use grant::CallAuthorization;
 pub use permit::Permit;
 use permit::made_from;
 pub(crate) use plan::{PlannedCall, ask_plan as plan};
+pub(crate) use ports::{KernelToolCall, KernelTools, SessionOwner, TaskRights};
 pub(crate) use rank::CallOrder;
 pub(crate) use reconcile::reconcile_effects;
 use record::CallRecord;
@@ -70,23 +72,18 @@ pub use tool_runner::ToolRunner;
 use crate::author::TextAuthor;
 use crate::carp::{self, AtlasGate};
 use crate::catalog::{CatalogEntry, DescribedTool};
-use crate::checkpoint;
 use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, answer_key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
-use crate::member::Member;
-use crate::output;
 use crate::ports::{
     AnswerKey, BoxFuture, JournalError, ProvenanceCollector, RunError, RunOutcome, UnmetCondition,
 };
 use crate::purse::BudgetAccount;
 use crate::retry_policy::backoff_ms;
 use crate::roles;
-use crate::sampling;
-use crate::skill::{self, SkillCeiling};
+use crate::skill_rights::SkillCeiling;
 use crate::stop;
-use crate::team::SwarmToolCaller;
 use crate::watch::NoticeSender;
 
 /// Time limit for the answer of a call that another host has begun.
@@ -134,8 +131,8 @@ pub(crate) struct CallerContext {
     pub(crate) purse: BudgetAccount,
     /// The context of the call, with its provenance.
     pub(crate) context: Arc<Context>,
-    /// The swarm member whose turn this is, if the turn works on a swarm task.
-    pub(crate) member: Option<Arc<Member>>,
+    /// The rights of the task that the turn works on, if it works on one.
+    pub(crate) member: Option<Arc<dyn TaskRights>>,
     /// The call's position among concurrent calls of one answer.
     pub(crate) rank: CallOrder,
 }
@@ -161,18 +158,6 @@ impl Context {
     pub(crate) fn output_origins(&self) -> BTreeSet<String> {
         let own = self.requester.as_ref().and_then(TextAuthor::own_origin);
         self.taint.iter().cloned().chain(own).collect()
-    }
-
-    /// Returns the context of a call that a client makes itself, by its session's entry point.
-    pub(crate) fn of_session(calls: &CallGovernor, session: SessionId) -> Self {
-        let state = calls.table.get(session);
-        let requester = state.map_or_else(TextAuthor::unknown, |state| {
-            TextAuthor::of_door(&state.door, &calls.manifest)
-        });
-        Self {
-            requester: Some(requester),
-            ..Self::default()
-        }
     }
 }
 
@@ -420,7 +405,9 @@ fn left_open(
     outcome: Result<RunOutcome, CallError>,
     record: &mut CallRecord<'_>,
 ) -> Result<RunOutcome, CallError> {
-    if outcome.is_err() && at.tool.skill.is_some() && checkpoint::outlives_stop(at.calls, at.caller) {
+    let in_turn = at.caller.turn.is_some() && at.caller.depth == 0;
+    let stopped = at.calls.life.stop.is_cancelled();
+    if outcome.is_err() && at.tool.skill.is_some() && in_turn && stopped && at.calls.keeps_checkpoints {
         record.leave_open();
     }
     outcome
@@ -508,29 +495,16 @@ fn resolve_tool(
         return Err(decide::denied_error(&request.tool, &verdict, DeniedBy::Policy));
     }
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
-    let reads_output = || {
-        let entry = calls.catalog.output_read().filter(|entry| *entry.name == **name);
-        entry
-            .filter(|_| calls.cuts.has_cuts(caller.thread.session))
-            .cloned()
-    };
-    let of_team = || {
-        let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
-        offered.into_iter().find(|entry| *entry.name == **name)
+    let of_kernel = || {
+        let entry = calls.catalog.kernel_tool(name);
+        entry.filter(|entry| calls.kernel_tools.offers_tool(entry, caller))
     };
     let of_skill = || {
         let invokes = caller.turn.is_some() && caller.depth == 0 && roles::may_trigger(caller.role);
         invokes.then(|| calls.catalog.of_skill(name)).flatten()
     };
-    let samples = || {
-        let entry = calls
-            .catalog
-            .sampling_entry()
-            .filter(|entry| *entry.name == **name);
-        entry.filter(|_| sampling::may_sample(caller)).cloned()
-    };
-    let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
-    let Some(tool) = found.or_else(of_skill).or_else(samples) else {
+    let found = calls.catalog.get(name).or_else(of_kernel);
+    let Some(tool) = found.or_else(of_skill) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied_error(&request.tool, &verdict, DeniedBy::Policy),
             None => calls.catalog.unknown_tool(&request.tool),
@@ -664,43 +638,17 @@ async fn run(
             made_from: made_from(caller, tool, described, &request.arguments),
             sources: record.sources.clone(),
         };
-        let outcome = match &tool.skill {
-            Some(skill) => {
-                (calls.composite)(calls, caller, skill, permit, record.inner_account(), cancel).await
-            }
-            None if tool.reads_output => {
-                let session = caller.thread.session;
-                let window = calls
-                    .models
-                    .window_tokens(session, calls.models.primary_provider());
-                let cuts = (&*calls.cuts, calls.shown.limited_to_window(window));
-                output::read(&calls.scribe, cuts, session, permit.arguments()).await
-            }
-            None if tool.joins.is_some() => {
-                skill::join_skill(calls, caller, tool, permit.arguments(), cancel).await
-            }
-            None if tool.samples => {
-                sampling::run(calls, caller, &permit, &record.inner_account(), cancel).await
-            }
-            None if calls.runner.is_kernels(&tool.name) => {
-                crate::remember::run(calls, caller, &permit, cancel).await
-            }
-            None => match calls.team.as_ref().filter(|_| tool.of_team) {
-                Some(team) => {
-                    let made_from = caller.context.output_origins();
-                    let calling = SwarmToolCaller {
-                        calls,
-                        session: caller.thread.session,
-                        role: caller.role,
-                        member: caller.member.as_deref(),
-                        request_id: &request.request_id,
-                        rank: &caller.rank,
-                        made_from: &made_from,
-                    };
-                    Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
-                }
-                None => calls.runner.run(permit, cancel).await,
-            },
+        let outcome = if calls.kernel_tools.runs_tool(tool) {
+            let call = KernelToolCall {
+                caller,
+                tool,
+                permit,
+                purse: record.inner_account(),
+                cancel,
+            };
+            calls.kernel_tools.run_tool(call).await
+        } else {
+            calls.runner.run(permit, cancel).await
         };
         let again = record.attempts < attempts
             && !cancel.is_cancelled()

@@ -34,7 +34,6 @@ use crate::error::CallError;
 use crate::event::{
     ChainText, Draft, EventWords, Thread, WordField, budget_uses, canonical, digest, stand_in,
 };
-use crate::hosts;
 use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
 use crate::place::ExcludedPaths;
 use crate::ports::{
@@ -378,7 +377,7 @@ impl<'a> CallRecord<'a> {
         }
         self.verdict = Some(verdict.clone());
         // With other hosts, this commit decides everything that must be exact over all of them.
-        if self.calls.hosts.is_some() {
+        if self.calls.owners.is_some() {
             self.flush_if(self.batch_conditions()).await?;
         } else if !self.pure {
             self.flush().await?;
@@ -416,7 +415,7 @@ impl<'a> CallRecord<'a> {
             None => BatchConditions::default(),
         };
         terms.per_minute = self.calls.rates.per_minute();
-        terms.stops = self.calls.hosts.as_ref().map(|hosts| hosts.stops_known());
+        terms.stops = self.calls.owners.as_ref().map(|owners| owners.stops_known());
         terms.claim = self.claim_key();
         terms
     }
@@ -450,9 +449,9 @@ impl<'a> CallRecord<'a> {
 
     /// Reads stops that this host did not know. Returns whether the call may continue.
     async fn goes_on(&self, terms: &mut BatchConditions) -> Result<bool, CallError> {
-        if let Some(hosts) = &self.calls.hosts {
-            hosts::see_stops(self.calls, hosts).await?;
-            terms.stops = Some(hosts.stops_known());
+        if let Some(owners) = &self.calls.owners {
+            owners.see_stops(self.calls).await?;
+            terms.stops = Some(owners.stops_known());
         }
         Ok(self.active_stop().is_none())
     }
@@ -606,7 +605,7 @@ impl<'a> CallRecord<'a> {
         // A refusal is an answer. It must not be given while another host runs the same request.
         let claim = self
             .claim_key()
-            .filter(|_| !self.started && self.calls.hosts.is_some());
+            .filter(|_| !self.started && self.calls.owners.is_some());
         match self.flush_claiming(claim).await {
             Ok(()) => error,
             Err(claimed @ CallError::Journal(JournalError::Unmet(_))) => claimed,

@@ -12,10 +12,11 @@ use super::record::CallRecord;
 use super::{CallGovernor, CallerContext, Request};
 use crate::error::CallError;
 use crate::event::canonical;
-use crate::judge::{InjectionClassifier, InjectionSuspicion};
 use crate::notice::ApprovalQuestion;
 use crate::ports::RunOutcome;
-use crate::screen::{ScreenedTextKind, ScreeningPass, ScreeningRefusal, action_name};
+use crate::screen::{
+    InjectionJudge, InjectionSuspicion, ScreenedTextKind, ScreeningPass, ScreeningRefusal, action_name,
+};
 use crate::sheet::CallPreview;
 
 fn refusal_error(tool: &str, refused: ScreeningRefusal) -> CallError {
@@ -159,7 +160,7 @@ pub(super) async fn screen_outcome(
     };
     let mut look = ScreeningPass::new(&calls.screens, *record.thread(), spot, &tool, &caller.notices);
     let outcome = match outcome {
-        Ok(ran) => Ok(screen_result(&calls.classifier, &mut look, ran, cancel).await),
+        Ok(ran) => Ok(screen_result(&*calls.judge, &mut look, ran, cancel).await),
         Err(error) => {
             // Arguments of a call that was refused before screening are stored without secrets, too.
             let (scanner, action) = calls.screens.inbound_scan();
@@ -214,7 +215,7 @@ async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError
 }
 
 async fn screen_result(
-    classifier: &InjectionClassifier,
+    judge: &dyn InjectionJudge,
     look: &mut ScreeningPass<'_>,
     mut ran: RunOutcome,
     cancel: &CancellationToken,
@@ -239,7 +240,7 @@ async fn screen_result(
     }
     if look.screens.rules.injection.is_some() {
         let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
-        match classifier.find_suspicion(look, &texts.join("\n"), cancel).await {
+        match judge.find_suspicion(look, &texts.join("\n"), cancel).await {
             InjectionSuspicion::Passes(None) => {}
             InjectionSuspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
             InjectionSuspicion::Blocked(detail) => ran = withhold_result(ran, &detail),

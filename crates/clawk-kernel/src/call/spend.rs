@@ -1,5 +1,7 @@
 //! The budget of a call: reserved before the call runs, and settled with its outcome.
 
+use clawk_manifest::model::Manifest;
+
 use super::{CallGovernor, CallerContext, Request};
 use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
@@ -42,9 +44,15 @@ pub(super) fn reserve_call(
         // The member that works on it pays for its own time.
         timeout_ms: if tool.of_team { 0 } else { tool.timeout_ms },
         bytes_out,
-        provider: calls.models.primary_provider(),
+        provider: primary_provider(&calls.manifest),
     };
     calls.purses.call(&caller.purse, wanted, calls.scribe.now())
+}
+
+/// Returns the manifest's first provider.
+fn primary_provider(manifest: &Manifest) -> &str {
+    let first = manifest.providers.first();
+    first.map(|provider| provider.name.as_str()).unwrap_or_default()
 }
 
 /// Returns the size of the arguments when sent, in bytes.

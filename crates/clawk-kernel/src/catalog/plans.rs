@@ -1,14 +1,23 @@
 //! The sandbox plan of each tool, without the paths that rules deny to it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_manifest::model::{Manifest, Sandbox};
 use clawk_plan::{Plan, PlanDefaults, RuntimeFiles};
 use clawk_policy::HiddenRoots;
 
-use crate::options::Options;
+/// The settings of this machine for sandboxes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SandboxSettings<'a> {
+    /// The tools' working directory, absolute.
+    pub(crate) workdir: &'a Path,
+    /// Limits and levels that apply if the manifest's sandbox does not set them.
+    pub(crate) defaults: &'a PlanDefaults,
+    /// The runtime's own files.
+    pub(crate) own: &'a RuntimeFiles,
+}
 
 /// The plans of the manifest's sandboxes, without the paths that rules deny to a tool. Tools with the same denied paths share one
 /// plan.
@@ -25,15 +34,15 @@ pub(super) struct SandboxPlans {
 type NarrowedSandbox = (Option<String>, HiddenRoots);
 
 impl SandboxPlans {
-    pub(super) fn new(manifest: &Manifest, options: &Options) -> Self {
-        let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, &options.sandbox);
+    pub(super) fn new(manifest: &Manifest, settings: SandboxSettings<'_>) -> Self {
+        let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, settings.defaults);
         let named = manifest
             .sandboxes()
             .map(|sandbox| (Some(sandbox.name.clone()), compile(Some(sandbox))));
         Self {
             declared: named.chain([(None, compile(None))]).collect(),
-            own: options.own.clone(),
-            workdir: options.workdir.clone(),
+            own: settings.own.clone(),
+            workdir: settings.workdir.to_owned(),
             made: Mutex::default(),
         }
     }

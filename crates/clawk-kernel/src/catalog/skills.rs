@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::CatalogEntry;
 use super::plans::SandboxPlans;
-use crate::skill;
+use crate::skill_rights;
 
 /// The category by which rules match invocations of skills.
 const CATEGORY: &str = "skill";
@@ -26,7 +26,7 @@ pub(super) fn skill_entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Ar
     };
     let skills = manifest.skills.iter();
     skills
-        .filter(|skill| manifest.tool(&skill::name_of(skill)).is_none())
+        .filter(|skill| manifest.tool(&skill_rights::name_of(skill)).is_none())
         .map(one)
         .collect()
 }
@@ -39,10 +39,10 @@ fn skill_tool(skill: &Skill) -> Tool {
     let hints = [("readOnlyHint", true), ("openWorldHint", false)];
     let hints = hints.map(|(name, value)| (name.to_owned(), Value::Bool(value)));
     Tool {
-        name: skill::name_of(skill),
+        name: skill_rights::name_of(skill),
         version: skill.version.clone(),
         labels,
-        description: Some(skill::skill_description(skill)),
+        description: Some(skill_rights::skill_description(skill)),
         input_schema: Some(
             skill
                 .input_schema

@@ -78,7 +78,10 @@ fn ctrl_c_while_the_model_speaks_ends_the_turn_and_ctrl_d_the_program() {
     let providers = model.provider("openai-compatible", true);
     // Long enough that the model still speaks when the keys arrive, on any processor.
     let bounds = "[providers.small]\nmax_output_tokens = 4000\n";
-    agent.is(&manifest(&providers, &json!([]), &json!([ask("nothing")])), bounds);
+    agent.is(
+        &manifest(&providers, &json!([]), &json!([ask("nothing")])),
+        bounds,
+    );
     let mut terminal = agent.terminal(&["run", "claw.yaml", "--trust"]);
     terminal.expect(PROMPT);
     terminal.line("Write a long story about a river and a town, in many paragraphs.");
