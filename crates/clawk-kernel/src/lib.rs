@@ -5,25 +5,17 @@
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
 
-pub mod call;
 pub mod ports;
-pub mod stop;
 
 mod agent;
-mod budget_events;
-pub mod carp;
-mod catalog;
 mod checkpoint;
 mod claims;
 mod client_tool;
 mod composite;
 mod conversation;
 mod cra;
-mod dedup;
 mod drive;
 pub mod dry;
-pub mod effect;
-mod event;
 mod fit;
 mod fork;
 mod health;
@@ -32,7 +24,6 @@ mod infer;
 mod ingress;
 mod judge;
 mod kernel;
-mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
@@ -55,11 +46,9 @@ mod services;
 mod session;
 pub mod shown;
 mod skill;
-mod skill_rights;
 mod start;
 mod state;
 mod swarm;
-pub mod taint;
 mod talk;
 mod team;
 mod tend;
@@ -74,11 +63,10 @@ use clawk_core::{
     text_origin, turn_result, value_facts, watch,
 };
 pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
+pub use clawk_govern::{OPERATOR, call, carp, effect, stop, taint};
+use clawk_govern::{budget_events, catalog, dedup, event, lifecycle, skill_rights};
 
 pub use agent::AgentDependencies;
-/// Target of log lines for the operator. `clawk serve` always writes them to standard error.
-pub const OPERATOR: &str = "clawk::operator";
-
 pub use attach::{AttachedPicture, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use author::{QUEUE_CLIENTS, TextAuthor};
 pub use call::{ApprovalReply, GrantLifetime, GrantScope, PastApproval, ReplyOutcome, StandingGrant};
