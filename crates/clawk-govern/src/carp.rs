@@ -82,7 +82,9 @@ impl AtlasSettings {
 /// The Atlases in force, compiled together.
 #[derive(Debug)]
 pub struct LoadedAtlases {
+    /// The compiled Atlases.
     pub set: AtlasSet,
+    /// The origin of each, by its id.
     pub origins: BTreeMap<Arc<str>, Origin>,
     /// Tools that can be reached only through actions.
     executors: HashSet<Box<str>>,
@@ -120,7 +122,9 @@ pub struct CarpRuntime {
     agent_id: String,
     /// The runtime's own chain.
     root: Thread,
+    /// Writes the journal.
     pub scribe: JournalWriter,
+    /// The settings.
     pub config: AtlasSettings,
     loaded: RwLock<Arc<LoadedAtlases>>,
     books: Mutex<CarpSessions>,
@@ -172,6 +176,7 @@ impl CarpRuntime {
         self.root.child(span)
     }
 
+    /// Returns the Atlases in force.
     pub fn loaded_atlases(&self) -> Arc<LoadedAtlases> {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -180,6 +185,7 @@ impl CarpRuntime {
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
+    /// Locks the sessions.
     pub fn lock_sessions(&self) -> MutexGuard<'_, CarpSessions> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,9 +224,12 @@ impl CarpRuntime {
 /// The resolution under which a call is made.
 #[derive(Debug, Clone)]
 pub struct ResolutionContext {
+    /// Id of the resolution.
     pub resolution: Uuid,
     /// Id of this execution.
     pub execution: Uuid,
+    /// Who asked for it.
     pub requester: CarpRequester,
+    /// Its task, if it names one.
     pub task: Option<CarpTask>,
 }

@@ -70,6 +70,7 @@ pub struct ToolCatalog {
 }
 
 impl ToolCatalog {
+    /// Builds the catalogue: describes every declared tool, and compiles its sandbox plan.
     pub async fn new(
         manifest: &Manifest,
         boxes: SandboxSettings<'_>,

@@ -39,8 +39,11 @@ const FILTER_HASHES: u64 = 4;
 /// The method of a request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DedupMethod {
+    /// `tools/call`, and the calls of turns.
     Call,
+    /// `claw.memory.store`.
     MemoryStore,
+    /// `claw.swarm.delegate`.
     Delegate,
     /// `claw.message.send`. The inbox finds its answers, because it stores every message (R19: at least seven days).
     Message,
@@ -75,9 +78,13 @@ pub fn answer_key_from_uuid(method: DedupMethod, id: uuid::Uuid) -> AnswerKey {
 /// A stored answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DedupAnswer {
+    /// The outcome of a call.
     Call(Result<ToolCallResult, CallError>),
+    /// The ids of stored entries.
     Memory(MemoryStoreResult),
+    /// A run was accepted.
     Delegated(AcknowledgedResult),
+    /// The result of a message.
     Message(Box<TurnResult>),
 }
 
@@ -119,7 +126,10 @@ pub enum RemoteClaimOutcome {
     /// It was answered.
     Answered(Claim<'static>),
     /// The other agent ended before the request ran. `row` is the row of the event that records it.
-    NotRun { row: u64 },
+    NotRun {
+        /// The row of that event.
+        row: u64,
+    },
 }
 
 /// A running claim. If it is dropped without being settled, the next claim may try.

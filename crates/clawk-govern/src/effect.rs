@@ -312,6 +312,7 @@ pub enum SettlementMethod {
 }
 
 impl SettlementMethod {
+    /// Returns the word of the trace.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Check => "check",

@@ -41,8 +41,11 @@ pub fn budget_uses(settled: &[SpentAmount]) -> Vec<BudgetUse> {
 /// The position of an event: its chain and its span.
 #[derive(Debug, Clone, Copy)]
 pub struct Thread {
+    /// The session.
     pub session: SessionId,
+    /// The span of its events.
     pub span: Uuid,
+    /// The span above it.
     pub parent: Option<Uuid>,
 }
 
@@ -74,22 +77,27 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
+    /// Makes the writer of this journal.
     pub fn new(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Self {
         Self { journal, clock }
     }
 
+    /// Returns the clock.
     pub fn clock(&self) -> &dyn Clock {
         &*self.clock
     }
 
+    /// Returns the clock, shared.
     pub fn shared_clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
     }
 
+    /// Returns the journal.
     pub fn journal(&self) -> &Arc<dyn Journal> {
         &self.journal
     }
 
+    /// Returns the present time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -24,8 +24,8 @@ pub mod taint;
 pub mod budget_events;
 
 use clawk_core::{
-    author, door, error, narrow, notice, place, ports, purse, rates, retry_policy,
-    roles, sheet, time, turn, turn_result, watch, witness,
+    author, door, error, narrow, notice, place, ports, purse, rates, retry_policy, roles, sheet, time, turn,
+    turn_result, watch, witness,
 };
 
 /// Target of log lines for the operator. `clawk serve` always writes them to standard error.

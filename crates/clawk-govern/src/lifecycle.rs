@@ -21,6 +21,7 @@ pub struct AgentLifecycle {
     started_us: u64,
     /// The runtime's own chain, which records the lifecycle.
     pub root: Thread,
+    /// The tasks of the agent.
     pub tracker: TaskTracker,
     /// Cancelled when nothing new may begin. Workers end after their current turn.
     pub closing: CancellationToken,
@@ -83,6 +84,7 @@ fn state_from_bits(state: u8) -> LifecycleState {
 }
 
 impl AgentLifecycle {
+    /// Makes the state of an agent that has not started.
     pub fn new(scribe: JournalWriter, root: SessionId, agent: &str) -> Self {
         Self {
             agent: agent.to_owned(),
@@ -102,6 +104,7 @@ impl AgentLifecycle {
         }
     }
 
+    /// Returns the present state.
     pub fn state(&self) -> LifecycleState {
         state_from_bits(self.state.load(Ordering::Acquire))
     }

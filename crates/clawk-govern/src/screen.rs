@@ -62,6 +62,7 @@ pub trait InjectionJudge: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct AgentScreening {
     scribe: JournalWriter,
+    /// What the policies require.
     pub rules: ScreeningPolicy,
     /// The Sandbox's `leak_detection`: results of tools are scanned even if no policy says so.
     boxed: Option<ScanAction>,
@@ -70,6 +71,7 @@ pub struct AgentScreening {
     scanner: Mutex<Option<(u64, Scanner)>>,
     /// Name of the judging provider.
     pub judge: String,
+    /// Time limit of the judging provider, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -177,17 +179,24 @@ fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
 /// The kind of a screened text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScreenedTextKind {
+    /// Arguments of a call.
     Arguments,
     /// A model's answer.
     Answer,
+    /// The result of a call.
     Result,
+    /// An error of a call.
     Error,
+    /// A message.
     Message,
+    /// Entries of a memory.
     Memory,
+    /// Text of a peer.
     Peer,
 }
 
 impl ScreenedTextKind {
+    /// Returns the word of the trace.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Arguments => "arguments",
@@ -202,13 +211,19 @@ impl ScreenedTextKind {
 }
 
 /// One screening: where it is recorded, and its findings so far.
+#[derive(Debug)]
 pub struct ScreeningPass<'a> {
+    /// The screening.
     pub screens: &'a AgentScreening,
+    /// The chain of the record.
     pub thread: Thread,
+    /// The kind of text.
     pub spot: ScreenedTextKind,
     /// The tool, the store or the sender, for the record.
     pub subject: &'a str,
+    /// The client that is told of findings.
     pub notices: NoticeSender,
+    /// The events of the findings, which the caller writes.
     pub drafts: Vec<Draft>,
 }
 
@@ -231,6 +246,7 @@ impl From<ScreeningRefusal> for KernelError {
 }
 
 impl<'a> ScreeningPass<'a> {
+    /// Begins a pass over one text.
     pub fn new(
         screens: &'a AgentScreening,
         thread: Thread,
@@ -311,6 +327,7 @@ impl<'a> ScreeningPass<'a> {
         }
     }
 
+    /// Tells the client of findings.
     pub async fn notify_findings(&self, action: &'static str, kinds: impl Iterator<Item = &'static str>) {
         let kinds: Vec<String> = kinds.map(str::to_owned).collect();
         if !kinds.is_empty() && self.notices.attached() {

@@ -1,7 +1,7 @@
-//! The kernel: lifecycle, sessions, turns, and the call path that every effect takes.
+//! The kernel: sessions, turns, and everything that the path of a call is reached from.
 //!
-//! *Owns:* lifecycle, sessions, the tool-call path and its permits, approvals, recovery, replay, swarms, several hosts.
-//! *Depends on:* `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
+//! *Owns:* sessions, turns, model calls, memory in a turn, recovery, replay, swarms, several hosts, the start and end of an agent.
+//! *Depends on:* `clawk-govern` with the path of a call, `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
 
@@ -58,9 +58,8 @@ mod vectors;
 mod world_model;
 
 use clawk_core::{
-    answer_claims, answer_sentence, attach, author, call_summary, canonical, compaction, door, error,
-    event_words, message_frame, model_catalogue, narrow, notice, rank, rates, retry_policy, roles,
-    text_origin, turn_result, value_facts, watch,
+    answer_claims, answer_sentence, attach, author, call_summary, compaction, door, error, message_frame,
+    model_catalogue, notice, rank, rates, retry_policy, roles, turn_result, value_facts, watch,
 };
 pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
 pub use clawk_govern::{OPERATOR, call, carp, effect, stop, taint};

@@ -126,7 +126,8 @@ impl KernelServices {
             return remember::run(self, caller, &permit, cancel).await;
         }
         let Some(team) = self.team.as_ref().filter(|_| tool.of_team) else {
-            return self.runner.run(permit, cancel).await;
+            let reason = format!("`{}` is not a tool of the kernel", tool.name);
+            return Err(RunError::Unavailable(reason));
         };
         let made_from = caller.context.output_origins();
         let member = member_of(caller);

@@ -18,7 +18,7 @@ use crate::roles::KnownPerson;
 const MAX_PAST: usize = 10_000;
 
 /// Returns whether the role may give this answer: only an admin approves, and a viewer gives no answer (CKP §5.3).
-pub const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
+pub(super) const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
     match (role, answer) {
         (Role::Admin, _) | (Role::User, ApprovalAnswer::Deny) => true,
         (

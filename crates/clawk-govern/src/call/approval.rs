@@ -16,7 +16,7 @@ use crate::sheet::PreviewReceipt;
 use crate::witness::ExactGrant;
 
 /// How long an answer that arrives before its request is kept, in milliseconds (R18).
-pub const EARLY_ANSWER_MS: u64 = 600_000;
+pub(super) const EARLY_ANSWER_MS: u64 = 600_000;
 /// Number of requests that a slow listener may be behind.
 const QUESTION_BACKLOG: usize = 256;
 
@@ -129,6 +129,7 @@ pub struct ApprovalRegistry {
     open: Mutex<BTreeMap<RequestId, OpenApproval>>,
     /// Steps of plans whose calls have not ended: number and call id, by plan.
     plans: Mutex<HashMap<RequestId, Vec<(u32, RequestId)>>>,
+    /// The standing grants.
     pub standing: GrantStore,
     changed: Notify,
     questions: broadcast::Sender<ApprovalQuestion>,

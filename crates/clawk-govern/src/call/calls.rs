@@ -33,16 +33,25 @@ use crate::turn::Bounds;
 /// The governor: the dependencies of the call path.
 #[derive(Debug)]
 pub struct CallGovernor {
+    /// The manifest.
     pub manifest: Arc<Manifest>,
+    /// The compiled policies.
     pub engine: Engine,
+    /// The tools.
     pub catalog: ToolCatalog,
+    /// Runs the tools, with a permit.
     pub runner: Arc<dyn ToolRunner>,
+    /// The screening of texts.
     pub screens: Arc<AgentScreening>,
     /// Checks text for prompt injections.
     pub judge: Arc<dyn InjectionJudge>,
+    /// The budgets.
     pub purses: Arc<BudgetTree>,
+    /// The state of the agent.
     pub life: Arc<AgentLifecycle>,
+    /// The emergency stops.
     pub brake: Arc<EmergencyStop>,
+    /// The answered and running requests.
     pub dedup: Arc<DedupTable>,
     /// The other hosts of this agent; `None` if there is only this one.
     pub owners: Option<Arc<dyn SessionOwner>>,
@@ -50,8 +59,11 @@ pub struct CallGovernor {
     pub kernel_tools: Arc<dyn KernelTools>,
     /// Composite calls that a stop interrupts continue after the next start, because the manifest has a store of checkpoints.
     pub keeps_checkpoints: bool,
+    /// Writes the journal.
     pub scribe: JournalWriter,
+    /// The approval requests.
     pub desk: ApprovalRegistry,
+    /// The rate windows of tools.
     pub rates: CallRateWindow,
     /// The Atlases and the CRA clients' runtime.
     pub carp: CarpRuntime,
@@ -74,6 +86,7 @@ impl CallGovernor {
         left_us.div_ceil(1000)
     }
 
+    /// Returns the clock.
     pub fn clock(&self) -> &dyn Clock {
         self.scribe.clock()
     }

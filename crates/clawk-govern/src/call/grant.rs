@@ -86,7 +86,7 @@ pub(super) async fn observe_grant(
 }
 
 /// Returns the digest of the whole plan: level, capabilities, limits.
-pub fn plan_digest(tool: &CatalogEntry) -> Digest {
+pub(super) fn plan_digest(tool: &CatalogEntry) -> Digest {
     digest_of_plan(&tool.plan)
 }
 
@@ -98,7 +98,7 @@ fn digest_of_plan(plan: &Plan) -> Digest {
 
 /// Returns the absolute paths of the files that the arguments name. Relative paths start at the call's own working directory, if it
 /// has one.
-pub fn named_files(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
+pub(super) fn named_files(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
     let found = named_paths(arguments, Some(schema));
     let mut bases: Vec<PathBuf> = found
         .workdirs

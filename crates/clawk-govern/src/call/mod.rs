@@ -94,13 +94,17 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 /// A requested call, from any entry point.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Name of the tool or of an action.
     pub tool: String,
+    /// The arguments.
     pub arguments: Map<String, Value>,
+    /// Id of the request; the same id is executed at most once (R19).
     pub request_id: RequestId,
     /// `context.identity`: the identity that the caller claims. It is recorded, but never trusted.
     pub identity: String,
     /// `context.sandbox` and `context.policy`. They can only narrow the call's rights (R15).
     pub sandbox: Option<String>,
+    /// See [`Request::sandbox`].
     pub policy: Option<String>,
     /// The CARP resolution under which the caller makes the call, if there is one.
     pub under: Option<carp::ResolutionContext>,
@@ -111,6 +115,7 @@ pub struct Request {
 /// The caller, and the chain in which the call is recorded.
 #[derive(Debug, Clone)]
 pub struct CallerContext {
+    /// The chain in which the call is recorded.
     pub thread: Thread,
     /// The entry point: `rpc`, `cli`, `peer` …
     pub door: &'static str,
@@ -124,6 +129,7 @@ pub struct CallerContext {
     pub depth: u8,
     /// The sender's role (CKP §5.3).
     pub role: Role,
+    /// The client that follows the call.
     pub notices: NoticeSender,
     /// The call does not wait for an approval. The caller is told that the request is open (CRA).
     pub pends: bool,

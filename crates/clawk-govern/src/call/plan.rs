@@ -34,7 +34,9 @@ const MAX_REASON_CHARS: usize = 300;
 pub struct PlannedCall {
     /// Number of the step, from 1.
     pub number: u32,
+    /// The caller.
     pub caller: CallerContext,
+    /// The call.
     pub request: Request,
 }
 

@@ -46,7 +46,9 @@ pub struct AtlasView {
 /// An Atlas from the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtlasUpload {
+    /// Text of each file by its path.
     pub files: BTreeMap<String, String>,
+    /// The Atlas itself, as JSON.
     pub manifest: Value,
 }
 
@@ -102,6 +104,7 @@ pub fn atlas_views((carp, catalog): (&CarpRuntime, &ToolCatalog)) -> Vec<AtlasVi
         .collect()
 }
 
+/// Returns an Atlas in the form of the API.
 pub fn atlas_view(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     loaded: &LoadedAtlases,
@@ -190,6 +193,7 @@ pub async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(), CarpEr
     Ok(())
 }
 
+/// Returns the Atlases with one more.
 pub fn with_atlas(
     carp: &CarpRuntime,
     before: &LoadedAtlases,
@@ -208,6 +212,7 @@ pub fn with_atlas(
     LoadedAtlases::new(atlases, origins, before.changes + 1, &carp.config)
 }
 
+/// Returns the Atlases without this one.
 pub fn without_atlas(
     carp: &CarpRuntime,
     before: &LoadedAtlases,

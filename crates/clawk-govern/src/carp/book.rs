@@ -114,25 +114,37 @@ pub struct ApprovalView {
     pub sheet: Arc<CallPreview>,
 }
 
+/// An approval request of a CRA client that waits.
 #[derive(Debug)]
 pub struct PendingCarpApproval {
+    /// What the client sees of it.
     pub view: ApprovalView,
+    /// When it expires.
     pub expires: Timestamp,
     /// The preconditions of the approval.
     pub shown: ExactGrant,
+    /// Who answered, with the reason.
     pub answered_by: Option<(String, Option<String>)>,
 }
 
 /// The runtime's data about a session.
 #[derive(Debug)]
 pub struct CarpSession {
+    /// The client's id of its agent.
     pub agent_id: String,
+    /// The goal of the session.
     pub goal: String,
+    /// The client that owns it.
     pub owner: Option<String>,
+    /// The session above it.
     pub parent: Option<SessionId>,
+    /// The Atlas that it names.
     pub atlas_id: Option<String>,
+    /// The client's own data.
     pub metadata: Map<String, Value>,
+    /// When it began.
     pub started: Timestamp,
+    /// When it ended.
     pub ended: Option<Timestamp>,
     resolutions: VecDeque<IssuedResolution>,
     requests: HashSet<Uuid>,
@@ -141,6 +153,7 @@ pub struct CarpSession {
 }
 
 impl CarpSession {
+    /// Makes a session without resolutions.
     pub fn new(agent_id: String, goal: String, owner: Option<String>, started: Timestamp) -> Self {
         Self {
             agent_id,
@@ -177,16 +190,19 @@ impl CarpSession {
         }
     }
 
+    /// Returns the resolution with this id.
     pub fn find_resolution(&self, id: Uuid) -> Option<&IssuedResolution> {
         self.resolutions.iter().find(|issued| issued.resolution_id == id)
     }
 
+    /// Returns the resolution with this id, for a change.
     pub fn issued_mut(&mut self, id: Uuid) -> Option<&mut IssuedResolution> {
         self.resolutions
             .iter_mut()
             .find(|issued| issued.resolution_id == id)
     }
 
+    /// Adds a resolution, and removes expired ones.
     pub fn add_resolution(&mut self, issued: IssuedResolution, now: Timestamp) {
         self.resolutions.retain(|known| now < known.expires);
         if self.resolutions.len() >= MAX_RESOLUTIONS {
@@ -218,6 +234,7 @@ impl CarpSession {
         }
     }
 
+    /// Keeps the answer to an execution for a repeated request.
     pub fn keep_answer(&mut self, key: String, hash: Digest, answer: ExecuteResponse) {
         if self.answers.len() >= MAX_ANSWERS {
             self.answers.pop_front();
@@ -229,6 +246,7 @@ impl CarpSession {
 /// The data of all sessions.
 #[derive(Debug, Default)]
 pub struct CarpSessions {
+    /// The used limits.
     pub ledger: RateLedger,
     sessions: BTreeMap<SessionId, CarpSession>,
     live: usize,
@@ -272,12 +290,14 @@ impl CarpSessions {
         self.live += usize::from(live);
     }
 
+    /// Removes a session.
     pub fn remove(&mut self, id: SessionId) {
         if let Some(book) = self.sessions.remove(&id) {
             self.live -= usize::from(book.owner.is_some() && book.ended.is_none()).min(self.live);
         }
     }
 
+    /// Ends a session.
     pub fn end_session(&mut self, id: SessionId, at: Timestamp) {
         if let Some(book) = self.sessions.get_mut(&id).filter(|book| book.ended.is_none()) {
             book.ended = Some(at);
@@ -290,6 +310,7 @@ impl CarpSessions {
         self.approvals.retain(|_, waiting| waiting.view.session != id);
     }
 
+    /// Returns the session with this id.
     pub fn get(&self, id: SessionId) -> Option<&CarpSession> {
         self.sessions.get(&id)
     }
@@ -307,6 +328,7 @@ impl CarpSessions {
         (self.sessions.get_mut(&id), &mut self.ledger)
     }
 
+    /// Returns a session in the form of the API.
     pub fn session_view(&self, id: SessionId, now: Timestamp) -> Option<SessionView> {
         self.sessions.get(&id).map(|book| book.to_view(id, now))
     }
@@ -382,6 +404,7 @@ impl CarpSessions {
         self.approvals.remove(&id)
     }
 
+    /// Returns the approval requests that are not expired.
     pub fn approvals(&self, now: Timestamp) -> Vec<ApprovalView> {
         let mut views: Vec<ApprovalView> = self
             .approvals

@@ -25,14 +25,18 @@ use crate::event::{Draft, JournalWriter, Thread, canonical, digest};
 /// The opener's description of a session.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CarpSessionDescription {
+    /// The goal of the session.
     pub goal: String,
+    /// The client's own data.
     pub metadata: Map<String, Value>,
 }
 
 /// A request and what its resolution allows, without the context.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StoredResolution {
+    /// The request.
     pub request: Request,
+    /// The resolution that answers it.
     pub resolution: CarpResolution,
 }
 

@@ -29,6 +29,7 @@ const QUESTION_SECONDS: i64 = 3_600;
 #[derive(Debug)]
 pub struct AtlasGate {
     loaded: Arc<LoadedAtlases>,
+    /// The resolution under which the call is made.
     pub under: ResolutionContext,
     action_id: String,
     /// Name of the tool that runs it.
@@ -45,8 +46,11 @@ pub struct AtlasGate {
 /// The Atlases' judgement of one call.
 #[derive(Debug)]
 pub struct AtlasJudgement {
+    /// The verdict.
     pub verdict: Verdict,
+    /// The evaluation of the action, for the trace.
     pub evaluation: Option<ActionEvaluation>,
+    /// The violated rule of a denial.
     pub violation: Option<Violation>,
     /// The complete error, if the verdict is a refusal.
     refused: Option<CallError>,
@@ -386,9 +390,19 @@ fn unresolved_error(action_id: &str, error: &CarpError) -> CallError {
 #[derive(Debug)]
 pub enum DeferredApproval {
     /// A person approved exactly this call, as it was shown.
-    Approved { by: String, shown: ExactGrant },
+    Approved {
+        /// The person.
+        by: String,
+        /// What the person saw.
+        shown: ExactGrant,
+    },
     /// A person denied it.
-    Denied { by: String, reason: Option<String> },
+    Denied {
+        /// The person.
+        by: String,
+        /// The reason that the person gave.
+        reason: Option<String>,
+    },
     /// It still waits.
     Waits(ApprovalView),
 }

@@ -28,6 +28,7 @@ pub struct TurnGrant {
     under: ResolutionContext,
     /// Text that is added to the system prompt.
     pub context: String,
+    /// The actions that the turn's model is offered.
     pub offers: Vec<ToolOffer>,
     /// Maps the name that a model sees to the action.
     names: BTreeMap<String, Arc<str>>,

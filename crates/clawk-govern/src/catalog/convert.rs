@@ -18,6 +18,7 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Converted arguments, and which values changed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConvertedArguments {
+    /// The arguments after the conversion.
     pub arguments: Map<String, Value>,
     /// JSON Pointers of the values that were changed or removed, in order.
     pub pointers: Vec<String>,

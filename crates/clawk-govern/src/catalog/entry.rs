@@ -27,8 +27,11 @@ const MAX_FAULTS: usize = 16;
 /// One tool.
 #[derive(Debug)]
 pub struct CatalogEntry {
+    /// Its name.
     pub name: Arc<str>,
+    /// Its declaration.
     pub spec: Tool,
+    /// Its sandbox plan.
     pub plan: Arc<Plan>,
     /// The smaller of the tool's and the sandbox's `timeout_ms`, in milliseconds.
     pub timeout_ms: u64,
@@ -57,11 +60,15 @@ pub struct CatalogEntry {
 /// A tool with its full description: the manifest's values first, the executor's for what the manifest does not set.
 #[derive(Debug)]
 pub struct DescribedTool {
+    /// The text for models.
     pub description: String,
+    /// JSON Schema of the arguments.
     pub input_schema: Value,
     validator: jsonschema::Validator,
     output: Option<(Value, jsonschema::Validator)>,
+    /// Hints about its effects that count.
     pub annotations: Map<String, Value>,
+    /// Labels, the category among them.
     pub labels: BTreeMap<String, String>,
     /// What runs it.
     pub executor: Executor,

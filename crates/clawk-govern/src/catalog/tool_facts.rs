@@ -34,6 +34,7 @@ pub struct ToolFacts {
 }
 
 impl ToolFacts {
+    /// Makes the facts of a described tool; `from` is the declared tool that stands for it.
     pub fn from_described(described: &DescribedTool, from: Option<&str>) -> Self {
         Self {
             from: from.map(str::to_owned),
