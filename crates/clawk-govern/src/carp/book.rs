@@ -225,11 +225,18 @@ impl CarpSession {
         true
     }
 
-    /// Returns the answer to an idempotency key, or `Err` if the key was used for another execution.
-    pub fn stored_answer(&self, key: &str, hash: Digest) -> Result<Option<ExecuteResponse>, ()> {
+    /// Returns the answer to an idempotency key.
+    ///
+    /// # Errors
+    /// The key was used for another execution.
+    pub fn stored_answer(
+        &self,
+        key: &str,
+        hash: Digest,
+    ) -> Result<Option<ExecuteResponse>, ReusedIdempotencyKey> {
         match self.answers.iter().find(|(known, ..)| known == key) {
             Some((_, known, answer)) if *known == hash => Ok(Some(answer.clone())),
-            Some(_) => Err(()),
+            Some(_) => Err(ReusedIdempotencyKey),
             None => Ok(None),
         }
     }
@@ -242,6 +249,10 @@ impl CarpSession {
         self.answers.push_back((key, hash, answer));
     }
 }
+
+/// An idempotency key was used for another execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReusedIdempotencyKey;
 
 /// The data of all sessions.
 #[derive(Debug, Default)]

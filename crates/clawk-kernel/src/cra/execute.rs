@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::call::{self, CallOrder, CallerContext, call};
+use crate::carp::book::ReusedIdempotencyKey;
 use crate::carp::resolve::{check_skew, record_error};
 use crate::carp::turn::input_fault;
 use crate::carp::{CarpError, ResolutionContext};
@@ -163,7 +164,7 @@ fn admit_execution(
         match book.stored_answer(key, hash) {
             Ok(Some(answer)) => return Ok(Some(answer)),
             Ok(None) => {}
-            Err(()) => {
+            Err(ReusedIdempotencyKey) => {
                 let text = "the key was used for another execution".to_owned();
                 return Err(CarpError::Invalid(input_fault(
                     "/execution/idempotency_key",
