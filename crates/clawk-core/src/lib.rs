@@ -35,6 +35,7 @@ pub mod testing;
 pub mod text_origin;
 pub mod time;
 pub mod tool_schema;
+pub mod turn_result;
 pub mod value_facts;
 pub mod watch;
 pub mod witness;

@@ -1,14 +1,13 @@
 //! A running agent, from INIT to STOPPED: its dependencies, and the services built from them.
 //!
 //! Each service holds what its work needs and is part of the services above it: [`Models`](crate::infer::ModelServices) asks
-//! models, [`CallGovernor`] runs tools, turns use both, [`SessionServices`] has turns, [`SwarmServices`] has sessions.
+//! models, [`KernelServices`] runs tools, turns use both, [`SessionServices`] has turns, [`SwarmServices`] has sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawk_manifest::model::Manifest;
 
-use crate::call::CallGovernor;
 use crate::carp::AtlasSettings;
 use crate::event::JournalWriter;
 use crate::health::Health;
@@ -17,6 +16,7 @@ use crate::memory::MemoryServices;
 use crate::options::Options;
 use crate::outbox::Outbox;
 use crate::ports::{Journal, Memory, ModelProvider, ToolRunner};
+use crate::services::KernelServices;
 use crate::session::SessionServices;
 use crate::swarm::SwarmServices;
 use crate::time::Clock;
@@ -50,7 +50,7 @@ pub(crate) struct Agent {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) scribe: JournalWriter,
     pub(crate) life: Arc<AgentLifecycle>,
-    pub(crate) calls: Arc<CallGovernor>,
+    pub(crate) calls: Arc<KernelServices>,
     pub(crate) sessions: Arc<SessionServices>,
     pub(crate) peers: Arc<SwarmServices>,
     pub(crate) memories: Arc<MemoryServices>,

@@ -15,11 +15,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, CallerContext, Context, Permit};
+use crate::call::{Context, Permit};
 use crate::event::{Thread, batch_from_drafts, canonical, digest};
 use crate::ports::{Batch, MemorySearch, ModelMessage, RunError, Scope, StoreQuery};
 use crate::recall;
 use crate::recover;
+use crate::services::KernelServices;
 use crate::time::Timestamp;
 use crate::turn::{Effect, Turn};
 use crate::world_model::SkillPlanResult;
@@ -49,12 +50,6 @@ impl InterruptedComposites {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.remove(id.as_str())
     }
-}
-
-/// Returns whether the caller's composite call continues after the agent's stop.
-pub(crate) fn outlives_stop(calls: &CallGovernor, caller: &CallerContext) -> bool {
-    let in_turn = caller.turn.is_some() && caller.depth == 0;
-    in_turn && calls.life.stop.is_cancelled() && checkpoint_store(&calls.manifest).is_some()
 }
 
 /// The kind of a task.
@@ -115,7 +110,7 @@ pub(crate) struct CheckpointWriter {
 impl CheckpointWriter {
     /// Makes the writer for a turn; `None`: the manifest has no checkpoint store.
     pub(crate) fn of_turn(
-        calls: &CallGovernor,
+        calls: &KernelServices,
         turn_id: Uuid,
         task: Option<&str>,
         turn: &Turn,
@@ -141,7 +136,7 @@ impl CheckpointWriter {
 
     /// Makes the writer for a composite tool's inner turn.
     pub(crate) fn of_call(
-        calls: &CallGovernor,
+        calls: &KernelServices,
         (permit, skill): (&Permit, &Skill),
         turn_id: Uuid,
         (first, planned): (&str, Option<SkillPlanResult>),
@@ -168,7 +163,7 @@ impl CheckpointWriter {
     /// The reason why it is not stored, as text for people.
     pub(crate) async fn save_state(
         &mut self,
-        calls: &CallGovernor,
+        calls: &KernelServices,
         (thread, context): (Thread, &Context),
         turn: &Turn,
         done: bool,
@@ -233,7 +228,7 @@ impl CheckpointWriter {
 
 /// Stores a checkpoint and its event, in one commit if the store supports it.
 async fn store_checkpoint(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     store: &Store,
     (thread, context): (Thread, &Context),
     (new, hash, turn): (EntryInsertion, Digest, Uuid),
@@ -275,7 +270,7 @@ fn key_of(id: &RequestId) -> String {
     format!("call/{}", id.as_str())
 }
 
-fn checkpoint_scope(calls: &CallGovernor, context: &Context) -> Scope {
+fn checkpoint_scope(calls: &KernelServices, context: &Context) -> Scope {
     match &context.origin {
         Some(origin) => recall::message_scope(calls, origin.sender_door()),
         None => Scope {
@@ -301,7 +296,7 @@ pub(crate) struct ResumedInnerTurn {
 /// # Errors
 /// The call was interrupted and its checkpoint is gone, so its earlier steps are unknown.
 pub(crate) async fn resume_composite(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     (thread, context): (Thread, &Context),
     skill: &Skill,
     permit: &Permit,
@@ -364,7 +359,7 @@ pub(crate) async fn resume_composite(
 }
 
 /// Returns whether the checkpoint is within its `ttl`. Retention may remove an expired one later.
-fn in_time(calls: &CallGovernor, store: &Store, hit: &EntryHit) -> bool {
+fn in_time(calls: &KernelServices, store: &Store, hit: &EntryHit) -> bool {
     let Some(ttl) = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl) else {
         return true;
     };

@@ -10,12 +10,14 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, CallerContext, Permit};
+use crate::call::{CallerContext, Permit};
 use crate::checkpoint::{self, CheckpointWriter, ResumedInnerTurn};
 use crate::drive::RunningTurn;
+use crate::member::member_of;
 use crate::ports::{BoxFuture, RunError, RunOutcome};
 use crate::prompt;
 use crate::purse::BudgetAccount;
+use crate::services::KernelServices;
 use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::taint;
 use crate::turn::{Effect, Turn, TurnOutcome};
@@ -26,7 +28,7 @@ const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the skill as an inner turn. Its permissions further limit those of the outer skills.
 pub(crate) fn run<'a>(
-    calls: &'a CallGovernor,
+    calls: &'a KernelServices,
     caller: &'a CallerContext,
     skill: &'a Skill,
     permit: Permit,
@@ -41,7 +43,7 @@ pub(crate) fn run<'a>(
     reason = "an inner turn from its plan to its result, read downward: to split it would hide the order"
 )]
 async fn run_inner_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     caller: &CallerContext,
     skill: &Skill,
     permit: Permit,
@@ -91,7 +93,10 @@ async fn run_inner_turn(
     } = begun;
     let mut ceilings = caller.ceilings.clone();
     let own = SkillCeiling::from_skill(skill, world_model::model_policy(calls, skill));
-    ceilings.push(own.with_approval().with_plan(planned.as_ref()));
+    ceilings.push(
+        own.with_approval()
+            .with_fallback(planned.as_ref().and_then(|planned| planned.fallback)),
+    );
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
     base.extend(world_model::plan_origin(calls, skill).await);
     let files = prompt::context_files(&*calls.runner, &calls.manifest, None).await;
@@ -128,7 +133,7 @@ async fn run_inner_turn(
         purse,
         base,
         context: Arc::clone(&caller.context),
-        member: caller.member.clone(),
+        member: member_of(caller),
         early: std::collections::BTreeMap::new(),
         saver,
         cancel: &inner,
@@ -168,7 +173,7 @@ async fn run_inner_turn(
 
 /// Begins an inner turn, with its world model's predictions.
 fn begin_inner_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     arguments: &Map<String, Value>,
     planned: Option<(SkillPlanResult, String)>,
 ) -> ResumedInnerTurn {

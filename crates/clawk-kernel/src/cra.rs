@@ -12,7 +12,6 @@ use clawk_proto::carp::{CarpResolution, ExecuteResponse, Request, ValidateRespon
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::call::CallGovernor;
 use crate::carp::CarpError;
 use crate::carp::atlases::{self, AtlasUpload, AtlasView};
 use crate::carp::book::{
@@ -22,16 +21,17 @@ use crate::carp::event::CarpSessionDescription;
 use crate::carp::resolve::{self, check_skew};
 use crate::carp::turn::input_fault;
 use crate::event::{Thread, canonical, digest};
+use crate::services::KernelServices;
 use crate::sheet::PreviewReceipt;
 
 /// A handle to an agent's CRA operations. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CraHandle {
-    calls: Arc<CallGovernor>,
+    calls: Arc<KernelServices>,
 }
 
 impl CraHandle {
-    pub(crate) const fn new(calls: Arc<CallGovernor>) -> Self {
+    pub(crate) const fn new(calls: Arc<KernelServices>) -> Self {
         Self { calls }
     }
 

@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::attach::TurnInput;
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Request, call};
+use crate::call::{CallOrder, CallerContext, Context, Request, TaskRights, call};
 use crate::carp::{self, TurnGrant};
 use crate::catalog::ConvertedArguments;
 use crate::checkpoint::CheckpointWriter;
@@ -48,6 +48,7 @@ use crate::prompt::{self, ContextFiles};
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::recall::{self, RecalledContext};
 use crate::roles;
+use crate::services::KernelServices;
 use crate::shown;
 use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::state::State;
@@ -62,7 +63,7 @@ pub(crate) const MAX_RESUMES: u32 = 3;
 /// The dependencies of messages' turns.
 #[derive(Debug, Clone)]
 pub(crate) struct TurnServices {
-    pub(crate) calls: Arc<CallGovernor>,
+    pub(crate) calls: Arc<KernelServices>,
     /// Receives every answer.
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) at_start: Arc<RecordedAgent>,
@@ -79,7 +80,7 @@ pub(crate) struct RecordedAgent {
 
 /// The data of one running turn.
 pub(crate) struct RunningTurn<'a> {
-    pub(crate) calls: &'a CallGovernor,
+    pub(crate) calls: &'a KernelServices,
     pub(crate) thread: Thread,
     pub(crate) turn_id: Uuid,
     pub(crate) door: &'static str,
@@ -528,7 +529,7 @@ impl RunningTurn<'_> {
             pends: false,
             purse: self.purse.clone(),
             context: Arc::clone(&self.context),
-            member: self.member.clone(),
+            member: self.member.clone().map(|member| member as Arc<dyn TaskRights>),
             rank: CallOrder::default(),
         };
         (caller, request)
@@ -599,7 +600,7 @@ pub(crate) async fn resume_turn(
 
 /// Returns the system prompt, followed by the context of the Atlases.
 fn compose_system_prompt(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     (state, provider): (&State, &str),
     granted: Option<&TurnGrant>,
     recalled: &RecalledContext,
@@ -633,7 +634,7 @@ fn question_text(turn: &Turn) -> String {
 /// Who is asked first in this message's turn, and how much it thinks. What a person chose counts while the manifest has it; a member of
 /// a swarm has its own provider.
 fn chosen<'a>(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     state: &'a State,
     origin: &'a Origin,
 ) -> (&'a str, Option<ReasoningEffort>) {
@@ -648,14 +649,18 @@ fn chosen<'a>(
 }
 
 /// Tokens that the model's window holds.
-pub(crate) fn window_tokens(calls: &CallGovernor, session: clawk_proto::SessionId, provider: &str) -> usize {
+pub(crate) fn window_tokens(
+    calls: &KernelServices,
+    session: clawk_proto::SessionId,
+    provider: &str,
+) -> usize {
     calls.models.window_tokens(session, provider)
 }
 
 /// Returns the sources of untrusted text beside the conversation: what this and earlier turns recalled or read from files, and
 /// peers' text.
 async fn base_taint(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     state: &State,
     author: &TextAuthor,
     (recalled, marked): (&RecalledContext, &TaintedFiles),

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::agent::Agent;
+use crate::call::{ApprovalReply, CallGovernor, ReplyOutcome, SessionOwner};
 use crate::error::KernelError;
 use crate::notice::ApprovalQuestion;
-use crate::ports::{HostCluster, Journal, JournalError, SessionHolder};
+use crate::ports::{BoxFuture, HostCluster, Journal, JournalError, SessionHolder};
 use crate::session::SessionServices;
 
 pub(crate) use follow::see_stops;
 pub(crate) use hand::{hand_over, is_elsewhere, register_waiter, remove_waiter, wait_for_end};
-pub(crate) use orders::forward_reply;
 
 /// Interval at which a host reads new events and orders of the others while there is activity.
 const TICK: Duration = Duration::from_millis(150);
@@ -106,22 +106,6 @@ impl PeerHosts {
         open.cloned().collect()
     }
 
-    /// Returns the row up to which emergency stops are known here.
-    pub(crate) fn stops_known(&self) -> u64 {
-        let [followed, stops] = [&self.followed, &self.stops].map(|row| row.load(Ordering::SeqCst));
-        followed.max(stops)
-    }
-
-    /// Returns the steps of a plan that wait on other hosts.
-    pub(crate) fn plan_steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
-        let asked = lock(&self.asked);
-        let of_plan = asked.values().filter_map(|question| {
-            let step = question.step.as_ref().filter(|step| step.plan == *plan)?;
-            Some((step.number, question.request_id.clone()))
-        });
-        of_plan.collect()
-    }
-
     /// Starts following the journal after this row, with these approval requests open on other hosts.
     pub(crate) async fn begin_following(&self, row: u64, asked: Vec<ApprovalQuestion>) {
         *self.row.lock().await = row;
@@ -130,6 +114,35 @@ impl PeerHosts {
             .into_iter()
             .map(|question| (question.request_id.clone(), question));
         lock(&self.asked).extend(asked);
+    }
+}
+
+impl SessionOwner for PeerHosts {
+    fn forward_reply<'a>(
+        &'a self,
+        calls: &'a CallGovernor,
+        id: &'a RequestId,
+        reply: &'a ApprovalReply,
+    ) -> BoxFuture<'a, ReplyOutcome> {
+        Box::pin(orders::forward_reply(calls, self, id, reply))
+    }
+
+    fn plan_steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
+        let asked = lock(&self.asked);
+        let of_plan = asked.values().filter_map(|question| {
+            let step = question.step.as_ref().filter(|step| step.plan == *plan)?;
+            Some((step.number, question.request_id.clone()))
+        });
+        of_plan.collect()
+    }
+
+    fn stops_known(&self) -> u64 {
+        let [followed, stops] = [&self.followed, &self.stops].map(|row| row.load(Ordering::SeqCst));
+        followed.max(stops)
+    }
+
+    fn see_stops<'a>(&'a self, calls: &'a CallGovernor) -> BoxFuture<'a, Result<(), JournalError>> {
+        Box::pin(follow::see_stops(calls, self))
     }
 }
 

@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
 use crate::infer::{self, InferenceContext, ModelServices, NoAnswer};
+use crate::ports::BoxFuture;
 use crate::ports::{InferRequest, ModelMessage};
-use crate::screen::ScreeningPass;
+use crate::screen::{InjectionJudge, InjectionSuspicion, ScreeningPass};
 use crate::state::Table;
 use crate::watch::NoticeSender;
 
@@ -72,15 +73,6 @@ impl InjectionVerdict {
     }
 }
 
-/// The decision about injections in a text.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum InjectionSuspicion {
-    /// It may pass; with `Some`, this mark is put before it.
-    Passes(Option<String>),
-    /// It may not pass. Holds the reason for people.
-    Blocked(String),
-}
-
 /// Checks text for prompt injections by the policies' patterns and, if they require it, by a model.
 #[derive(Debug, Clone)]
 pub(crate) struct InjectionClassifier {
@@ -96,9 +88,19 @@ struct InjectionJudgeReply {
     marker: String,
 }
 
+impl InjectionJudge for InjectionClassifier {
+    fn find_suspicion<'a>(
+        &'a self,
+        look: &'a mut ScreeningPass<'_>,
+        text: &'a str,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, InjectionSuspicion> {
+        Box::pin(self.suspect_text(look, text, cancel))
+    }
+}
+
 impl InjectionClassifier {
-    /// Checks a text for prompt injections as the policies require, and records the finding.
-    pub(crate) async fn find_suspicion(
+    async fn suspect_text(
         &self,
         look: &mut ScreeningPass<'_>,
         text: &str,

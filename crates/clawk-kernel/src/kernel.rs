@@ -33,8 +33,7 @@ use tokio::sync::broadcast;
 
 use crate::agent::{Agent, AgentDependencies};
 use crate::call::{
-    self, ApprovalReply, CallGovernor, CallOrder, CallerContext, Context, ReplyOutcome, Request,
-    StandingGrant, call,
+    self, ApprovalReply, CallOrder, CallerContext, ReplyOutcome, Request, StandingGrant, call,
 };
 use crate::carp::OutsideAtlasEvent;
 use crate::cra::CraHandle;
@@ -46,6 +45,7 @@ use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
 use crate::ports::{JournalError, JournalScan, OpenEffect, RecordedEvent, ReportReceiver};
 use crate::purse::{BudgetAmount, BudgetReport};
 use crate::roles::KnownPerson;
+use crate::services::KernelServices;
 use crate::session::{SessionHandle, SessionOpening};
 use crate::sheet::PreviewReceipt;
 use crate::stop::EmergencyStop;
@@ -276,7 +276,7 @@ impl Kernel {
                 notices: NoticeSender::default(),
                 pends: false,
                 purse: calls.table.purse_of(session),
-                context: Arc::new(Context::of_session(&calls, session)),
+                context: Arc::new(calls.session_context(session)),
                 member: None,
                 rank: CallOrder::default(),
             };
@@ -760,12 +760,12 @@ impl DeadLetter {
 
 /// A call's entry in the registry before its future is first polled.
 struct EarlyPendingCall {
-    calls: Arc<CallGovernor>,
+    calls: Arc<KernelServices>,
     request_id: RequestId,
 }
 
 impl EarlyPendingCall {
-    fn new(calls: Arc<CallGovernor>, request_id: &RequestId) -> Self {
+    fn new(calls: Arc<KernelServices>, request_id: &RequestId) -> Self {
         calls.desk.hold_call(request_id);
         Self {
             calls,

@@ -1,29 +1,21 @@
-//! The kernel: lifecycle, sessions, turns, and the call path that every effect takes.
+//! The kernel: sessions, turns, and everything that the path of a call is reached from.
 //!
-//! *Owns:* lifecycle, sessions, the tool-call path and its permits, approvals, recovery, replay, swarms, several hosts.
-//! *Depends on:* `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
+//! *Owns:* sessions, turns, model calls, memory in a turn, recovery, replay, swarms, several hosts, the start and end of an agent.
+//! *Depends on:* `clawk-govern` with the path of a call, `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
 
-pub mod call;
 pub mod ports;
-pub mod stop;
 
 mod agent;
-mod budget_events;
-pub mod carp;
-mod catalog;
 mod checkpoint;
 mod claims;
 mod client_tool;
 mod composite;
 mod conversation;
 mod cra;
-mod dedup;
 mod drive;
 pub mod dry;
-pub mod effect;
-mod event;
 mod fit;
 mod fork;
 mod health;
@@ -32,7 +24,6 @@ mod infer;
 mod ingress;
 mod judge;
 mod kernel;
-mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
@@ -51,13 +42,13 @@ mod remember;
 pub mod replay;
 mod sampling;
 mod screen;
+mod services;
 mod session;
 pub mod shown;
 mod skill;
 mod start;
 mod state;
 mod swarm;
-pub mod taint;
 mod talk;
 mod team;
 mod tend;
@@ -67,16 +58,14 @@ mod vectors;
 mod world_model;
 
 use clawk_core::{
-    answer_claims, answer_sentence, attach, author, call_summary, canonical, compaction, door, error,
-    event_words, message_frame, model_catalogue, narrow, notice, rank, rates, retry_policy, roles,
-    text_origin, value_facts, watch,
+    answer_claims, answer_sentence, attach, author, call_summary, compaction, door, error, message_frame,
+    model_catalogue, notice, rank, rates, retry_policy, roles, turn_result, value_facts, watch,
 };
 pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
+pub use clawk_govern::{OPERATOR, call, carp, effect, stop, taint};
+use clawk_govern::{budget_events, catalog, dedup, event, lifecycle, skill_rights};
 
 pub use agent::AgentDependencies;
-/// Target of log lines for the operator. `clawk serve` always writes them to standard error.
-pub const OPERATOR: &str = "clawk::operator";
-
 pub use attach::{AttachedPicture, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use author::{QUEUE_CLIENTS, TextAuthor};
 pub use call::{ApprovalReply, GrantLifetime, GrantScope, PastApproval, ReplyOutcome, StandingGrant};
@@ -111,7 +100,7 @@ pub use roles::{KnownPerson, admitted_role};
 pub use sampling::NAME as SAMPLING;
 pub use screen::JudgeSettings;
 pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
-pub use skill::REQUIRES;
+pub use skill_rights::REQUIRES;
 pub use swarm::{SwarmView, UNPROVEN};
 pub use talk::MessageStatus;
 pub use talk::told::{EarlierMessage, TalkRequest, TurnResult};

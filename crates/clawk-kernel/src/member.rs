@@ -1,12 +1,14 @@
 //! A swarm member at its task: its identity, its turn's rights, and the turn's faults.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{AutonomyLevel, Identity};
 use clawk_swarm::coord::{Kind, TaskId};
 
+use crate::call::{CallerContext, TaskRights};
 use crate::error::CallError;
-use crate::ports::RemoteWorkers;
+use crate::ports::{BoxFuture, RemoteWorkers};
 
 /// Why a member did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +50,30 @@ pub(crate) struct Member {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the member that makes a call; `None`: it works on no task.
+pub(crate) fn member_of(caller: &CallerContext) -> Option<Arc<Member>> {
+    let rights: Arc<dyn Any + Send + Sync> = caller.member.clone()?;
+    rights.downcast().ok() // silent-ok: only members have such rights
+}
+
+impl TaskRights for Member {
+    fn effective_autonomy(&self, claw: AutonomyLevel) -> AutonomyLevel {
+        Self::effective_autonomy(self, claw)
+    }
+
+    fn may_use(&self, tool: &str) -> bool {
+        Self::may_use(self, tool)
+    }
+
+    fn may_begin<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(Self::may_begin(self, tool))
+    }
+
+    fn note_call(&self, error: &CallError, side_effects: bool) {
+        Self::note_call(self, error, side_effects);
+    }
 }
 
 impl Member {

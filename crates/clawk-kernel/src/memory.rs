@@ -16,7 +16,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::author::TextAuthor;
-use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, answer_key};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, answer_key, stored_ids};
 use crate::error::KernelError;
 use crate::event::{Draft, JournalWriter, Thread, batch_from_drafts, canonical, digest};
 use crate::judge::{self, InjectionClassifier};
@@ -262,7 +262,7 @@ pub(crate) async fn store_entries(
         let ids = memory
             .store_entries(spec, &place, entries, now, batch_from_drafts(record))
             .await?;
-        result_of(ids)
+        stored_ids(ids)
     } else {
         let mut first = drafts;
         first.push(
@@ -271,7 +271,7 @@ pub(crate) async fn store_entries(
                 .with_answer_key(Some(begun)),
         );
         scribe.write(first).await?;
-        let result = result_of(
+        let result = stored_ids(
             memory
                 .store_entries(spec, &place, entries, now, Batch::default())
                 .await?,
@@ -290,18 +290,6 @@ pub(crate) async fn store_entries(
     guard.publish_answer(DedupAnswer::Memory(result.clone()));
     memories.tender.mark_due(spec, &place);
     Ok(result)
-}
-
-fn result_of(ids: Vec<String>) -> MemoryStoreResult {
-    MemoryStoreResult {
-        stored: u64::try_from(ids.len()).unwrap_or(u64::MAX),
-        ids,
-    }
-}
-
-/// Returns the answer to a request that stored `count` entries of `batch`.
-pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
-    result_of((0..count).map(|at| format!("{batch}-{at}")).collect())
 }
 
 /// Marks the provenance of entries from the wire. Their source is the client, whatever their metadata says. Text that a call wrote

@@ -9,6 +9,7 @@ use clawk_manifest::model::Identity;
 use clawk_trace::checkpoint::TraceSigner;
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::SandboxSettings;
 use crate::claims::Claims;
 use crate::outbox::OutboxLimits;
 use crate::output::ResultExcerpt;
@@ -99,6 +100,17 @@ impl Default for InboxLimits {
             waiting: 1000,
             turns: 64,
             idle_ms: 600_000,
+        }
+    }
+}
+
+impl Options {
+    /// Returns the settings of this machine for sandboxes.
+    pub(crate) fn sandbox_settings(&self) -> SandboxSettings<'_> {
+        SandboxSettings {
+            workdir: &self.workdir,
+            defaults: &self.sandbox,
+            own: &self.own,
         }
     }
 }

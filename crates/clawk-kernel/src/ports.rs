@@ -9,4 +9,4 @@ pub use elsewhere::{
     MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver, ReportedTryState, TokenKey,
 };
 
-pub use crate::call::ToolRunner;
+pub use clawk_govern::call::ToolRunner;

@@ -19,7 +19,6 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
-use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin};
 use crate::event::{Thread, canonical, digest, kind};
 use crate::judge;
@@ -31,6 +30,7 @@ use crate::ports::{
 use crate::purse::BudgetAccount;
 use crate::rank;
 use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::services::KernelServices;
 use crate::state::State;
 use crate::vectors;
 use crate::watch::NoticeSender;
@@ -82,7 +82,7 @@ pub(crate) fn scope_channel(door: &EntryPoint) -> String {
 }
 
 /// Returns the scope of a message's entries.
-pub(crate) fn message_scope(calls: &CallGovernor, door: &EntryPoint) -> Scope {
+pub(crate) fn message_scope(calls: &KernelServices, door: &EntryPoint) -> Scope {
     Scope {
         identity: calls.manifest.identity.name.clone(),
         channel: scope_channel(door),
@@ -91,7 +91,7 @@ pub(crate) fn message_scope(calls: &CallGovernor, door: &EntryPoint) -> Scope {
 
 /// Returns the filter for entries that a message may recall: below admin those of the sender's own conversations and of the current
 /// group.
-pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> ConversationFilter {
+pub(crate) fn may_recall(calls: &KernelServices, store: &str, origin: &Origin) -> ConversationFilter {
     if origin.role >= Role::Admin || calls.memories.across_senders.contains(store) {
         return ConversationFilter::All;
     }
@@ -137,7 +137,7 @@ pub(crate) struct Turn<'a> {
 /// The journal can't be written.
 #[expect(clippy::too_many_lines, reason = "one look into each store, read downward")]
 pub(crate) async fn recall_before_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     turn: Turn<'_>,
     question: &str,
     window_tokens: usize,
@@ -235,7 +235,7 @@ const MAX_FORKS: usize = 64;
 
 /// Returns the sources of untrusted text that earlier turns of the session recalled, read from files, or that left its context,
 /// because later text may depend on it. A fork includes those of its source session.
-pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<String> {
+pub(crate) async fn of_session(calls: &KernelServices, state: &State) -> BTreeSet<String> {
     if let Some(known) = state.labels() {
         return known;
     }
@@ -302,14 +302,14 @@ pub(crate) async fn trace_origins(runner: &dyn ToolRunner, store: &Store, found:
 }
 
 /// Returns the stores that are searched before a turn.
-pub(crate) fn recall_stores(calls: &CallGovernor) -> impl Iterator<Item = &Store> {
+pub(crate) fn recall_stores(calls: &KernelServices) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.filter(|store| rank::speaks_up(store))
 }
 
 /// Screens entries like all text for a model.
 pub(crate) async fn screen_entries(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     look: &mut ScreeningPass<'_>,
     found: &mut EntrySearchResult,
     cancel: &CancellationToken,
@@ -471,7 +471,7 @@ pub(crate) fn render_entry(store: &str, hit: &EntryHit) -> String {
 /// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires
 /// continuously. The same turn again finds it there.
 pub(crate) async fn remember_after_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     turn: Turn<'_>,
     (asked, said): (&str, &str),
     untrusted: &BTreeSet<String>,

@@ -20,7 +20,6 @@ use uuid::Uuid;
 
 use crate::attach::TurnInput;
 use crate::author::TextAuthor;
-use crate::call::CallGovernor;
 use crate::checkpoint;
 use crate::compaction::{self, CompactionContent};
 use crate::door::Origin;
@@ -34,6 +33,7 @@ use crate::ports::{Image, JournalError, JournalScan, ModelCompletion, ModelMessa
 use crate::prompt;
 use crate::purse::BudgetAmount;
 use crate::rates::CallRateWindow;
+use crate::services::KernelServices;
 use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::turn::{Effect, Event, Turn};
 use crate::world_model::{self, SkillPlanResult};
@@ -235,7 +235,7 @@ pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>,
 
 /// Rebuilds a session's conversation and its interrupted turns from its chain.
 pub(crate) async fn rebuild_session(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     session: SessionId,
 ) -> Result<RebuiltSession, JournalError> {
     Ok(fold_session(calls, session, None).await?.into_rebuilt(calls))
@@ -243,7 +243,7 @@ pub(crate) async fn rebuild_session(
 
 /// Like [`rebuild_session`], up to and including event `at`.
 pub(crate) async fn rebuild_until(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     session: SessionId,
     at: u64,
 ) -> Result<RebuiltSession, JournalError> {
@@ -259,7 +259,7 @@ pub(crate) struct InnerTurn {
 
 /// Rebuilds an inner turn whose first message is `first`; `None`: the model's text was erased.
 pub(crate) async fn rebuild_inner(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     session: SessionId,
     turn: Uuid,
     first: &str,
@@ -323,7 +323,7 @@ impl RecordedFork {
 
 /// Rebuilds a session. For a forked session, its sources are rebuilt first, beginning with the oldest.
 async fn fold_session(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     session: SessionId,
     at: Option<u64>,
 ) -> Result<RecoveryFold, JournalError> {
@@ -450,7 +450,7 @@ impl RecoveryFold {
         clippy::too_many_lines,
         reason = "one arm for each kind of event, and the names of those that change nothing"
     )]
-    fn apply_event(&mut self, calls: &CallGovernor, recorded: &RecordedEvent) -> Result<(), JournalError> {
+    fn apply_event(&mut self, calls: &KernelServices, recorded: &RecordedEvent) -> Result<(), JournalError> {
         self.exists = true;
         let event = recorded.read()?;
         self.turn_to(event.turn_id());
@@ -565,7 +565,7 @@ impl RecoveryFold {
             .push((id, said, Origin::from_record(accepted.into())));
     }
 
-    fn inferred(&mut self, calls: &CallGovernor, turn: Uuid, event: &RecordedEvent) {
+    fn inferred(&mut self, calls: &KernelServices, turn: Uuid, event: &RecordedEvent) {
         // Erased: the turn is asked again.
         let Some(completion) = read::<ModelCompletion>(event) else {
             return;
@@ -583,7 +583,7 @@ impl RecoveryFold {
         }
     }
 
-    fn ended(&mut self, calls: &CallGovernor, id: Uuid, end: Event) {
+    fn ended(&mut self, calls: &KernelServices, id: Uuid, end: Event) {
         self.with_turn(calls, Some(id), |open| open.effects = open.turn.handle_event(end));
         if let Some(open) = self.running.take_if(|open| open.message.0 == id) {
             self.history = open.turn.into_messages();
@@ -642,7 +642,7 @@ impl RecoveryFold {
     }
 
     /// Changes the turn of this message, and begins it if needed. Messages are answered in the order in which they arrived.
-    fn with_turn(&mut self, calls: &CallGovernor, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
+    fn with_turn(&mut self, calls: &KernelServices, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
             && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
@@ -662,7 +662,7 @@ impl RecoveryFold {
 
     fn apply_call(
         &mut self,
-        calls: &CallGovernor,
+        calls: &KernelServices,
         ended: EndedCall,
         outcome: Option<Result<ToolCallResult, CallError>>,
     ) {
@@ -699,7 +699,7 @@ impl RecoveryFold {
         self.with_turn(calls, ended.turn, |open| finish_call(open, call_id, done));
     }
 
-    fn apply_execution(&mut self, calls: &CallGovernor, executed: ActionExecuted, event: &RecordedEvent) {
+    fn apply_execution(&mut self, calls: &KernelServices, executed: ActionExecuted, event: &RecordedEvent) {
         let (turn, is_error) = (executed.turn, executed.is_error);
         let tool = executed.action_id;
         let result = read::<ToolCallResult>(event);
@@ -723,7 +723,7 @@ impl RecoveryFold {
     /// Adds a skill to the turn at the end of its call. This is enough if a crash prevented the events after it.
     fn apply_joined_skill(
         &mut self,
-        calls: &CallGovernor,
+        calls: &KernelServices,
         turn: Option<Uuid>,
         invoked: &str,
         planned: Option<SkillPlanResult>,
@@ -736,7 +736,8 @@ impl RecoveryFold {
         let now_us = calls.clock().monotonic_us();
         self.with_turn(calls, turn, |open| {
             let ceiling = SkillCeiling::from_skill(skill, world_model::model_policy(calls, skill));
-            open.ceilings.push(ceiling.with_plan(planned.as_ref()));
+            open.ceilings
+                .push(ceiling.with_fallback(planned.as_ref().and_then(|planned| planned.fallback)));
             let mut joined = RunningSkill::new(Arc::new(skill.clone()), now_us, planned);
             joined.mark_start(&open.turn);
             open.skills.push(joined);
@@ -744,7 +745,7 @@ impl RecoveryFold {
     }
 
     /// The same in a record of an earlier version, where the invocation was no call.
-    fn apply_legacy_skill(&mut self, calls: &CallGovernor, invoked: SkillInvoked, text: String) {
+    fn apply_legacy_skill(&mut self, calls: &KernelServices, invoked: SkillInvoked, text: String) {
         if invoked.request_id.is_some() {
             return;
         }
@@ -763,7 +764,7 @@ impl RecoveryFold {
     }
 
     /// The model was asked once more for a skill's result.
-    fn apply_repair(&mut self, calls: &CallGovernor, repaired: &SkillRepaired, text: String) {
+    fn apply_repair(&mut self, calls: &KernelServices, repaired: &SkillRepaired, text: String) {
         self.with_turn(calls, Some(repaired.turn), |open| {
             for joined in &mut open.skills {
                 joined.repaired |= repaired.skill == joined.skill.name;
@@ -774,7 +775,7 @@ impl RecoveryFold {
 
     /// Switches to the forked session. The continued turn answers the person who forked, with a new id and no more rights than its
     /// message had. Waiting messages stay in the source.
-    fn apply_fork(&mut self, calls: &CallGovernor, forked: &RecordedFork) {
+    fn apply_fork(&mut self, calls: &KernelServices, forked: &RecordedFork) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), forked.turn) {
@@ -809,7 +810,7 @@ impl RecoveryFold {
         }
     }
 
-    fn into_rebuilt(mut self, calls: &CallGovernor) -> RebuiltSession {
+    fn into_rebuilt(mut self, calls: &KernelServices) -> RebuiltSession {
         self.put_behind();
         let begun = self.behind.into_iter().map(|(mut open, asked)| {
             let asked = asked
@@ -846,7 +847,7 @@ fn event_image(attached: MessageAttached) -> Image {
 }
 
 fn begin_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     history: Vec<ModelMessage>,
     (message, origin): (MessageId, Origin),
     said: TurnInput,

@@ -18,15 +18,17 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, CallerContext, Permit};
+use crate::call::{CallerContext, Permit};
 use crate::door::Origin;
 use crate::error::KernelError;
 use crate::event::{batch_from_drafts, canonical, digest};
+use crate::member::member_of;
 use crate::memory;
 use crate::ports::{Batch, Memory, MemoryError, MemorySearch, RunError, RunOutcome, Scope, StoreQuery};
 use crate::rank;
 use crate::recall;
 use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::services::KernelServices;
 use crate::team::STORE;
 use crate::time::Timestamp;
 use crate::vectors;
@@ -68,7 +70,7 @@ struct WriteArgs {
 
 /// Runs one of these tools. A fault of the request becomes a result that the model reads.
 pub(crate) async fn run(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     caller: &CallerContext,
     permit: &Permit,
     cancel: &CancellationToken,
@@ -141,7 +143,7 @@ impl From<crate::ports::JournalError> for MemoryToolFault {
 type MemoryToolResult = Result<(String, Value), MemoryToolFault>;
 
 struct MemoryToolCall<'a> {
-    calls: &'a CallGovernor,
+    calls: &'a KernelServices,
     caller: &'a CallerContext,
     permit: &'a Permit,
 }
@@ -156,20 +158,20 @@ impl MemoryToolCall<'_> {
     /// Runs the request on the store that a run's members share, if it means that store.
     async fn of_swarm(&self) -> Result<Option<RunOutcome>, RunError> {
         let named = self.permit.arguments().get("store").and_then(Value::as_str) == Some(STORE);
-        let shared = self.calls.team.as_ref().zip(self.caller.member.as_ref());
+        let shared = self.calls.team.as_ref().zip(member_of(self.caller));
         let Some((team, member)) = shared.filter(|(team, member)| named && team.shares_store(member)) else {
             return Ok(None);
         };
         let done = match self.permit.tool() {
             "memory-store" => match self.parse_arguments::<StoreArgs>() {
                 Ok(args) => {
-                    team.put_shared_value(member, (args.key, args.content, args.version))
+                    team.put_shared_value(&member, (args.key, args.content, args.version))
                         .await?
                 }
                 Err(_) => Err(("bad arguments: `content` and `key` are wanted".to_owned(), None)), // silent-ok: said
             },
             "memory-query" => match self.parse_arguments::<QueryArgs>() {
-                Ok(args) => team.read_shared(member, &args.text),
+                Ok(args) => team.read_shared(&member, &args.text),
                 Err(_) => Err(("bad arguments: `text` is wanted".to_owned(), None)), // silent-ok: said
             },
             _ => return Ok(None),

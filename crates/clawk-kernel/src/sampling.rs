@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Permit, Request, call};
+use crate::call::{CallOrder, CallerContext, Permit, Request, call};
 use crate::door::EntryPoint;
 use crate::event::Thread;
 use crate::infer::{InferenceContext, NoAnswer, infer_with_fallback};
@@ -23,6 +23,7 @@ use crate::ports::{
     SamplingHandler, StopReason,
 };
 use crate::purse::{BudgetAccount, BudgetAmount};
+use crate::services::KernelServices;
 use crate::session::{SessionHandle, SessionOpening, SessionServices};
 use crate::watch::NoticeSender;
 
@@ -92,7 +93,7 @@ async fn perform_sample(
         notices: NoticeSender::default(),
         pends: false,
         purse: calls.table.purse_of(id),
-        context: Arc::new(Context::of_session(calls, id)),
+        context: Arc::new(calls.session_context(id)),
         member: None,
         rank: CallOrder::default(),
     };
@@ -125,7 +126,7 @@ pub(crate) fn may_sample(caller: &CallerContext) -> bool {
 
 /// Asks the model. The server's text is the whole prompt.
 pub(crate) async fn run(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     caller: &CallerContext,
     permit: &Permit,
     purse: &BudgetAccount,

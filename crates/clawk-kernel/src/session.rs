@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attach::{self, AttachedPicture, FrameSource, IncomingMessage, TurnInput};
 use crate::author;
-use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin, RecordedOrigin};
 use crate::drive::{self, TurnServices};
 use crate::error::KernelError;
@@ -38,6 +37,7 @@ use crate::ports::{Image, InboxChange, ModelMessage};
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::recover;
 use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::services::KernelServices;
 use crate::shown::TurnRecord;
 use crate::state::{State, Table};
 use crate::watch::{NoticeSender, Watcher};
@@ -49,7 +49,7 @@ pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct SessionServices {
     pub(crate) turns: TurnServices,
-    pub(crate) calls: Arc<CallGovernor>,
+    pub(crate) calls: Arc<KernelServices>,
     pub(crate) table: Arc<Table>,
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) scribe: JournalWriter,

@@ -6,11 +6,11 @@ mod fold;
 use clawk_proto::{MessageId, SessionId};
 
 use crate::answer_claims::ClaimsJudgement;
-use crate::call::CallGovernor;
 pub use crate::call_summary::TurnCallSummary;
 use crate::drive::RunningTurn;
 use crate::notice::SessionNotice;
 use crate::ports::{Journal, JournalError, JournalScan, ModelMessage};
+use crate::services::KernelServices;
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
@@ -78,7 +78,7 @@ pub(crate) async fn last_turn_record(
 
 /// Returns the summary of a turn that is about to end.
 pub(crate) async fn of_turn(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     run: &RunningTurn<'_>,
     message: MessageId,
     turn: &Turn,
@@ -114,7 +114,7 @@ pub(crate) async fn of_turn(
 
 /// Sends the summary and the judgement to the session's watchers.
 pub(crate) async fn notify_summary(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     run: &RunningTurn<'_>,
     message: MessageId,
     turn: &Turn,

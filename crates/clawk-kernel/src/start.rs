@@ -1,8 +1,8 @@
 //! The start of an agent: refuses what can't be used here, recovers from a crash, becomes READY.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use clawk_events::payload::{AgentDescribed, SessionStarted};
@@ -12,11 +12,10 @@ use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
 
 use crate::agent::{Agent, AgentDependencies};
-use crate::call::{self, ApprovalRegistry, CallGovernor};
+use crate::call::{self, ApprovalRegistry, CallGovernor, SessionOwner};
 use crate::carp::{self, AtlasSettings, CarpRuntime};
 use crate::catalog::ToolCatalog;
 use crate::checkpoint::{self, InterruptedComposites};
-use crate::composite;
 use crate::dedup::DedupTable;
 use crate::door::EntryPoint;
 use crate::drive::{ContextFileDigests, RecordedAgent, TurnServices};
@@ -39,6 +38,7 @@ use crate::recover::{self, LossSearchScope, RebuiltSession};
 use crate::replay::facts::AgentFacts;
 use crate::sampling;
 use crate::screen::AgentScreening;
+use crate::services::{self, KernelServices, KernelToolRunner};
 use crate::session::{self, SessionOpening, SessionServices};
 use crate::state::Table;
 use crate::stop;
@@ -102,7 +102,7 @@ pub(crate) async fn start_agent(parts: AgentDependencies) -> Result<Arc<Agent>, 
     if hosts.is_none() {
         agent.life.tracker.spawn(async move {
             let _working = own.life.join_work();
-            call::reconcile_effects(&own).await;
+            call::reconcile_effects(&own.governor).await;
         });
     }
     if !taped {
@@ -139,7 +139,7 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
 }
 
 /// Restores spending, rate windows, grants and approval requests from the record.
-async fn fold_journal(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
+async fn fold_journal(calls: &KernelServices, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
     let scribe = &calls.models.scribe;
     let (month, _) = scribe.now().month_bounds();
     let kept = scribe.journal().spent_since(hour_of(month)).await?;
@@ -252,7 +252,14 @@ async fn assemble_agent(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), St
         .first()
         .map(|session| session.last);
     let facts = replay_facts(&manifest, &options, &carp.config, &screens);
-    let catalog = ToolCatalog::new(&manifest, &options, &engine, &*runner).await;
+    let catalog = ToolCatalog::new(
+        &manifest,
+        options.sandbox_settings(),
+        services::kernel_tools(),
+        &engine,
+        &*runner,
+    )
+    .await;
     let local = (&options.prices, &options.models);
     let purses = Arc::new(BudgetTree::new(&manifest, &options.budgets, local, scribe.now()));
     let table = Arc::new(Table::new(purses.root_account().clone()));
@@ -293,10 +300,7 @@ async fn assemble_agent(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), St
         (engine, catalog, carp, runner),
         (options, team),
     );
-    Ok((
-        build_agent(Arc::new(calls), memories, digest(&facts), limits),
-        facts,
-    ))
+    Ok((build_agent(calls, memories, digest(&facts), limits), facts))
 }
 
 /// Checks that the judge of claims is a provider of the manifest.
@@ -333,7 +337,7 @@ fn build_team(
     }))
 }
 
-/// Builds the governor of calls.
+/// Builds the governor of calls, and the services of turns around it.
 fn build_governor(
     (classifier, life, dedup, memories): (
         InjectionClassifier,
@@ -343,28 +347,25 @@ fn build_governor(
     ),
     (engine, catalog, carp, runner): (Engine, ToolCatalog, CarpRuntime, Arc<dyn ToolRunner>),
     (options, team): (Options, Option<Arc<SwarmTeam>>),
-) -> CallGovernor {
+) -> Arc<KernelServices> {
     let models = Arc::clone(&classifier.models);
     let hosts = PeerHosts::from_journal(&**models.scribe.journal());
-    CallGovernor {
-        cuts: Arc::clone(&models.cuts),
+    let mut governor = CallGovernor {
         rates: CallRateWindow::new(&models.manifest.policies),
         manifest: Arc::clone(&models.manifest),
         screens: Arc::clone(&models.screens),
         purses: Arc::clone(&models.purses),
         scribe: models.scribe.clone(),
-        table: Arc::clone(&classifier.table),
-        models,
-        classifier,
+        keeps_checkpoints: checkpoint::checkpoint_store(&models.manifest).is_some(),
+        judge: Arc::new(classifier.clone()),
+        owners: hosts.clone().map(|hosts| hosts as Arc<dyn SessionOwner>),
+        kernel_tools: Arc::new(KernelToolRunner(Weak::new())),
         engine,
         catalog,
         carp,
         runner,
-        composite: composite::run,
-        team,
         life,
         dedup,
-        hosts,
         brake: Arc::default(),
         desk: ApprovalRegistry::default(),
         owes: AtomicBool::new(false),
@@ -372,14 +373,26 @@ fn build_governor(
         origin: options.origin,
         suggestions: options.suggestions,
         audit_writable: options.audit_writable,
-        claims: options.claims,
-        shown: options.shown,
-        timezone: options.timezone,
-        memories,
-        planning: options.planning,
-        interrupted: InterruptedComposites::default(),
-        taped: options.swarm.taped,
-    }
+    };
+    Arc::new_cyclic(|services| {
+        governor.kernel_tools = Arc::new(KernelToolRunner(Weak::clone(services)));
+        KernelServices {
+            governor: Arc::new(governor),
+            cuts: Arc::clone(&models.cuts),
+            table: Arc::clone(&classifier.table),
+            models,
+            classifier,
+            team,
+            hosts,
+            claims: options.claims,
+            shown: options.shown,
+            timezone: options.timezone,
+            memories,
+            planning: options.planning,
+            interrupted: InterruptedComposites::default(),
+            taped: options.swarm.taped,
+        }
+    })
 }
 
 /// Returns the digests of the context files that this run has recorded.
@@ -392,7 +405,7 @@ fn context_at_start(manifest: &Manifest) -> ContextFileDigests {
 
 /// Builds the services above the governor.
 fn build_agent(
-    calls: Arc<CallGovernor>,
+    calls: Arc<KernelServices>,
     memories: Arc<MemoryServices>,
     agent_hash: Digest,
     (inbox, outbox, swarm): (InboxLimits, OutboxLimits, SwarmOptions),

@@ -26,7 +26,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::call::CallGovernor;
 use crate::dedup::{Claim, DedupAnswer, DedupMethod, answer_key};
 use crate::error::{KernelError, StartError};
 use crate::event::{JournalWriter, Thread, canonical, digest};
@@ -39,6 +38,7 @@ use crate::options::SwarmOptions;
 use crate::ports::{RemoteWorkers, TokenKey};
 use crate::purse::{BudgetAccount, BudgetTree};
 use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::services::KernelServices;
 use crate::session::SessionServices;
 use crate::team::{Origin, SwarmStep, SwarmTeam};
 use crate::watch::NoticeSender;
@@ -57,7 +57,7 @@ const ORDINARY: (u64, u64) = (2000, 500);
 #[derive(Debug)]
 pub(crate) struct SwarmServices {
     pub(crate) sessions: Arc<SessionServices>,
-    pub(crate) calls: Arc<CallGovernor>,
+    pub(crate) calls: Arc<KernelServices>,
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) scribe: JournalWriter,
     identities: BTreeMap<String, Arc<Identity>>,

@@ -19,12 +19,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{CallGovernor, CallerContext};
+use crate::call::CallerContext;
 use crate::event::{canonical, digest};
 use crate::ports::RunError;
 use crate::purse::BudgetAccount;
 use crate::recall;
+use crate::services::KernelServices;
 use crate::skill::{self, SkillCeiling};
+use crate::skill_rights::SkillFallbackMode;
 use crate::taint::{self, ToolTextOrigin};
 use backend::{Backend, PredictionFailure};
 use candidate::{CandidateRules, PlanCandidate, WeighedCandidate};
@@ -83,25 +85,6 @@ impl PlanLimits {
     }
 }
 
-/// The rights of a skill without a plan, until the turn ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum SkillFallbackMode {
-    /// Only calls without effects run.
-    Conservative,
-    /// Calls with effects need an approval.
-    Escalate,
-}
-
-impl SkillFallbackMode {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Conservative => "conservative",
-            Self::Escalate => "escalate",
-        }
-    }
-}
-
 /// The result of a plan step. It is part of the invocation's structured result, so that a restart finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SkillPlanResult {
@@ -144,7 +127,7 @@ struct WorldModelPlanReport<'a> {
 /// A skill that is about to act.
 #[derive(Clone, Copy)]
 pub(crate) struct ActingSkill<'a> {
-    pub(crate) calls: &'a CallGovernor,
+    pub(crate) calls: &'a KernelServices,
     pub(crate) caller: &'a CallerContext,
     pub(crate) skill: &'a Skill,
     /// The budget that pays for the step.
@@ -210,7 +193,7 @@ fn experience_store<'m>(
 }
 
 /// Returns the world model of the skill, if skills plan.
-pub(crate) fn skill_world_model<'m>(calls: &'m CallGovernor, skill: &Skill) -> Option<&'m WorldModel> {
+pub(crate) fn skill_world_model<'m>(calls: &'m KernelServices, skill: &Skill) -> Option<&'m WorldModel> {
     calls.planning?;
     calls.manifest.world_model(skill.world_model_ref.as_deref()?)
 }
@@ -287,7 +270,7 @@ fn candidate_horizon(model: &WorldModel, skill: &Skill, limits: PlanLimits) -> u
 }
 
 /// Returns the policy that applies to the skill with or without a plan.
-pub(crate) fn model_policy(calls: &CallGovernor, skill: &Skill) -> Option<Arc<str>> {
+pub(crate) fn model_policy(calls: &KernelServices, skill: &Skill) -> Option<Arc<str>> {
     let policy = skill_world_model(calls, skill)?
         .constraints
         .policy_ref
@@ -512,7 +495,7 @@ fn told_fallback(model: &WorldModel, fallback: Option<SkillFallbackMode>, reason
 
 /// Returns the kind of text that a plan of this skill adds to a context: that of the predicting tool. A provider's counts as the
 /// agent's own.
-pub(crate) async fn plan_text_origin(calls: &CallGovernor, skill: &Skill) -> ToolTextOrigin {
+pub(crate) async fn plan_text_origin(calls: &KernelServices, skill: &Skill) -> ToolTextOrigin {
     let Some(model) =
         skill_world_model(calls, skill).filter(|model| model.backend.kind == WorldModelBackendType::Tool)
     else {
@@ -528,7 +511,7 @@ pub(crate) async fn plan_text_origin(calls: &CallGovernor, skill: &Skill) -> Too
 }
 
 /// Returns the source of a plan, for its own context.
-pub(crate) async fn plan_origin(calls: &CallGovernor, skill: &Skill) -> Option<String> {
+pub(crate) async fn plan_origin(calls: &KernelServices, skill: &Skill) -> Option<String> {
     let model = skill_world_model(calls, skill)?;
     taint::of_call(
         &model.backend.reference,

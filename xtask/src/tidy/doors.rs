@@ -20,10 +20,10 @@ const DOORS: [Door; 8] = [
         words: &["Permit {"],
         // The only path that makes a permit, after the decision is durable; and the type's own definition.
         owners: &[
-            "crates/clawk-kernel/src/call/mod.rs",
-            "crates/clawk-kernel/src/call/permit.rs",
+            "crates/clawk-govern/src/call/mod.rs",
+            "crates/clawk-govern/src/call/permit.rs",
             // A check that determines the outcome of an effect. It is decided and recorded like any call.
-            "crates/clawk-kernel/src/call/reconcile.rs",
+            "crates/clawk-govern/src/call/reconcile.rs",
         ],
     },
     Door {
@@ -31,7 +31,7 @@ const DOORS: [Door; 8] = [
         words: &["runner.run(", "run_call("],
         // The path that has a permit; and the runner, which receives it.
         owners: &[
-            "crates/clawk-kernel/src/call/mod.rs",
+            "crates/clawk-govern/src/call/mod.rs",
             "crates/clawk-tools/src/runner.rs",
             "crates/clawk-tools/src/testing.rs",
         ],
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(found("crates/clawk-kernel/src/memory.rs", line), 1, "{line}");
         }
         assert_eq!(
-            found("crates/clawk-kernel/src/call/mod.rs", "let permit = Permit {"),
+            found("crates/clawk-govern/src/call/mod.rs", "let permit = Permit {"),
             0
         );
         assert_eq!(

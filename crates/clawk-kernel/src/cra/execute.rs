@@ -11,13 +11,15 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::call::{self, CallGovernor, CallOrder, CallerContext, call};
+use crate::call::{self, CallOrder, CallerContext, call};
+use crate::carp::book::ReusedIdempotencyKey;
 use crate::carp::resolve::{check_skew, record_error};
 use crate::carp::turn::input_fault;
 use crate::carp::{CarpError, ResolutionContext};
 use crate::error::CallError;
 use crate::event::{Thread, canonical, digest};
 use crate::ports::JournalError;
+use crate::services::KernelServices;
 use crate::watch::NoticeSender;
 
 /// Executes one action of a live resolution. It runs to its end even if the caller disconnects.
@@ -25,7 +27,7 @@ use crate::watch::NoticeSender;
 /// # Errors
 /// The action was not run. An answer with the status `error` or `pending_approval` is not an error here.
 pub(crate) async fn execute_action(
-    calls: &Arc<CallGovernor>,
+    calls: &Arc<KernelServices>,
     request: Request,
 ) -> Result<ExecuteResponse, CarpError> {
     let admitted = match prepare_execution(calls, &request) {
@@ -69,7 +71,7 @@ pub(crate) async fn execute_action(
         notices: NoticeSender::default(),
         pends: true,
         purse: calls.table.purse_of(session),
-        context: Arc::new(call::Context::of_session(calls, session)),
+        context: Arc::new(calls.session_context(session)),
         member: None,
         rank: CallOrder::default(),
     };
@@ -86,7 +88,7 @@ enum ExecuteAdmission {
     Ran(Box<ExecuteResponse>),
 }
 
-fn prepare_execution(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, CarpError> {
+fn prepare_execution(calls: &KernelServices, request: &Request) -> Result<ExecuteAdmission, CarpError> {
     let at = calls.carp.now();
     check_skew(&calls.carp, request, at)?;
     let Some(execution) = request.execution.clone() else {
@@ -109,7 +111,7 @@ fn prepare_execution(calls: &CallGovernor, request: &Request) -> Result<ExecuteA
 
 /// Stores the answer to an idempotency key. A pending approval is not stored.
 fn store_response(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     session: SessionId,
     key: Option<String>,
     hash: Digest,
@@ -127,7 +129,7 @@ fn store_response(
 
 /// Runs a call on the agent's own tasks, so that a disconnecting caller does not interrupt it.
 async fn to_its_end(
-    calls: &Arc<CallGovernor>,
+    calls: &Arc<KernelServices>,
     caller: CallerContext,
     wanted: call::Request,
 ) -> Result<ToolCallResult, CallError> {
@@ -147,7 +149,7 @@ async fn to_its_end(
 
 /// Checks that session and resolution are live and the request is new. Otherwise returns the earlier answer or an error.
 fn admit_execution(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     request: &Request,
     execution: &CarpExecution,
     hash: Digest,
@@ -162,7 +164,7 @@ fn admit_execution(
         match book.stored_answer(key, hash) {
             Ok(Some(answer)) => return Ok(Some(answer)),
             Ok(None) => {}
-            Err(()) => {
+            Err(ReusedIdempotencyKey) => {
                 let text = "the key was used for another execution".to_owned();
                 return Err(CarpError::Invalid(input_fault(
                     "/execution/idempotency_key",
@@ -207,7 +209,7 @@ fn call_id(session: SessionId, request: &Request, execution: &CarpExecution) -> 
 }
 
 fn build_response(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     request: &Request,
     execution: &CarpExecution,
     execution_id: Uuid,

@@ -4,11 +4,11 @@ use clawk_events::payload::{MessageAnswered, MessageDead};
 use clawk_proto::MessageId;
 
 use super::RunningTurn;
-use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin};
 use crate::event::{ChainText, Draft, EventWords, WordField, digest};
 use crate::notice::{TurnEnd, TurnStop};
 use crate::ports::InboxChange;
+use crate::services::KernelServices;
 use crate::turn::{Turn, TurnOutcome};
 
 /// Returns the end for the client. An end that can't be recorded does not count. A failed message is kept, and the text says how to
@@ -41,7 +41,7 @@ pub(super) struct TurnEnding<'a> {
 
 /// Closes the message in the inbox with its end, in one commit.
 pub(super) async fn close_message(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     run: &RunningTurn<'_>,
     (message, origin): (MessageId, &Origin),
     ending: TurnEnding<'_>,

@@ -49,8 +49,10 @@ impl RunningTurn<'_> {
                 .and_then(|result| result.structured_content.as_ref());
             let planned = SkillPlanResult::from_structured(structured);
             let policy = world_model::model_policy(self.calls, &skill);
-            self.ceilings
-                .push(SkillCeiling::from_skill(&skill, policy).with_plan(planned.as_ref()));
+            self.ceilings.push(
+                SkillCeiling::from_skill(&skill, policy)
+                    .with_fallback(planned.as_ref().and_then(|planned| planned.fallback)),
+            );
             self.purse = self.calls.purses.skill_account(&self.purse, &skill.name, now);
             self.joined
                 .push(RunningSkill::new(Arc::clone(&skill), started_us, planned));

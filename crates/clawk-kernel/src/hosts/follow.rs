@@ -9,7 +9,7 @@ use clawk_proto::{MessageId, RequestId, SessionId};
 
 use super::{PeerHosts, lock, runs};
 use crate::agent::Agent;
-use crate::call::{self, CallGovernor};
+use crate::call::{self, CallGovernor, SessionOwner};
 use crate::carp;
 use crate::event::kind;
 use crate::ports::{JournalError, JournalScan, RecordedEvent};

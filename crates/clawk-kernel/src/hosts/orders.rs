@@ -164,7 +164,7 @@ const fn reception_name(reception: ReplyOutcome) -> &'static str {
 }
 
 /// Hands an approval answer to the host of the waiting call. Returns the outcome.
-pub(crate) async fn forward_reply(
+pub(super) async fn forward_reply(
     calls: &CallGovernor,
     hosts: &PeerHosts,
     id: &RequestId,

@@ -13,13 +13,13 @@ use tokio::sync::oneshot;
 
 use super::orders::{self, HostOrderRequest as Order};
 use crate::agent::Agent;
-use crate::call::CallGovernor;
 use crate::dedup::{DedupMethod, answer_key};
 use crate::error::{CallError, KernelError};
 use crate::event::{JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::purse::{BudgetAmount, BudgetShare};
 use crate::recover::{ASSUMED, LENT};
+use crate::services::KernelServices;
 use crate::swarm::{self, SwarmView};
 use crate::team::{DelegationRequest, Origin, SwarmTeam, fact_of};
 
@@ -86,7 +86,7 @@ enum CoordinatorReply {
 /// # Errors
 /// The run is refused, its id was used for another run, or no host accepted it in time. A repetition is the same run.
 pub(crate) async fn give_run(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     given: SwarmAssignment,
 ) -> Result<AssignmentOutcome, KernelError> {
@@ -120,7 +120,7 @@ pub(crate) async fn give_run(
 /// # Errors
 /// The report is refused, or no coordinator accepted it in time.
 pub(crate) async fn forward_report(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     params: ReportParams,
 ) -> Result<bool, KernelError> {
@@ -142,7 +142,7 @@ pub(crate) async fn forward_report(
 /// # Errors
 /// No host coordinates it now.
 pub(crate) async fn fetch_view(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
 ) -> Result<Option<SwarmView>, KernelError> {
     match ask_coordinator(calls, team, CoordinatorRequest::View, GLANCE).await? {
@@ -160,7 +160,7 @@ fn unreadable_error(why: impl fmt::Display) -> KernelError {
 }
 
 async fn ask_coordinator(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     what: CoordinatorRequest,
     patience: Duration,
@@ -240,7 +240,7 @@ pub(super) async fn obey_request(agent: &Agent, what: CoordinatorRequest) -> Opt
 
 /// Accepts a run. When this returns `Ok`, the run is durable. Returns its result if it was given before and has ended.
 async fn take_run(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     given: SwarmAssignment,
 ) -> Result<Option<Box<RunResult>>, KernelError> {
@@ -269,7 +269,7 @@ async fn take_run(
 
 /// Returns the result of the run with this id, if its request was the same.
 async fn ended_before(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     run: &TaskId,
     brief: TaskBrief,
@@ -365,7 +365,7 @@ pub(crate) struct RunReservation {
 /// # Errors
 /// -32021: nothing is left.
 pub(crate) fn reserve_run(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     team: &SwarmTeam,
     run: &TaskId,
     origin: &mut Origin,
@@ -395,7 +395,7 @@ impl RunReservation {
     /// interrupted in between.
     pub(crate) async fn settle_once(
         self,
-        calls: &CallGovernor,
+        calls: &KernelServices,
         team: &SwarmTeam,
         result: &RunResult,
     ) -> Result<(), JournalError> {
@@ -416,7 +416,7 @@ impl RunReservation {
     }
 
     /// Charges the run's use to the session that gave it. A run with an unknown end is charged with its whole reservation.
-    pub(crate) fn settle(self, calls: &CallGovernor, team: &SwarmTeam, result: Option<&RunResult>) {
+    pub(crate) fn settle(self, calls: &KernelServices, team: &SwarmTeam, result: Option<&RunResult>) {
         let (used, state) = match result {
             Some(result) => (
                 BudgetAmount {

@@ -125,7 +125,7 @@ async fn taken_up(
         let own = Arc::clone(&sessions.calls);
         sessions.life.tracker.spawn(async move {
             let _working = own.life.join_work();
-            call::reconcile_effects(&own).await;
+            call::reconcile_effects(&own.governor).await;
         });
     }
     Ok(())

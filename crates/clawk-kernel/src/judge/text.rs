@@ -5,9 +5,11 @@ use clawk_proto::method::{MemoryEntry, NewEntry};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{InjectionClassifier, InjectionSuspicion};
+use super::InjectionClassifier;
 use crate::event::canonical;
-use crate::screen::{ScreeningPass, ScreeningRefusal, action_name, secret_refusal};
+use crate::screen::{
+    InjectionJudge, InjectionSuspicion, ScreeningPass, ScreeningRefusal, action_name, secret_refusal,
+};
 
 /// Screens a message from a person or a peer. Returns its storable text, or a refusal.
 pub(crate) async fn screen_message(

@@ -6,15 +6,15 @@ use clawk_recall::entry::{EntryProvenance, EntrySearchResult};
 
 use super::foreign_origins;
 use crate::author::TextAuthor;
-use crate::call::CallGovernor;
 use crate::door::Origin;
 use crate::event::kind;
 use crate::ports::JournalScan;
+use crate::services::KernelServices;
 use crate::taint;
 
 /// Decides for each entry whether the requester may take it as trusted. `place`: the requester's own conversation, as marks name it.
 pub(crate) async fn judge_entries(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     found: &mut EntrySearchResult,
     (requester, place): (&TextAuthor, &str),
 ) {
@@ -53,7 +53,7 @@ fn is_own_place(whose: &str, place: &str) -> bool {
 
 /// The origin of such an entry's author, by the record of the message that it was made in; by its conversation where that is not
 /// found. `None`: it was the owner.
-async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Option<String> {
+async fn author_of(calls: &KernelServices, mark: &EntryProvenance, id: &str) -> Option<String> {
     let message = mark
         .made_from
         .iter()
@@ -70,7 +70,7 @@ async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Op
 }
 
 /// The author of a message, by its record.
-async fn recorded_author(calls: &CallGovernor, session: SessionId, message: &str) -> Option<TextAuthor> {
+async fn recorded_author(calls: &KernelServices, session: SessionId, message: &str) -> Option<TextAuthor> {
     let mut found = None;
     let scan = JournalScan {
         session: Some(session),

@@ -6,14 +6,12 @@ use std::path::PathBuf;
 use clawk_manifest::model::Manifest;
 use clawk_plan::Plan;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::carp::{AtlasSettings, CarpFacts};
-use crate::catalog::DescribedTool;
+pub use crate::catalog::ToolFacts;
 use crate::claims::Claims;
 use crate::options::Options;
 use crate::output::ResultExcerpt;
-use crate::ports::Executor;
 use crate::prompt;
 use crate::retry_policy::ModelOptions;
 use crate::world_model::PlanLimits;
@@ -90,44 +88,4 @@ fn writable_own_files(manifest: &Manifest, options: &Options) -> Vec<PathBuf> {
         }
     }
     all
-}
-
-/// The content of `ckp.tool.described`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ToolFacts {
-    /// Hints that counted.
-    pub annotations: Map<String, Value>,
-    /// For models.
-    pub description: String,
-    /// JSON Schema of the arguments.
-    pub input_schema: Value,
-    /// Labels, the category among them.
-    pub labels: BTreeMap<String, String>,
-    /// The declared tool that stood for it, if the manifest does not name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// What ran it; absent: the record is older than that, and labels alone said whose text a result was.
-    #[serde(default, skip_serializing_if = "Executor::is_unrecorded")]
-    pub executor: Executor,
-    /// The category that its executor gave it, whatever the labels say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own_category: Option<String>,
-    /// JSON Schema of the result, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output_schema: Option<Value>,
-}
-
-impl ToolFacts {
-    pub(crate) fn from_described(described: &DescribedTool, from: Option<&str>) -> Self {
-        Self {
-            from: from.map(str::to_owned),
-            annotations: described.annotations.clone(),
-            description: described.description.clone(),
-            input_schema: described.input_schema.clone(),
-            labels: described.labels.clone(),
-            executor: described.executor,
-            own_category: described.own_category.map(str::to_owned),
-            output_schema: described.output_schema().cloned(),
-        }
-    }
 }

@@ -7,11 +7,11 @@ use clawk_manifest::model::ScanAction;
 use clawk_policy::leak::{LeakRedactingStream, LeakTally, Scanner};
 use serde_json::Value;
 
-use super::{AgentScreening, ScreenedTextKind, ScreeningPass, action_name, secret_refusal};
 use crate::event::{Draft, Thread};
 use crate::ports::{InferRequest, ModelCompletion, ModelMessage, ProviderError, ProviderState, StatePart};
 use crate::turn::WITHHELD;
 use crate::watch::NoticeSender;
+use clawk_govern::screen::{AgentScreening, ScreenedTextKind, ScreeningPass, action_name, secret_refusal};
 
 /// Bytes of the thoughts before one text or call that are told; more of them are not.
 const MAX_THOUGHT: usize = 64 * 1024;

@@ -1,14 +1,13 @@
-//! A message from outside, and its result.
+//! A message from outside. Its result is [`TurnResult`].
 
-use clawk_proto::{MessageId, RequestId, SessionId};
-
+use clawk_proto::RequestId;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::attach::AttachedPicture;
-use crate::call_summary::TurnCallSummary;
-use crate::notice::{ClientCall, TurnStop};
-use crate::ports::{ToolOffer, Usage};
+use crate::notice::ClientCall;
+use crate::ports::ToolOffer;
+pub use crate::turn_result::TurnResult;
 
 /// A message from outside.
 #[derive(Debug, Clone)]
@@ -66,27 +65,4 @@ impl TalkRequest {
             taken.cancel();
         }
     }
-}
-
-/// The result of a message.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TurnResult {
-    /// The value of [`TalkRequest::conversation`] that continues the conversation.
-    pub conversation: String,
-    /// Its session.
-    pub session: SessionId,
-    /// Id of the turn, which is the message's id.
-    pub turn: MessageId,
-    /// The agent's answer.
-    pub text: String,
-    /// The client's calls at the end of the turn. The client runs them and sends the results.
-    pub calls: Vec<ClientCall>,
-    /// How the turn ended.
-    pub stop: TurnStop,
-    /// Why it could not be finished, as text for people.
-    pub reason: Option<String>,
-    /// Summary of the turn's recorded calls; `None` if there is nothing to report.
-    pub shown: Option<TurnCallSummary>,
-    /// Tokens of the whole turn.
-    pub usage: Usage,
 }

@@ -18,11 +18,12 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Origin, SwarmTeam};
-use crate::call::{CallGovernor, CallOrder};
+use crate::call::CallOrder;
 use crate::error::KernelError;
 use crate::hosts::runs::{self, AssignmentOutcome, SwarmAssignment};
 use crate::member::Member;
 use crate::ports::{RunError, RunOutcome};
+use crate::services::KernelServices;
 use clawk_proto::{ErrorCode, RequestId, SessionId};
 
 /// Gives a task to a member, or to the whole swarm.
@@ -37,7 +38,7 @@ pub(crate) const WAIT_MS: u64 = 86_400_000;
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SwarmToolCaller<'a> {
-    pub(crate) calls: &'a CallGovernor,
+    pub(crate) calls: &'a KernelServices,
     pub(crate) session: SessionId,
     pub(crate) role: clawk_manifest::model::Role,
     /// The member and its task; none: the Claw in a turn of its own.

@@ -13,11 +13,12 @@ use uuid::Uuid;
 
 use super::{ActingSkill, SkillPlanResult, experience_store, skill_world_model};
 use crate::author::TextAuthor;
-use crate::call::{CallGovernor, Context};
+use crate::call::Context;
 use crate::door::Origin;
 use crate::event::{Draft, Thread, batch_from_drafts, canonical, digest};
 use crate::ports::{Batch, MemorySearch, ModelMessage, Scope, StoreQuery};
 use crate::recall;
+use crate::services::KernelServices;
 use crate::skill::{self, RunningSkill};
 use crate::turn::Turn;
 
@@ -139,7 +140,7 @@ fn read(hit: &EntryHit) -> Option<SkillExperience> {
     serde_json::from_value(hit.entry.content.clone()).ok() // silent-ok: what is no experience is none
 }
 
-fn experience_scope(calls: &CallGovernor, origin: Option<&Origin>, door: &str) -> Scope {
+fn experience_scope(calls: &KernelServices, origin: Option<&Origin>, door: &str) -> Scope {
     match origin {
         Some(origin) => recall::message_scope(calls, origin.sender_door()),
         None => Scope {
@@ -218,7 +219,7 @@ fn prediction_error(planned: &SkillPlanResult, calls: &[ExperiencedCall], tokens
 
 /// A skill that planned has ended: the outcome beside the prediction, and what is learnt of it.
 pub(crate) async fn record_experience(
-    (calls, context): (&CallGovernor, &Context),
+    (calls, context): (&KernelServices, &Context),
     (thread, turn_id, door): (Thread, Uuid, &str),
     joined: &RunningSkill,
     turn: &Turn,
@@ -281,7 +282,7 @@ pub(crate) async fn record_experience(
 }
 
 async fn store_experience(
-    calls: &CallGovernor,
+    calls: &KernelServices,
     store: &Store,
     (origin, door): (Option<&Origin>, &str),
     (thread, turn_id): (Thread, Uuid),
