@@ -106,7 +106,7 @@ impl StateDirReader {
     }
 
     /// Every digest that a `ckp.content.redacted` event names. Unreadable events excuse nothing and are returned.
-    fn redacted(&self) -> Result<(HashSet<Digest>, Vec<UnreadableRecord>), StateError> {
+    pub(crate) fn redacted(&self) -> Result<(HashSet<Digest>, Vec<UnreadableRecord>), StateError> {
         let events = self.with(|connection| {
             let mut select = connection.prepare(
                 "SELECT s.session, e.sequence, e.payload FROM events e JOIN sessions s ON s.id = e.session WHERE e.kind = ?1",

@@ -13,6 +13,7 @@
 mod answers;
 mod append;
 mod audit;
+mod backup;
 mod blobs;
 mod boxes;
 mod chain;
@@ -33,6 +34,7 @@ mod seal;
 mod writer;
 
 pub use audit::{AuditDb, AuditRow};
+pub use backup::{FiledContent, content_file, detach_heads, snapshot_database};
 pub use clawk_recall::keys::{Keys, SealKeyLookup, SealKeyReferences};
 pub use contents::{ContentInventory, LostContent, UnreadableRecord};
 pub use dir::{Options, StateDir, WriteDurability, WriterStats};

@@ -93,6 +93,10 @@ enum ClawkCommand {
     Sessions(cmd::sessions::Args),
     /// Show what keeps an agent's state, and which host serves it
     State(cmd::state::Args),
+    /// Write an agent's whole state into one file, while it runs
+    Backup(cmd::backup::BackupArgs),
+    /// Restore a state from such a file, verified
+    Restore(cmd::backup::RestoreArgs),
     /// Put back what a session's calls overwrote
     Undo(cmd::undo::Args),
     /// Try a new program or manifest on recorded sessions, and switch to it
@@ -153,6 +157,8 @@ impl CommandLine {
             ClawkCommand::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             ClawkCommand::Sessions(args) => cmd::sessions::run(&args),
             ClawkCommand::State(args) => cmd::state::run(&args),
+            ClawkCommand::Backup(args) => cmd::backup::run_backup(&args),
+            ClawkCommand::Restore(args) => cmd::backup::run_restore(&args),
             ClawkCommand::Undo(args) => cmd::undo::run(&args),
             ClawkCommand::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
             ClawkCommand::Skill(args) => cmd::skill::run(&args, config.as_deref()),

@@ -24,6 +24,7 @@ mod peers;
 mod refusal;
 mod state;
 mod terminal;
+mod time_range;
 mod trust;
 mod unapplied;
 

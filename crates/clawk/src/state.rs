@@ -1,17 +1,19 @@
 //! Finds an agent's state directory (DESIGN §4) and its owner.
 
+pub(crate) mod backup;
+pub(crate) mod identity;
 pub(crate) mod kept;
 pub(crate) mod moving;
+pub(crate) mod places;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod server;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,8 +21,7 @@ use clawk_kernel::witness::digest_of;
 use clawk_proto::Digest;
 use clawk_secrets::env;
 
-/// File in a default state directory that names the manifest it belongs to.
-const OWNER: &str = "manifest";
+use identity::{KnownState, StateChoice, StateIdentity, owner_of};
 
 /// Which state directory a verb looks at.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -53,8 +54,10 @@ impl StateSelector {
         let mut agents = Vec::new();
         // silent-ok: without the folder of states there is no state
         for entry in fs::read_dir(&home).into_iter().flatten().flatten() {
-            if entry.path().is_dir() {
-                agents.push(entry.file_name().to_string_lossy().into_owned());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Hidden folders are the unfinished parts of a move or a restore, and states that were set aside.
+            if entry.path().is_dir() && !name.starts_with('.') {
+                agents.push(name);
             }
         }
         agents.sort();
@@ -68,6 +71,27 @@ impl StateSelector {
                 "several agents have run here: {}; say which with --agent NAME",
                 agents.join(", ")
             ),
+        }
+    }
+}
+
+impl StateSelector {
+    /// Returns the existing directory that is named; without a name, those of all agents that have run here.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn find_dirs(&self) -> Result<Vec<PathBuf>> {
+        if self.state.is_some() || self.agent.is_some() {
+            return self.find_dir().map(|dir| vec![dir]);
+        }
+        let mut dirs: Vec<PathBuf> = identity::known_states()?
+            .into_iter()
+            .map(|state| state.dir)
+            .collect();
+        dirs.retain(|dir| kept::holds_state(dir));
+        match dirs.is_empty() {
+            true => self.find_dir().map(|dir| vec![dir]),
+            false => Ok(dirs),
         }
     }
 }
@@ -163,22 +187,39 @@ pub(crate) struct StateLookup<'a> {
 }
 
 /// The location of an agent's state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StateLocation {
     dir: PathBuf,
     /// It is the agent's default directory, and belongs to this manifest.
     default: bool,
     /// Another manifest already uses the directory with the agent's name.
     taken_by: Option<(PathBuf, OsString)>,
+    /// The manifest has no state, and these may be its own.
+    doubtful: Vec<KnownState>,
 }
 
 impl StateLookup<'_> {
     /// Returns the directory's path and creates nothing.
     ///
     /// # Errors
-    /// There is no home directory, or other manifests use both possible names.
+    /// There is no home directory, other manifests use both possible names, or it must be said first which state the manifest has.
     pub(crate) fn dir(&self) -> Result<PathBuf> {
-        self.locate().map(|located| located.dir)
+        let located = self.locate()?;
+        if !located.doubtful.is_empty() {
+            bail!(
+                "{}",
+                identity::describe_doubt(self.agent, self.origin, &located.doubtful)
+            );
+        }
+        Ok(located.dir)
+    }
+
+    /// Returns the directory that a state for this manifest goes to, whatever states of its name there are.
+    ///
+    /// # Errors
+    /// There is no home directory, or other manifests use both possible names.
+    pub(crate) fn target_dir(&self) -> Result<PathBuf> {
+        Ok(self.locate()?.dir)
     }
 
     fn locate(&self) -> Result<StateLocation> {
@@ -186,49 +227,89 @@ impl StateLookup<'_> {
         if let Some(dir) = flag.or(self.configured) {
             return Ok(StateLocation {
                 dir: dir.to_owned(),
-                default: false,
-                taken_by: None,
+                ..StateLocation::default()
             });
         }
         let (home, owner) = (state_home()?, self.origin.owner());
         let dir = home.join(self.agent);
-        let Some(other) = owner_of(&dir)?.filter(|other| *other != owner) else {
-            return Ok(StateLocation {
-                dir,
-                default: true,
-                taken_by: None,
-            });
+        let of_dir = owner_of(&dir)?;
+        let own = home.join(format!("{}-{}", self.agent, short_digest(&owner)));
+        let of_own = owner_of(&own)?;
+        let located = |dir: PathBuf| StateLocation {
+            dir,
+            default: true,
+            ..StateLocation::default()
         };
-        let hex = digest_of(owner.as_bytes()).to_hex();
-        let short: String = hex.chars().take(8).collect();
-        let own = home.join(format!("{}-{short}", self.agent));
-        if let Some(third) = owner_of(&own)?.filter(|third| *third != owner) {
-            bail!(
+        // What an earlier version made has no owner yet.
+        if of_dir.as_ref() == Some(&owner) || of_dir.is_none() && dir.is_dir() {
+            return Ok(located(dir));
+        }
+        if of_own.as_ref() == Some(&owner) {
+            return Ok(located(own));
+        }
+        if let Some(adopted) = identity::adopted_state(self.agent, &owner)? {
+            return Ok(located(adopted));
+        }
+        let doubtful = identity::doubtful_states(self.agent, self.origin)?;
+        match (of_dir, of_own) {
+            (None, _) => Ok(StateLocation {
+                doubtful,
+                ..located(dir)
+            }),
+            (Some(other), None) => Ok(StateLocation {
+                taken_by: Some((dir, other)),
+                doubtful,
+                ..located(own)
+            }),
+            (Some(other), Some(third)) => bail!(
                 "`{}` and `{}` hold the state of other manifests (`{}` and `{}`); say --state DIR",
                 dir.display(),
                 own.display(),
                 other.display(),
                 third.display()
-            );
+            ),
         }
-        Ok(StateLocation {
-            dir: own,
-            default: true,
-            taken_by: Some((dir, other)),
-        })
     }
 
     /// Returns the state directory of a run: the flag's, else the configuration's, else the agent's default. Creates it with mode
-    /// 0700 if it is missing. Also returns a note if the location is unusual.
+    /// 0700 if it is missing. Also returns a note if the location is unusual. If there is a state that may be this manifest's, a
+    /// person is asked.
     ///
     /// # Errors
-    /// The directory can't be created or protected, or belongs to another user.
+    /// The directory can't be created or protected, belongs to another user, or it was not said which state the manifest has.
     pub(crate) fn prepare_dir(&self) -> Result<(PathBuf, Option<String>)> {
+        let mut located = self.locate()?;
+        if !located.doubtful.is_empty() {
+            match identity::ask_for_state(self.agent, self.origin, &located.doubtful)? {
+                StateChoice::Adopt(dir) => {
+                    identity::adopt_state(&dir, self.agent, self.origin)?;
+                    located = self.locate()?;
+                }
+                StateChoice::BeginNew => {}
+            }
+        }
+        self.make_dir(located)
+    }
+
+    /// Makes an empty state for the manifest, whatever states of its name there are.
+    ///
+    /// # Errors
+    /// It has a state already, or the directory can't be created.
+    pub(crate) fn make_new_dir(&self) -> Result<PathBuf> {
+        let located = self.locate()?;
+        if kept::holds_state(&located.dir) {
+            bail!("the manifest has a state already: `{}`", located.dir.display());
+        }
+        self.make_dir(located).map(|(dir, _)| dir)
+    }
+
+    fn make_dir(&self, located: StateLocation) -> Result<(PathBuf, Option<String>)> {
         let StateLocation {
             dir,
             default,
             taken_by,
-        } = self.locate()?;
+            doubtful: _,
+        } = located;
         let fresh = !dir.is_dir();
         if fresh {
             fs::DirBuilder::new()
@@ -249,8 +330,9 @@ impl StateLookup<'_> {
             })?;
         }
         if default {
-            self.claim_dir(&dir)?;
+            identity::claim_dir(&dir, &self.origin.owner())?;
         }
+        StateIdentity::ensure_in(&dir, self.agent)?;
         let note = taken_by.filter(|_| fresh).map(|(taken, by)| {
             format!(
                 "`{}` holds the state of another agent of this name (`{}`); this one keeps its own in `{}`",
@@ -264,51 +346,11 @@ impl StateLookup<'_> {
             .with_context(|| format!("can't resolve `{}`", dir.display()))?;
         Ok((dir, note))
     }
-
-    /// Records the directory's owner, if there is no record yet.
-    fn claim_dir(&self, dir: &Path) -> Result<()> {
-        let (file, owner) = (dir.join(OWNER), self.origin.owner());
-        let write = || -> io::Result<()> {
-            let part = dir.join(format!("{OWNER}.{}", std::process::id()));
-            let mut open = fs::OpenOptions::new();
-            let mut out = open.write(true).create_new(true).mode(0o600).open(&part)?;
-            out.write_all(owner.as_bytes())?;
-            // If two processes start at once, one wins; the other sees that here.
-            let linked = fs::hard_link(&part, &file);
-            fs::remove_file(&part)?;
-            linked.or_else(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => Ok(()),
-                _ => Err(error),
-            })
-        };
-        if owner_of(dir)?.is_none() {
-            write().with_context(|| format!("can't write `{}`", file.display()))?;
-        }
-        if owner_of(dir)?.is_some_and(|found| found != owner) {
-            bail!(
-                "another agent of this name took `{}` at the same time; start this one again",
-                dir.display()
-            );
-        }
-        Ok(())
-    }
 }
 
-/// Returns the manifest that a state directory belongs to; `None`: the directory is missing, or an earlier version made it.
-fn owner_of(dir: &Path) -> Result<Option<OsString>> {
-    let file = dir.join(OWNER);
-    match fs::read(&file) {
-        Ok(bytes) => Ok(Some(OsString::from_vec(bytes))),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error).with_context(|| format!("can't read `{}`", file.display())),
-    }
+/// Returns the digits that tell states of one name apart.
+fn short_digest(owner: &OsStr) -> String {
+    digest_of(owner.as_bytes()).to_hex().chars().take(8).collect()
 }
 
 /// Refuses a directory or a symbolic link of another user, who could change it while the agent runs.

@@ -1,4 +1,6 @@
-//! `clawk budget`: the spent, reserved and remaining amounts, by time window and by budget.
+//! `clawk budget`: the spent, reserved and remaining amounts, by time window and by budget; and what was spent on what.
+
+mod spending;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +16,9 @@ use clawk_server::{ControlClient, ControlError};
 use serde_json::json;
 
 use crate::out::{self, Format, TerminalStyle};
+use crate::time_range::{RangeBound, TimeRangeArgs, parse_bound};
 use crate::{compose, state};
+use spending::SpendingGroup;
 
 /// Flags of `clawk budget`.
 #[derive(Debug, clap::Args)]
@@ -22,6 +26,17 @@ use crate::{compose, state};
 pub(crate) struct Args {
     #[command(flatten)]
     which: state::StateSelector,
+
+    /// One row for each of these, by the record [default with a range of time: `model`]
+    #[arg(long, value_enum, value_name = "GROUP")]
+    by: Option<SpendingGroup>,
+
+    /// Only this day: `today`, `yesterday`, or `2026-11-27` (UTC)
+    #[arg(long, value_name = "DAY", value_parser = parse_day, conflicts_with_all = ["since", "until"])]
+    day: Option<RangeBound>,
+
+    #[command(flatten)]
+    range: TimeRangeArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -32,13 +47,33 @@ const EXAMPLES: &str = "\
 Examples:
   clawk budget --agent hello
   clawk budget --format json
+  clawk budget --day yesterday                         by model
+  clawk budget --day yesterday --by person
+  clawk budget --since 7d --by day
+  clawk budget --by tool --since 2026-11-01 --until 2026-11-07
 
 A running agent tells every purse with its limits, from the agent down to the turns and calls that run now. Of an agent that does
 not run, what it has spent is read from its state.";
 
+/// Parses a whole day.
+fn parse_day(text: &str) -> Result<RangeBound, String> {
+    match parse_bound(text)? {
+        day @ RangeBound::Day(_) => Ok(day),
+        RangeBound::Moment(_) => Err(format!(
+            "`{text}` is not a day (example: `yesterday`); `--since` and `--until` take times"
+        )),
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = args.which.find_dir()?;
+    let range = args.day.map_or(args.range, TimeRangeArgs::of_day);
+    if args.by.is_some() || range.is_given() {
+        let group = args.by.unwrap_or(SpendingGroup::Model);
+        spending::print_spending(&read_only(&dir)?, group, range, args.format)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match fetch_running_report(&dir)? {
         Some(budget) => print_budget(&budget, args.format)?,
         None => print_stored_spending(&dir, args.format)?,

@@ -3,6 +3,7 @@
 pub(crate) mod acp;
 pub(crate) mod approvals;
 pub(crate) mod atlas;
+pub(crate) mod backup;
 pub(crate) mod budget;
 pub(crate) mod call;
 pub(crate) mod channels;

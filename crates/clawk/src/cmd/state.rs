@@ -1,4 +1,6 @@
-//! `clawk state`: shows where an agent's state is and which host serves it.
+//! `clawk state`: shows where agents' states are, to which manifests they belong and which host serves them.
+
+pub(super) mod identity;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use crate::state::moving;
 /// Flags of `clawk state`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Examples:\n  clawk state info --agent my-agent\n  clawk state move --from DIR --to URL"
+    after_help = "Examples:\n  clawk state list\n  clawk state adopt my-agent --claw /srv/new/claw.yaml\n  clawk state info --agent my-agent\n  clawk state move --from DIR --to URL"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -23,6 +25,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum StateCommand {
+    /// List the states in the default place, with the manifests that they belong to
+    List(identity::ListArgs),
+
+    /// Make a state belong to a manifest that was moved, renamed or restored
+    Adopt(identity::AdoptArgs),
+
+    /// Give a copied manifest an empty state of its own
+    New(identity::NewArgs),
+
     /// Show what keeps the state, its hosts and leases
     Info(InfoArgs),
 
@@ -79,6 +90,9 @@ that the lease still holds, by the database's clock; null: it was given up.";
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let args = match &args.verb {
         StateCommand::Info(args) => args,
+        StateCommand::List(args) => return identity::list_states(args),
+        StateCommand::Adopt(args) => return identity::adopt_state(args),
+        StateCommand::New(args) => return identity::make_state(args),
         StateCommand::Move(args) => return move_state(args),
     };
     let info = kept::state_info(&args.which.find_dir()?)?;

@@ -1,7 +1,7 @@
 //! `clawk stop`: the emergency stop. It reaches a running agent over its control socket. If none runs, it is written into the state
 //! directory, so that the next start is stopped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{compose, state};
     after_help = "Examples:\n  clawk stop --all --reason 'it deletes things'\n  clawk stop --all --level frozen --agent hello\n  clawk stop --session 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10 --level no-network\n  clawk stop --status\n  clawk stop --lift --all"
 )]
 pub(crate) struct Args {
-    /// Stop the whole agent
+    /// Stop the whole agent; without --agent and --state, every agent that has run here
     #[arg(long)]
     all: bool,
 
@@ -78,7 +78,75 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !(args.all || args.session.is_some() || args.lift || args.status) {
         bail!("say what to stop: `--all`, or `--session ID`; `--status` says what is stopped");
     }
-    let dir = args.which.find_dir()?;
+    let dirs = match args.all {
+        true => args.which.find_dirs()?,
+        false => vec![args.which.find_dir()?],
+    };
+    match dirs.as_slice() {
+        [dir] => send_order(dir, args),
+        several => send_to_all(several, args),
+    }
+}
+
+/// Stops every agent, or lifts every stop. One that can't be reached keeps no other from it.
+fn send_to_all(dirs: &[PathBuf], args: &Args) -> Result<ExitCode> {
+    let (mut answers, mut faults) = (Vec::new(), Vec::new());
+    let mut nothing = true;
+    for dir in dirs {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match order_agent(dir, args) {
+            Ok(answer) => {
+                nothing &= answer.get("lifted") == Some(&Value::Bool(false));
+                answers.push((name, answer));
+            }
+            Err(error) => faults.push((name, format!("{error:#}"))),
+        }
+    }
+    if args.format == Format::Json {
+        let agents: Vec<Value> = answers
+            .iter()
+            .map(|(name, answer)| json!({"agent": name, "answer": answer}))
+            .chain(
+                faults
+                    .iter()
+                    .map(|(name, fault)| json!({"agent": name, "error": fault})),
+            )
+            .collect();
+        out::print_json(&json!({ "agents": agents }))?;
+    } else {
+        let paint = TerminalStyle::for_stdout();
+        for (name, answer) in &answers {
+            out::print_line(paint.bold(&out::one_line(name)))?;
+            print_answer(answer)?;
+        }
+        for (name, fault) in &faults {
+            out::print_note(out::one_line(&format!("`{name}` was not reached: {fault}")));
+        }
+    }
+    if !faults.is_empty() {
+        bail!("{} of {} agents were not reached", faults.len(), dirs.len());
+    }
+    Ok(ExitCode::from(u8::from(nothing)))
+}
+
+/// Orders one agent and prints its answer.
+fn send_order(dir: &Path, args: &Args) -> Result<ExitCode> {
+    let answer = order_agent(dir, args)?;
+    let nothing = answer.get("lifted") == Some(&Value::Bool(false));
+    if args.format == Format::Json {
+        out::print_json(&answer)?;
+    } else {
+        print_answer(&answer)?;
+    }
+    Ok(if nothing {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Gives the order to the running agent, or writes it for the next start.
+fn order_agent(dir: &Path, args: &Args) -> Result<Value> {
     let (method, params) = if args.status {
         ("clawk.stop.status", json!({}))
     } else if args.lift {
@@ -90,26 +158,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             json!({"session": args.session, "level": level, "reason": args.reason}),
         )
     };
-    let answer = compose::build_runtime()?.block_on(async {
-        match ControlClient::connect(&dir).await {
+    compose::build_runtime()?.block_on(async {
+        match ControlClient::connect(dir).await {
             Ok(mut client) => client
                 .call_method(method, &params)
                 .await
                 .context("the running agent refused"),
-            Err(ControlError::NotRunning { .. }) => stop_offline(&dir, args).await,
+            Err(ControlError::NotRunning { .. }) => stop_offline(dir, args).await,
             Err(error) => Err(error.into()),
         }
-    })?;
-    let nothing = answer.get("lifted") == Some(&Value::Bool(false));
-    if args.format == Format::Json {
-        out::print_json(&answer)?;
-    } else {
-        print_answer(&answer)?;
-    }
-    Ok(if nothing {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
     })
 }
 

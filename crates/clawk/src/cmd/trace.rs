@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use clawk_kernel::time::Timestamp;
 use clawk_proto::Digest;
 use clawk_proto::trace::TraceEvent;
 use clawk_trace::show::{LineStyle, line};
@@ -28,6 +29,7 @@ use self::source::SessionSelection;
 pub(in crate::cmd) use self::source::TraceSource;
 use crate::out::{Format, TerminalStyle};
 use crate::state;
+use crate::time_range::TimeRangeArgs;
 
 /// Flags of `clawk trace`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +42,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   clawk trace show --session last            what happened in the latest session
+  clawk trace show --since yesterday --until yesterday
   clawk trace show --content DIGEST          the bytes that an event refers to
   clawk trace tail -f --agent hello          watch an agent work
   clawk trace verify --format json           is the record whole?
@@ -61,6 +64,8 @@ enum TraceCommand {
     Show {
         #[command(flatten)]
         from: TraceSelector,
+        #[command(flatten)]
+        range: TimeRangeArgs,
         /// Print the content with this digest (64 hex digits) instead
         #[arg(long, value_name = "DIGEST")]
         content: Option<String>,
@@ -183,11 +188,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         } => super::swarm::print_tree(&from.which.find_dir()?, task, with, *format),
         TraceCommand::Show {
             from,
+            range,
             content: None,
             task: None,
             format,
             ..
-        } => show(from, *format),
+        } => show(from, *range, *format),
         TraceCommand::Tail {
             from,
             lines,
@@ -234,17 +240,31 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn show(from: &TraceSelector, format: Format) -> Result<ExitCode> {
+fn show(from: &TraceSelector, range: TimeRangeArgs, format: Format) -> Result<ExitCode> {
     let (source, pick) = from.open()?;
+    let is_asked = |event: &TraceEvent| -> Result<bool> {
+        if !range.is_given() {
+            return Ok(true);
+        }
+        let at = Timestamp::parse(&event.timestamp)
+            .with_context(|| format!("the event {} has no valid time", event.event_id))?;
+        Ok(range.contains(at))
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     match format {
         Format::Human => {
             let mut lines = EventLinePrinter::new();
-            source.each_with_words(pick, |event| Ok(lines.write(&mut out, &event)?))?;
+            source.each_with_words(pick, |event| match is_asked(&event)? {
+                true => Ok(lines.write(&mut out, &event)?),
+                false => Ok(()),
+            })?;
         }
         Format::Json => {
             let mut first = true;
             source.for_each_event(pick, |event| {
+                if !is_asked(&event)? {
+                    return Ok(());
+                }
                 out.write_all(if first { b"[\n" } else { b",\n" })?;
                 first = false;
                 Ok(serde_json::to_writer(&mut out, &event)?)

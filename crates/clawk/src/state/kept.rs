@@ -21,8 +21,9 @@ use crate::config::Config;
 pub(crate) use clawk_store::moving as sqlite;
 pub(crate) use clawk_store::{
     AuditDb, AuditRow, ContentInventory, Delivery, ErasureSelection, Filter, Keys, MAX_FORGOTTEN, MemoryPart,
-    Options, RememberedEntry, RestoreSelection, StateError, StoredEvent, StoredHead, WriteDurability,
-    forgotten_journal_entries, public_key, restored_journal_entries,
+    Options, RememberedEntry, RestoreSelection, StateDirReader as SqliteReader, StateError, StoredEvent,
+    StoredHead, WriteDurability, content_file, detach_heads, forgotten_journal_entries, public_key,
+    restored_journal_entries, snapshot_database,
 };
 #[cfg(not(feature = "postgres"))]
 pub(crate) use clawk_store::{StateDir, StateDirReader as StateReader};

@@ -55,12 +55,47 @@ fn a_directory_with_a_link_in_it_is_refused() {
 fn a_directory_is_taken_once() {
     let folder = tempfile::tempdir().unwrap();
     let [mine, other] = ["/a/claw.yaml", "/b/claw.yaml"].map(|path| Origin::File(path.into()));
-    wanted(folder.path(), &mine).claim_dir(folder.path()).unwrap();
-    wanted(folder.path(), &mine).claim_dir(folder.path()).unwrap();
+    identity::claim_dir(folder.path(), &mine.owner()).unwrap();
+    identity::claim_dir(folder.path(), &mine.owner()).unwrap();
     assert_eq!(owner_of(folder.path()).unwrap().unwrap(), "/a/claw.yaml");
-    wanted(folder.path(), &other)
-        .claim_dir(folder.path())
-        .unwrap_err();
+    identity::claim_dir(folder.path(), &other.owner()).unwrap_err();
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "no part is left behind");
+}
+
+#[test]
+fn keys_and_running_files_are_in_no_backup() {
+    use places::{BackupMethod, StatePlace};
+    let method = |path: &str| StatePlace::of_entry(Path::new(path)).backup_method();
+    for secret in [
+        "keys/checkpoint.key",
+        "oauth/a.sealed",
+        "peers/one/keys/checkpoint.key",
+    ] {
+        assert_eq!(method(secret), BackupMethod::Secret, "{secret}");
+    }
+    for left in [
+        "lock",
+        "control.sock",
+        "cache/x",
+        "peers/one/lock",
+        ".backup",
+        "postgres.json",
+    ] {
+        assert_eq!(method(left), BackupMethod::LeftOut, "{left}");
+    }
+    for taken in [
+        "history",
+        "channels/a.web/b",
+        "audit/p.db",
+        "something-new",
+        "peers/one/history",
+    ] {
+        assert_eq!(method(taken), BackupMethod::Files, "{taken}");
+    }
+    for own in ["state.db", "state.db-wal", "blobs/ab/cd"] {
+        assert_eq!(method(own), BackupMethod::State, "{own}");
+    }
+    let distinct: std::collections::BTreeSet<_> = StatePlace::ALL.into_iter().collect();
+    assert_eq!(distinct.len(), StatePlace::ALL.len());
 }

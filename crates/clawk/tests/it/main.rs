@@ -15,6 +15,7 @@ mod agent;
 mod api;
 mod atlas;
 mod attack;
+mod backup;
 mod between;
 mod canaries;
 mod channels;
@@ -45,6 +46,7 @@ mod hostile_peer;
 #[cfg(feature = "nats")]
 mod hosts;
 mod https;
+mod identity;
 mod imports;
 mod kept;
 mod killed;
@@ -61,6 +63,12 @@ mod own_files;
 mod parts;
 mod peers;
 mod pipes;
+#[path = "../../src/state/places.rs"]
+#[expect(
+    dead_code,
+    reason = "the program's inventory; the tests ask it for a file's place only"
+)]
+mod places;
 mod plan;
 mod planted;
 mod policy;
