@@ -270,6 +270,13 @@ impl ManifestFileLoader {
     pub(crate) fn read(&mut self, found: &ResolvedFile) -> Result<String, FileRefusal> {
         let shown = &found.shown;
         let metadata = std::fs::metadata(&found.path).or_else(|error| refuse_unreadable(shown, &error))?;
+        if metadata.is_dir() {
+            return refuse_file(
+                "not-a-file",
+                format!("{} is a folder, not a file", quote_text(&shown.to_string_lossy())),
+                "name a file in it; an agent's folder has a `claw.yaml`, and `clawk init DIR` writes one",
+            );
+        }
         if !metadata.is_file() {
             return refuse_file(
                 "not-a-file",

@@ -42,8 +42,10 @@ enum ClawkCommand {
     /// Write a manifest from another agent runtime's configuration
     Import(cmd::import::Args),
     /// Talk to an agent in the terminal
+    #[command(visible_alias = "chat")]
     Run(cmd::run::Args),
     /// Serve an agent to other programs
+    #[command(visible_alias = "start")]
     Serve(cmd::serve::Args),
     /// Serve an agent to an editor over the Agent Client Protocol
     Acp(cmd::acp::Args),
@@ -69,9 +71,11 @@ enum ClawkCommand {
     DeadLetters(cmd::dead_letters::Args),
     /// List answers that are not delivered yet, and retry dead ones
     Outbox(cmd::outbox::Args),
-    /// List the models that providers' servers offer
+    /// Test an API key at its provider, and keep it
+    Login(cmd::login::Args),
+    /// Add and test providers; list the models that their servers offer
     Provider(cmd::provider::Args),
-    /// Show the state of a running agent's channels; pair people, fire triggers
+    /// Show the state of a running agent's channels; add channels, pair people, fire triggers
     Channels(cmd::channels::Args),
     /// Print what an agent does, one line for each fact, running or not
     Logs(cmd::logs::Args),
@@ -85,7 +89,7 @@ enum ClawkCommand {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
-    /// Log in to MCP servers that need a token; list and forget the tokens
+    /// Add MCP servers; log in to those that need a token
     Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),
@@ -145,6 +149,7 @@ impl CommandLine {
             ClawkCommand::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
             ClawkCommand::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             ClawkCommand::Outbox(args) => cmd::outbox::run(&args),
+            ClawkCommand::Login(args) => cmd::login::run(&args, config.as_deref()),
             ClawkCommand::Provider(args) => cmd::provider::run(&args, config.as_deref()),
             ClawkCommand::Channels(args) => cmd::channels::run(&args, config.as_deref()),
             ClawkCommand::Logs(args) => cmd::logs::run(&args, config.as_deref()),

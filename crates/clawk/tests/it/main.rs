@@ -32,6 +32,7 @@ mod doors;
 mod dry;
 #[cfg(feature = "postgres")]
 mod dry_pg;
+mod editing;
 #[cfg(feature = "conformance")]
 mod faults;
 mod forged;
@@ -94,6 +95,7 @@ mod sealed;
 mod sealed_pg;
 mod serve;
 mod served;
+mod shell_habits;
 mod skills;
 #[cfg(feature = "postgres")]
 mod state_move;

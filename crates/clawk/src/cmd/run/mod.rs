@@ -18,8 +18,8 @@ use crate::compose::{self, Agent};
 use crate::config::AllowOutsideArgs;
 use crate::manifest;
 use crate::out::{self, TerminalStyle};
-use crate::state::kept::StateError;
 use crate::terminal::{can_ask, input::LineEditor};
+use crate::usage::quote_word;
 use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, question_channel};
 
 /// Exit code after Ctrl-C during a single requested turn.
@@ -38,7 +38,7 @@ const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest, or its folder
-    #[arg(value_name = "CLAW", value_parser = manifest::manifest_path_parser())]
+    #[arg(value_name = "CLAW", default_value = ".", value_parser = manifest::manifest_path_parser())]
     pub(crate) manifest: PathBuf,
 
     /// Run one turn with this message, then end; what is piped in follows it
@@ -181,8 +181,10 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
         trial: None,
     };
     let (ask, asked) = question_channel();
-    let started = compose::start_agent(&request, can_ask().then_some(ask)).await;
-    let agent = started.map_err(|error| explain_served(error, &args.manifest))?;
+    let agent = match compose::start_agent(&request, can_ask().then_some(ask)).await {
+        Ok(agent) => agent,
+        Err(error) => return Err(name_send(error, &args.manifest)),
+    };
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
         Some(LineEditor::start(
@@ -220,17 +222,16 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
     Ok(code)
 }
 
-/// Adds how to talk to the agent that another process runs already.
-fn explain_served(error: anyhow::Error, manifest: &Path) -> anyhow::Error {
-    let is_served = error
-        .chain()
-        .any(|cause| matches!(cause.downcast_ref(), Some(StateError::Locked { .. })));
-    match is_served {
-        true => error.context(format!(
-            "this agent runs already: `clawk send {0} 'TEXT'` talks to it, `clawk logs {0} --follow` shows what it does",
-            manifest.display()
-        )),
-        false => error,
+/// Names `clawk send` if another process serves the agent.
+fn name_send(error: anyhow::Error, manifest: &Path) -> anyhow::Error {
+    match crate::state::kept::lock_holder(&error) {
+        Some(holder) => {
+            let claw = quote_word(&manifest.display().to_string());
+            error.context(format!(
+                "the agent runs already, in {holder}; say it there: `clawk send {claw} TEXT`; `clawk logs {claw} --follow` shows what it does"
+            ))
+        }
+        None => error,
     }
 }
 
