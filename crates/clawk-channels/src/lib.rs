@@ -88,7 +88,7 @@ pub use check::{CheckGrade, Finding, check_channels};
 pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy};
 pub use config_check::faults;
 pub use dependencies::ChannelDependencies;
-pub use features::unsupported_features;
+pub use features::{dead_channel_reason, unsupported_features};
 pub use inlet::{InboundPipeline, IngestOutcome};
 /// The reader of `Authentication-Results`, for the fuzz targets.
 #[cfg(feature = "mail")]

@@ -611,6 +611,13 @@ fn parse(text: &str) -> Result<(Settings, toml::Table)> {
     // The parser's message has the line, the column, the text of the line, and the expected value.
     let settings: Settings =
         toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+    for (name, folder) in &settings.registries {
+        if folder.to_string_lossy().contains("://") {
+            anyhow::bail!(
+                "`[registries] {name}` is an address, and a registry is a folder: clawk fetches none; clone or mount it, and write its folder"
+            );
+        }
+    }
     Ok((settings, toml::from_str(text)?))
 }
 

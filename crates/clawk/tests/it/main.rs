@@ -49,6 +49,7 @@ mod imports;
 mod kept;
 mod killed;
 mod laundered;
+mod leaves;
 mod ledger;
 
 mod levels;
@@ -85,6 +86,7 @@ mod sealed;
 mod sealed_pg;
 mod serve;
 mod served;
+mod silences;
 mod skills;
 #[cfg(feature = "postgres")]
 mod state_move;
