@@ -67,9 +67,22 @@ pub fn load_atlas(path: &Path) -> Result<Atlas, LoadError> {
     Ok(atlas)
 }
 
-/// Warns that policies in separate files are not in force.
+/// Warns that policies in separate files are not in force, and that folders for other programs are not read.
 fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
     let mut report = FaultCollector::default();
+    for (folder, instead) in [
+        ("adapters", "`executor` of an action says what runs it"),
+        (
+            "tests",
+            "`clawk policy test` and `clawk trace replay` test an agent with its Atlases",
+        ),
+    ] {
+        let has_files = fs::read_dir(root.join(folder)).is_ok_and(|mut entries| entries.next().is_some());
+        if has_files {
+            let message = format!("files in `{folder}/` are not read; {instead}");
+            report.add_warning(&InputPath::Root.key(folder), "not_read", message);
+        }
+    }
     for folder in ["policies", "actions"] {
         let holds_json = fs::read_dir(root.join(folder)).is_ok_and(|entries| {
             entries.flatten().any(|entry| {

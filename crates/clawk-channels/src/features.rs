@@ -1,9 +1,34 @@
 //! What the manifest asks of a channel that its type can't do, for `clawk validate` and the start.
 
-use clawk_manifest::model::{Channel, ModelModality, Provider};
+use clawk_manifest::model::{Channel, ModelModality, Provider, Transport};
 
 use crate::config::ChannelConfig;
+use crate::platform_kit::TransportChoice;
 use crate::platforms;
+
+fn name_transports(words: &[Transport]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("`{}`", word.as_str())).collect();
+    words.join(" and ")
+}
+
+/// Why a channel will never be connected, whatever the platform says: its transport is not one of its type, or this build leaves its
+/// adapter out. The field, as a path below the channel, and the reason with its cure.
+#[must_use]
+pub fn dead_channel_reason(channel: &Channel, config: &ChannelConfig) -> Option<(&'static str, String)> {
+    let platform = platforms::entry(channel.kind);
+    if let TransportChoice::OneOf(known) = platform.profile.transports
+        && !known.contains(&channel.transport)
+    {
+        let (kind, given) = (channel.kind.as_str(), channel.transport.as_str());
+        let plural = if known.len() == 1 { "" } else { "s" };
+        let why = format!(
+            "`{kind}` has the transport{plural} {}, and not `{given}`",
+            name_transports(known)
+        );
+        return Some(("transport", why));
+    }
+    Some(("type", (platform.build_fault)(channel, config)?))
+}
 
 /// What is wrong with the Provider that a chat channel names for recordings.
 pub(crate) fn recording_provider_faults(
@@ -38,6 +63,20 @@ pub fn unsupported_features(channel: &Channel, providers: &[Provider]) -> Vec<(&
     let (kind, features) = (channel.kind.as_str(), &channel.features);
     let profile = platforms::entry(channel.kind).profile;
     let mut found = Vec::new();
+    if let TransportChoice::Fixed(usual) = profile.transports
+        && !usual.contains(&channel.transport)
+    {
+        let why = format!(
+            "type `{kind}` works in one way, and the word is not read; write {}",
+            usual
+                .first()
+                .map_or_else(String::new, |word| name_transports(&[*word]))
+        );
+        found.push((
+            "transport",
+            format!("`transport: {}` does nothing: {why}", channel.transport.as_str()),
+        ));
+    }
     if features.reactions == Some(true) && !profile.reacts {
         let why = if profile.is_trigger {
             "nobody wrote the message that a trigger begins a run with"
@@ -90,7 +129,7 @@ mod tests {
     use clawk_kernel::testing::manifest;
     use serde_json::json;
 
-    use super::{recording_provider_faults, unsupported_features};
+    use super::{dead_channel_reason, recording_provider_faults, unsupported_features};
     use crate::config::ChannelConfig;
 
     #[test]
@@ -124,6 +163,88 @@ mod tests {
             told("voice", "websocket", json!(["audio"])),
             [&all[..2], &both[1..]].concat()
         );
+    }
+
+    #[test]
+    fn a_transport_that_a_type_has_not_is_said_and_one_that_is_not_read_too() {
+        let words = ["polling", "webhook", "websocket", "stdio"];
+        let told = |kind: &str| {
+            let judged = words.map(|transport| {
+                let manifest = manifest(json!({"channels": [{"name": "chat", "type": kind, "transport": transport,
+                    "auth": {"secret_ref": "T"}, "trigger": {"schedule": "* * * * *", "queue_name": "q", "mailbox": "m", "table": "t"}}]}));
+                let channel = &manifest.channels[0];
+                let dead = dead_channel_reason(channel, &ChannelConfig::default());
+                let idle = unsupported_features(channel, &[]).iter().any(|(field, _)| *field == "transport");
+                match dead.map(|(field, _)| field) {
+                    Some("transport") => "dead",
+                    _ if idle => "idle",
+                    _ => "served",
+                }
+            });
+            judged
+        };
+        let (dead, idle, served) = ("dead", "idle", "served");
+        for (kind, expected) in [
+            ("telegram", [served, served, dead, dead]),
+            ("discord", [dead, dead, served, dead]),
+            ("slack", [dead, served, served, dead]),
+            ("lark", [dead, served, served, dead]),
+            ("qq", [dead, served, served, dead]),
+            ("dingtalk", [dead, served, served, dead]),
+            ("whatsapp", [dead, served, dead, dead]),
+            ("wechat", [dead, served, dead, dead]),
+            ("line", [dead, served, dead, dead]),
+            ("matrix", [served, dead, dead, dead]),
+            ("email", [served, dead, dead, dead]),
+            ("cli", [idle, idle, idle, served]),
+            ("custom", [idle, idle, idle, served]),
+            ("web", [idle, idle, served, idle]),
+            ("voice", [idle, idle, served, idle]),
+            ("webhook", [idle, served, idle, idle]),
+            ("cron", [served, idle, idle, served]),
+            ("queue", [served, idle, idle, served]),
+            ("imap", [served, idle, idle, served]),
+            ("db-trigger", [served, idle, idle, served]),
+        ] {
+            assert_eq!(told(kind), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_build_says_which_channels_it_leaves_out() {
+        let reason = |kind: &str, url: &str| {
+            let manifest = manifest(
+                json!({"channels": [{"name": "c", "type": kind, "transport": "polling",
+                "auth": {"secret_ref": "T"}, "trigger": {"queue_name": "q", "mailbox": "m", "table": "t"}}]}),
+            );
+            let config = ChannelConfig {
+                url: Some(url.to_owned()),
+                ..ChannelConfig::default()
+            };
+            dead_channel_reason(&manifest.channels[0], &config)
+        };
+        for (kind, url, feature, built) in [
+            ("email", "imaps://h", "mail", cfg!(feature = "mail")),
+            ("imap", "imaps://h", "mail", cfg!(feature = "mail")),
+            ("queue", "nats://h", "nats", cfg!(feature = "nats")),
+            ("queue", "redis://h", "redis", cfg!(feature = "redis")),
+            ("queue", "amqp://h", "amqp", true),
+            (
+                "db-trigger",
+                "postgres://h/d",
+                "postgres",
+                cfg!(feature = "postgres"),
+            ),
+            ("db-trigger", "sqlite:f", "sqlite", true),
+        ] {
+            match reason(kind, url) {
+                None => assert!(built, "{kind} at {url}"),
+                Some((field, why)) => {
+                    assert_eq!((field, built), ("type", false), "{kind} at {url}");
+                    assert!(why.contains(&format!("--features {feature}")), "{why}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy};
 pub use config_check::faults;
 pub use dependencies::ChannelDependencies;
 pub use details::render_details;
-pub use features::unsupported_features;
+pub use features::{dead_channel_reason, unsupported_features};
 pub use inlet::{InboundPipeline, IngestOutcome};
 /// The reader of `Authentication-Results`, for the fuzz targets.
 #[cfg(feature = "mail")]

@@ -581,7 +581,11 @@ fn channel_handle(
     removed: CancellationToken,
 ) -> ChannelHandle {
     let channel: &Channel = inlet.channel();
-    match (platforms::entry(channel.kind).make)(channel, inlet.config(), parts) {
+    let made = match crate::features::dead_channel_reason(channel, inlet.config()) {
+        Some((_, why)) => Err(why),
+        None => (platforms::entry(channel.kind).make)(channel, inlet.config(), parts),
+    };
+    match made {
         Ok(Some(adapter)) => {
             inlet.set_adapter(&adapter);
             let outlet = OutboundPipeline::new(Arc::clone(&adapter), Arc::clone(&inlet), Arc::clone(lanes));

@@ -72,6 +72,7 @@ pub use call::{ApprovalReply, GrantLifetime, GrantScope, PastApproval, ReplyOutc
 pub use carp::{AtlasSettings, CarpError};
 pub use catalog::PREDICTED;
 pub use claims::{Claims, ClaimsJudgement, MARK};
+pub use clawk_core::rank::ranking_fault as store_ranking_fault;
 pub use clawk_manifest::model::Role;
 pub use clawk_swarm::coord::RunResult;
 pub use cra::CraHandle;

@@ -493,6 +493,9 @@ impl ManifestReader {
             labels,
             place,
         } = given;
+        if !matches!(kind, Kind::Tool | Kind::Skill) && !labels.is_empty() {
+            findings.push(idle_labels(kind, pointer).with_location(place));
+        }
         let version = version.filter(|version| is_version(version));
         if kind == Kind::Identity {
             self.about.add_abilities(&spec);
@@ -533,6 +536,19 @@ impl ManifestReader {
             self.push(file, error);
         }
     }
+}
+
+/// The finding for labels of a kind that no policy matches by labels.
+fn idle_labels(kind: Kind, pointer: &str) -> Diagnostic {
+    let metadata = if pointer.ends_with("/inline") {
+        pointer
+    } else {
+        "/metadata"
+    };
+    let message =
+        format!("`labels` have no effect on a {kind}: policies match the labels of tools and skills");
+    Diagnostic::warning("no-effect", join_pointer(metadata, "labels"), message)
+        .with_help("they are kept for your own programs; leave them out if nothing reads them")
 }
 
 /// A primitive's metadata.

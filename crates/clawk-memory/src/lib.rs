@@ -15,4 +15,4 @@ mod stores;
 pub use custom::{CustomMemory, CustomStoreServer, is_custom};
 pub use files::{FolderMemory, FolderScopeView, Options};
 pub use qdrant::{Options as QdrantOptions, QdrantMemory, is_on_qdrant};
-pub use stores::{MemoryStores, is_on_postgres};
+pub use stores::{MemoryStores, declared_store_fault, is_on_postgres};

@@ -115,13 +115,25 @@ fn is_in_files(store: &Store) -> bool {
     }
 }
 
+/// Returns why no back end of this program can hold a store as it is declared; the configuration is not looked at. A start and
+/// `clawk validate` refuse such a store alike.
+#[must_use]
+pub fn declared_store_fault(store: &Store) -> Option<String> {
+    if store.path.is_some() && !is_in_files(store) {
+        return Some(
+            "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out".to_owned(),
+        );
+    }
+    if is_in_files(store) {
+        return crate::files::declared_workspace_fault(store).map(str::to_owned);
+    }
+    None
+}
+
 impl Memory for MemoryStores {
     fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
-        if store.path.is_some() && !is_in_files(store) {
-            return Err(MemoryError::Backend(
-                "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out"
-                    .to_owned(),
-            ));
+        if let Some(fault) = declared_store_fault(store) {
+            return Err(MemoryError::Backend(fault));
         }
         if let Some(Err(why)) = self.server(store) {
             return Err(MemoryError::Backend(format!("store `{}`: {why}", store.name)));

@@ -1,7 +1,9 @@
 //! Embeddings of texts: `POST BASE/embeddings`, as OpenAI defines it and others implement it.
 
+use std::sync::atomic::Ordering;
+
 use bytes::{Bytes, BytesMut};
-use clawk_core::ports::{TextEmbeddings, Usage};
+use clawk_core::ports::{FaultKind, TextEmbeddings, Usage};
 use clawk_egress::Url;
 use serde::Deserialize;
 use serde_json::json;
@@ -46,14 +48,56 @@ fn embeddings_url(chat: &Url) -> Url {
 }
 
 /// Makes one attempt. `dimensions` is the manifest's vector length. Another length is a failure, because vectors of different
-/// lengths cannot be compared.
+/// lengths cannot be compared. A model whose vectors are longer is asked once more, with the parameter `dimensions`; the first request
+/// of an endpoint has it not, because many servers refuse it.
 pub(crate) async fn embed_texts(
     endpoint: &Endpoint,
     (model, dimensions): (&str, Option<u64>),
     texts: &[String],
     cancel: &CancellationToken,
 ) -> Result<TextEmbeddings, (AttemptFault, Option<Usage>)> {
-    let body = json!({ "model": model, "input": texts, "encoding_format": "float" });
+    let sent = dimensions.filter(|_| endpoint.sends_dimensions.load(Ordering::Relaxed));
+    let (data, usage) = request_vectors(endpoint, (model, sent), texts, cancel).await?;
+    let are_longer = dimensions.is_some_and(|wanted| {
+        let long = data.first().map_or(0, |item| item.embedding.len());
+        u64::try_from(long).unwrap_or(u64::MAX) > wanted
+    });
+    if sent.is_some() || !are_longer {
+        let vectors = ordered_vectors(data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
+        return Ok(TextEmbeddings { vectors, usage });
+    }
+    let again = request_vectors(endpoint, (model, dimensions), texts, cancel).await;
+    let both = |second: Usage| Usage {
+        input_tokens: usage.input_tokens.saturating_add(second.input_tokens),
+        estimated: usage.estimated || second.estimated,
+        ..usage
+    };
+    let (shorter, second) = match again {
+        Ok(answered) => answered,
+        // The server does not know the parameter, and the vectors that it gave are too long.
+        Err((fault, _)) if fault.kind == FaultKind::Rejected => {
+            let refused = ordered_vectors(data, texts.len(), dimensions).err();
+            return Err((refused.unwrap_or(fault), Some(usage)));
+        }
+        Err((fault, second)) => return Err((fault, Some(second.map_or(usage, both)))),
+    };
+    let usage = both(second);
+    let vectors = ordered_vectors(shorter, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
+    endpoint.sends_dimensions.store(true, Ordering::Relaxed);
+    Ok(TextEmbeddings { vectors, usage })
+}
+
+/// Sends one request. `dimensions`: the parameter, if it is sent.
+async fn request_vectors(
+    endpoint: &Endpoint,
+    (model, dimensions): (&str, Option<u64>),
+    texts: &[String],
+    cancel: &CancellationToken,
+) -> Result<(Vec<EmbeddingItem>, Usage), (AttemptFault, Option<Usage>)> {
+    let mut body = json!({ "model": model, "input": texts, "encoding_format": "float" });
+    if let (Some(wanted), Some(members)) = (dimensions, body.as_object_mut()) {
+        members.insert("dimensions".to_owned(), wanted.into());
+    }
     let body = Bytes::from(body.to_string());
     let counted = Usage {
         input_tokens: u64::try_from(body.len().div_ceil(TOKEN_BYTES)).unwrap_or(u64::MAX),
@@ -81,9 +125,7 @@ pub(crate) async fn embed_texts(
         input_tokens,
         ..Usage::default()
     });
-    let vectors =
-        ordered_vectors(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
-    Ok(TextEmbeddings { vectors, usage })
+    Ok((answer.data, usage))
 }
 
 /// Returns one vector for each text, in the texts' order. All have the same number of dimensions and length 1.

@@ -1,6 +1,7 @@
 //! One HTTP endpoint: its client, its authentication, and error texts that are safe to show.
 
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,6 +33,8 @@ pub(crate) struct Endpoint {
     pub(crate) resolver: SecretResolver,
     pub(crate) deadlines: ClientDeadlines,
     pub(crate) max_response_bytes: u64,
+    /// The embedding model made longer vectors than the manifest wants, so `dimensions` is sent from then on.
+    pub(crate) sends_dimensions: AtomicBool,
     /// The HTTP client. It is made at the first use, because that may read root certificates.
     pub(crate) client: OnceLock<EgressClient>,
 }

@@ -270,6 +270,7 @@ impl ProviderFactory {
             resolver: self.resolver.clone(),
             deadlines: config.deadlines(),
             max_response_bytes: config.max_response_bytes,
+            sends_dimensions: AtomicBool::new(false),
             client: OnceLock::new(),
         };
         let (model, streaming) = (spec.model.clone(), spec.streaming);

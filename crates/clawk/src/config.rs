@@ -637,6 +637,13 @@ fn parse(text: &str) -> Result<(Settings, toml::Table)> {
         toml::from_str(text).map_err(|error| anyhow!("{}", toml_error_text(&error, text)))?;
     let given: toml::Table = toml::from_str(text)?;
     pasted_keys::refuse_pasted_keys(&given, text)?;
+    for (name, folder) in &settings.registries {
+        if folder.to_string_lossy().contains("://") {
+            anyhow::bail!(
+                "`[registries] {name}` is an address, and a registry is a folder: clawk fetches none; clone or mount it, and write its folder"
+            );
+        }
+    }
     Ok((settings, given))
 }
 

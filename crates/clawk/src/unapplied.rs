@@ -38,6 +38,8 @@ pub(crate) fn unapplied_warnings(manifest: &Manifest, settings: &Settings) -> Ve
     found.extend(member_warnings(manifest, &settings.peers));
     found.extend(unanswerable_warning(manifest, settings));
     found.extend(feature_warnings(manifest));
+    found.extend(dead_channel_warnings(manifest, settings));
+    found.extend(registry_warnings(settings));
     found.extend(retry_warnings(manifest, settings));
     found
 }
@@ -80,6 +82,35 @@ fn feature_warnings(manifest: &Manifest) -> Vec<Diagnostic> {
             })
     });
     all.collect()
+}
+
+/// Finds channels that no start will connect. The others work, so the agent starts.
+fn dead_channel_warnings(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
+    let none = ChannelConfig::default();
+    let dead = manifest.channels.iter().enumerate().filter_map(|(at, channel)| {
+        let config = settings.channels.get(&channel.name).unwrap_or(&none);
+        let (field, why) = clawk_channels::dead_channel_reason(channel, config)?;
+        let said = format!("the channel `{}` will not be connected: {why}", channel.name);
+        Some(Diagnostic::warning(
+            "dead-channel",
+            format!("/spec/channels/{at}/{field}"),
+            said,
+        ))
+    });
+    dead.collect()
+}
+
+/// Finds registries whose folder is not there, so that nothing is looked for in them.
+fn registry_warnings(settings: &Settings) -> Vec<Diagnostic> {
+    let missing = settings.registries.iter().filter(|(_, folder)| !folder.is_dir());
+    let said = missing.map(|(name, folder)| {
+        let said = format!(
+            "`[registries] {name}` of clawk.toml: there is no folder `{}`, so nothing is found in it",
+            folder.display()
+        );
+        Diagnostic::warning("registry-missing", "", said)
+    });
+    said.collect()
 }
 
 /// Finds approval requests that nobody could answer: the person who causes them is not an admin, and no conversation for requests

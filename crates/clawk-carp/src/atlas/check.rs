@@ -137,9 +137,25 @@ fn read_about(
     for key in ["license", "homepage", "repository"] {
         report.optional_text(map, at, key, LengthBounds(1, 2000));
     }
-    for key in ["adapters", "metadata"] {
+    for (key, what) in [
+        (
+            "adapters",
+            "no adapter is loaded; `executor` of an action says what runs it",
+        ),
+        (
+            "metadata",
+            "it is kept for your own programs, and decides nothing",
+        ),
+    ] {
         if let Some(value) = map.get(key) {
             report.read_map(value, &at.key(key));
+            if value.as_object().is_some_and(|members| !members.is_empty()) {
+                report.add_warning(
+                    &at.key(key),
+                    "no_effect",
+                    format!("`{key}` has no effect: {what}"),
+                );
+            }
         }
     }
     [
@@ -238,6 +254,10 @@ fn read_action(
     });
     if let Some(value) = map.get("examples") {
         report.read_list(value, &at.key("examples"), 1000, |_, _, _| {});
+        if value.as_array().is_some_and(|examples| !examples.is_empty()) {
+            let what = "`examples` have no effect: the model reads the action's `description` and its schema";
+            report.add_warning(&at.key("examples"), "no_effect", what.to_owned());
+        }
     }
     Some(AtlasAction {
         shown: Arc::new(AllowedAction {

@@ -99,3 +99,35 @@ fn policies_in_files_of_their_own_are_warned_of() {
         ("/policies", "not_read")
     );
 }
+
+#[test]
+fn what_an_atlas_holds_for_other_programs_is_warned_of() {
+    let dir = folder(&["in.md"]);
+    for name in ["adapters", "tests"] {
+        fs::create_dir(dir.path().join(name)).expect("made");
+        fs::write(dir.path().join(name).join("one.py"), "").expect("written");
+    }
+    let file = dir.path().join("atlas.json");
+    let mut atlas: serde_json::Value = serde_json::from_slice(&fs::read(&file).expect("read")).expect("JSON");
+    atlas["adapters"] = json!({"one": "one.py"});
+    atlas["metadata"] = json!({"team": "a"});
+    atlas["actions"] = json!([{"action_id": "a.b", "name": "n", "description": "d", "parameters_schema": {"type": "object"},
+        "examples": [{"x": 1}]}]);
+    fs::write(&file, atlas.to_string()).expect("written");
+    let atlas = load_atlas(dir.path()).expect("loads");
+    let told: Vec<(&str, &str)> = atlas
+        .warnings
+        .iter()
+        .map(|told| (told.path.as_str(), told.code.as_str()))
+        .collect();
+    for expected in [
+        ("/adapters", "no_effect"),
+        ("/metadata", "no_effect"),
+        ("/actions/0/examples", "no_effect"),
+        ("/adapters", "not_read"),
+        ("/tests", "not_read"),
+    ] {
+        assert!(told.contains(&expected), "{expected:?} in {told:?}");
+    }
+    assert_eq!(told.len(), 5, "{told:?}");
+}

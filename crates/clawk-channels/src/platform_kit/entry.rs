@@ -35,6 +35,8 @@ pub(crate) struct PlatformEntry {
     pub(crate) url_schemes: &'static [&'static str],
     /// The option of the manifest's `trigger` without which the channel means nothing.
     pub(crate) trigger_option: Option<TriggerOption>,
+    /// Why this build can't serve such a channel, for people.
+    pub(crate) build_fault: fn(&Channel, &ChannelConfig) -> Option<String>,
     /// What is wrong with its own settings, for people.
     pub(crate) setting_faults: fn(&Channel, &ChannelConfig) -> Vec<String>,
     /// What is wrong with the Providers that its settings name, for people.
@@ -65,6 +67,7 @@ impl PlatformEntry {
             keys,
             url_schemes: &[],
             trigger_option: None,
+            build_fault: |_, _| None,
             setting_faults: |_, _| Vec::new(),
             provider_faults: |_, _, _| Vec::new(),
             credential: None,

@@ -19,7 +19,7 @@ pub(crate) use self::entry::{
 pub(crate) use self::names::DisplayNameCache;
 pub(crate) use self::probe::{CHECK_LIMIT_MS, CredentialCheck, CredentialProbe, CredentialProof, RIGHTS};
 pub use self::probe::{CheckGrade, Finding};
-pub(crate) use self::profile::PlatformProfile;
+pub(crate) use self::profile::{PlatformProfile, TransportChoice};
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
 use crate::plain_name::harmless;
@@ -28,10 +28,10 @@ use crate::plain_name::harmless;
 pub(crate) const EYES: &str = "\u{1f440}";
 
 /// A type that this build leaves out.
-#[cfg(any(not(feature = "mail"), not(feature = "postgres")))]
 pub(crate) fn left_out(channel: &Channel, feature: &str) -> String {
     format!(
-        "this build has no adapter for type `{}`; build with `--features {feature}`",
+        "this build of clawk leaves out `{feature}`, so it can't serve the `{}` channel; build with `--features {feature}`, or use a \
+         shipped build (`cargo xtask dist`)",
         channel.kind.as_str()
     )
 }

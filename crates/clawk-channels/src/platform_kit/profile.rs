@@ -1,10 +1,23 @@
 //! What the pipelines know of a channel's type. Plain data.
 
+use clawk_manifest::model::Transport;
+
+/// Which of the manifest's words for `transport` a type has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TransportChoice {
+    /// These. A channel with another word can't be served.
+    OneOf(&'static [Transport]),
+    /// The type works in one way, and the word is not read. These words describe that way.
+    Fixed(&'static [Transport]),
+}
+
 /// What is true of every channel of a type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlatformProfile {
     /// The platform's name as people write it.
     pub(crate) name: &'static str,
+    /// Its transports.
+    pub(crate) transports: TransportChoice,
     /// Its events start runs, and no person speaks through it.
     pub(crate) is_trigger: bool,
     /// The platform's API lets a bot put a reaction on a message.
@@ -29,9 +42,10 @@ pub(crate) struct PlatformProfile {
 
 impl PlatformProfile {
     /// A type on which people write, and which can nothing beside that.
-    pub(crate) const fn people(name: &'static str) -> Self {
+    pub(crate) const fn people(name: &'static str, transports: TransportChoice) -> Self {
         Self {
             name,
+            transports,
             is_trigger: false,
             reacts: false,
             threads: false,
@@ -49,7 +63,10 @@ impl PlatformProfile {
     pub(crate) const fn trigger(name: &'static str) -> Self {
         Self {
             is_trigger: true,
-            ..Self::people(name)
+            ..Self::people(
+                name,
+                TransportChoice::Fixed(&[Transport::Stdio, Transport::Polling]),
+            )
         }
     }
 }

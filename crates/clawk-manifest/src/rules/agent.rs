@@ -53,11 +53,73 @@ const TRIGGERS: [(&str, &str); 4] = [
     ("db-trigger", "table"),
 ];
 
+/// Blocks of a channel that are for messages of people from outside, and what acts instead of them. A pair: a block and a member;
+/// `None`: the block as a whole.
+const OUTSIDE_ONLY: [(&str, Option<&str>); 5] = [
+    ("access_control", None),
+    ("processing", Some("max_message_length")),
+    ("processing", Some("rate_limit")),
+    ("features", Some("files")),
+    ("features", Some("inline_images")),
+];
+
+/// Warns about settings for people that have no effect on the terminal or on a trigger.
+fn check_outside_settings(spec: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
+    let is_trigger = TRIGGERS.iter().any(|(name, _)| *name == kind);
+    let why = match (kind, is_trigger) {
+        ("cli", _) => "whoever starts `clawk run` is the owner, and types at the terminal",
+        (_, true) => "nobody writes there; each event begins a run with the role `user`",
+        (_, false) => return,
+    };
+    for (block, member) in OUTSIDE_ONLY {
+        // The files of a mail that triggers a run are files of a message.
+        let Some(block_node) = spec
+            .get(block)
+            .filter(|_| !is_trigger || block == "access_control")
+        else {
+            continue;
+        };
+        let idle = match member {
+            None => spec.idle_member(
+                block,
+                format!("`{block}` has no effect on a `{kind}` channel: {why}"),
+            ),
+            Some(member) if block_node.has_member(member) => {
+                let message = format!("`{block}.{member}` has no effect on a `{kind}` channel: {why}");
+                block_node.idle_member(member, message)
+            }
+            Some(_) => continue,
+        };
+        let help = if is_trigger {
+            "a policy decides what such runs may do; leave `access_control` out"
+        } else {
+            "leave it out"
+        };
+        checker.findings.push(idle.with_help(help));
+    }
+    if kind == "cli"
+        && let Some(auth) = spec.get("auth")
+        && auth.text_at("secret_ref").is_some_and(|name| name != NO_SECRET)
+    {
+        let idle = auth.idle_member(
+            "secret_ref",
+            "a `cli` channel asks for no secret: this one is never read",
+        );
+        checker
+            .findings
+            .push(idle.with_help(format!("write `secret_ref: {NO_SECRET}`")));
+    }
+}
+
+/// What stands in `auth.secret_ref`, which is required, where no secret is meant.
+const NO_SECRET: &str = "NONE";
+
 pub(super) fn check_channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let Some(access) = spec.get("access_control") {
         access_control(&access, checker);
     }
     let kind = spec.text_at("type").unwrap_or_default();
+    check_outside_settings(spec, kind, checker);
     let needed = TRIGGERS
         .iter()
         .find(|(name, _)| *name == kind)

@@ -71,6 +71,7 @@ pub(super) fn check_telemetry(spec: &LocatedNode<'_>, checker: &mut DocumentChec
 }
 
 pub(super) fn world_model(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+    check_learning(spec, checker);
     let backend = spec.get("backend");
     let kind = match backend.as_ref().and_then(|backend| backend.text_at("type")) {
         Some("tool") => Some(Kind::Tool),
@@ -89,6 +90,29 @@ pub(super) fn world_model(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<
             Ok((name, version)) => add_reference(checker, kind, name, version, spot),
             Err(message) => checker.findings.push(spot.error("bad-reference", message)),
         }
+    }
+}
+
+/// Warns about settings of learning in a world model that does not learn.
+fn check_learning(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+    if spec.find_member(&["update", "mode"]).is_some() {
+        return;
+    }
+    let idle = |place: &LocatedNode<'_>, key: &str| {
+        let message = format!(
+            "`{key}` has no effect without `update.mode`: this world model learns nothing, and reads only what it has learnt before"
+        );
+        place
+            .idle_member(key, message)
+            .with_help("write `update: {mode: online}` and a `memory_ref`, or leave it out")
+    };
+    for key in ["memory_ref", "scope"] {
+        if spec.has_member(key) {
+            checker.findings.push(idle(spec, key));
+        }
+    }
+    if let Some(update) = spec.get("update").filter(|update| update.has_member("evidence")) {
+        checker.findings.push(idle(&update, "evidence"));
     }
 }
 

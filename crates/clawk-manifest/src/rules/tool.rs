@@ -109,8 +109,56 @@ pub(super) fn check_memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker
             );
             checker.findings.push(store.idle_member("scope", message));
         }
+        check_meaning_fields(store, kind, checker);
         check_search_fields(store, kind, checker);
         check_lifecycle(store, kind, checker);
+    }
+}
+
+/// Settings of how entries are found by meaning and how they fade.
+const MEANING_FIELDS: [&str; 4] = ["role", "forgetting", "salience", "confidence"];
+
+/// Warns about settings of meaning, vectors and confidence that have no effect in this store.
+fn check_meaning_fields(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
+    for field in MEANING_FIELDS
+        .into_iter()
+        .filter(|field| kind == "checkpoint" && store.has_member(field))
+    {
+        let message = format!(
+            "`{field}` has no effect on a store of type `checkpoint`: its snapshots are found by their task only"
+        );
+        checker.findings.push(store.idle_member(field, message));
+    }
+    let search = store.get("search");
+    let retrieval = store
+        .get("lifecycle")
+        .and_then(|lifecycle| lifecycle.text_at("retrieval"));
+    let strategy = search.as_ref().and_then(|search| search.text_at("strategy"));
+    let words_only = match (strategy, retrieval) {
+        (Some("fts-only"), _) => Some("`search.strategy: fts-only`"),
+        (None | Some("hybrid"), Some("exact")) => Some("`lifecycle.retrieval: exact`"),
+        _ => None,
+    };
+    if let Some(words_only) = words_only.filter(|_| kind == "semantic") {
+        if store.has_member("embedding") {
+            let message = format!("`embedding` has no effect beside {words_only}: only words are searched");
+            checker.findings.push(store.idle_member("embedding", message));
+        }
+        if let Some(search) = search.filter(|search| search.text_at("strategy") == Some("hybrid")) {
+            let message =
+                format!("`strategy: hybrid` has no effect beside {words_only}: only words are searched");
+            checker.findings.push(search.idle_member("strategy", message));
+        }
+    }
+    if let Some(confidence) = store.get("confidence").filter(|one| one.has_member("decay"))
+        && confidence
+            .node
+            .get("source_tracking")
+            .and_then(|node| node.as_bool())
+            != Some(true)
+    {
+        let message = "`decay` has no effect without `source_tracking: true`: no entry has a confidence";
+        checker.findings.push(confidence.idle_member("decay", message));
     }
 }
 

@@ -464,6 +464,12 @@ fn memory_that_never_does_what_it_says() {
         "type: semantic, search: {strategy: hybrid, fusion: linear-combination}, lifecycle: {retrieval: contextual}",
         "type: conversation, lifecycle: {acquisition: event-driven}, forgetting: {strategy: summarize}, retention: {max_entries: 9}",
         "type: workspace, scope: global",
+        "type: workspace, path: files, backend: filesystem",
+        "type: workspace, path: files",
+        "type: workspace, backend: sqlite, encryption: true",
+        "type: semantic, lifecycle: {retrieval: exact}",
+        "type: semantic, confidence: {source_tracking: true, decay: adaptive}",
+        "type: key-value, role: working, forgetting: {strategy: decay}",
     ];
     for store in kept {
         accepts("Memory", &format!("{{stores: [{{name: s, {store}}}]}}"));
@@ -510,6 +516,29 @@ fn memory_that_never_does_what_it_says() {
             "lifecycle/consolidation",
         ),
         ("type: workspace, isolation: shared, scope: global", "scope"),
+        ("type: checkpoint, role: working", "role"),
+        ("type: checkpoint, forgetting: {strategy: decay}", "forgetting"),
+        ("type: checkpoint, salience: {enabled: true}", "salience"),
+        (
+            "type: checkpoint, confidence: {source_tracking: true}",
+            "confidence",
+        ),
+        (
+            "type: semantic, confidence: {decay: adaptive}",
+            "confidence/decay",
+        ),
+        (
+            "type: semantic, search: {strategy: fts-only}, embedding: {provider_ref: p, model: m, dimensions: 3}",
+            "embedding",
+        ),
+        (
+            "type: semantic, lifecycle: {retrieval: exact}, embedding: {provider_ref: p, model: m, dimensions: 3}",
+            "embedding",
+        ),
+        (
+            "type: semantic, search: {strategy: hybrid}, lifecycle: {retrieval: exact}",
+            "search/strategy",
+        ),
     ];
     for (store, field) in idle {
         let spec = format!("{{stores: [{{name: s, {store}}}]}}");
@@ -777,5 +806,74 @@ fn world_model() {
         "WorldModel",
         "{paradigm: hybrid, backend: {type: tool, ref: \"claw://skill/x\"}}",
         "bad-reference /spec/backend/ref",
+    );
+}
+
+#[test]
+fn settings_for_people_say_where_nobody_writes() {
+    let settings = [
+        ("access_control: {mode: open}", "access_control"),
+        (
+            "processing: {max_message_length: 9}",
+            "processing/max_message_length",
+        ),
+        (
+            "processing: {rate_limit: {messages_per_minute: 1}}",
+            "processing/rate_limit",
+        ),
+        ("features: {files: false}", "features/files"),
+        ("features: {inline_images: false}", "features/inline_images"),
+    ];
+    let channel = |kind: &str, setting: &str| {
+        let transport = if kind == "slack" { "webhook" } else { "stdio" };
+        let trigger = match kind {
+            "cron" => ", trigger: {schedule: \"* * * * *\"}",
+            "queue" => ", trigger: {queue_name: q}",
+            "imap" => ", trigger: {mailbox: INBOX}",
+            "db-trigger" => ", trigger: {table: t}",
+            _ => "",
+        };
+        format!("{{type: {kind}, transport: {transport}, auth: {{secret_ref: NONE}}, {setting}{trigger}}}")
+    };
+    for (setting, at) in settings {
+        warns(
+            "Channel",
+            &channel("cli", setting),
+            &format!("no-effect /spec/{at}"),
+        );
+        accepts("Channel", &channel("slack", setting));
+    }
+    for kind in ["cron", "queue", "imap", "db-trigger"] {
+        warns(
+            "Channel",
+            &channel(kind, "access_control: {mode: open}"),
+            "no-effect /spec/access_control",
+        );
+        accepts("Channel", &channel(kind, "features: {files: false}"));
+    }
+    warns(
+        "Channel",
+        "{type: cli, transport: stdio, auth: {secret_ref: TOKEN}}",
+        "no-effect /spec/auth/secret_ref",
+    );
+    accepts(
+        "Channel",
+        "{type: cli, transport: stdio, auth: {secret_ref: NONE}}",
+    );
+}
+
+#[test]
+fn a_world_model_that_learns_nothing_says_so() {
+    let model = |more: &str| format!("{{paradigm: implicit, backend: {{type: provider, ref: p}}, {more}}}");
+    for (more, at) in [
+        ("memory_ref: notes", "memory_ref"),
+        ("scope: agent-wide", "scope"),
+        ("update: {evidence: observations}", "update/evidence"),
+    ] {
+        warns("WorldModel", &model(more), &format!("no-effect /spec/{at}"));
+    }
+    accepts(
+        "WorldModel",
+        &model("memory_ref: notes, scope: task-scoped, update: {mode: online, evidence: observations}"),
     );
 }

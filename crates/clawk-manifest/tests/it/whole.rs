@@ -345,3 +345,26 @@ fn the_report_says_what_the_document_says_of_itself() {
         serde_json::json!({"name": "test-bot", "version": "1.2.3", "description": "Sorts letters", "capabilities": ["sorting", "reading"]})
     );
 }
+
+#[test]
+fn labels_say_where_nothing_reads_them() {
+    let warned = |labels: [&str; 2]| {
+        let document = format!(
+            "claw: \"0.3.0\"\nkind: Claw\nmetadata: {{name: a}}\nspec:\n  identity: {{inline: {{personality: p, autonomy: observer{}}}}}\n  \
+             providers:\n    - inline: {{protocol: custom, endpoint: s.yaml, model: m, auth: {{type: none}}}}\n  \
+             tools:\n    - inline: {{name: t, description: d, input_schema: {{type: object}}{}}}\n",
+            labels[0], labels[1]
+        );
+        let loaded = load_text(&document);
+        let found = loaded.diagnostics.iter();
+        found
+            .filter(|one| one.code == "no-effect")
+            .map(|one| one.path.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        warned([", labels: {team: a}", ", labels: {team: a}"]),
+        ["/spec/identity/inline/labels"]
+    );
+    assert_eq!(warned(["", ", labels: {team: a}"]), Vec::<String>::new());
+}

@@ -236,25 +236,31 @@ fn with_open_scope<T>(
     done
 }
 
+/// Returns why a store in a folder can't be a workspace as it is declared; `None` for stores of other types.
+pub(crate) fn declared_workspace_fault(store: &Store) -> Option<&'static str> {
+    if store.kind != StoreType::Workspace {
+        return None;
+    }
+    if store.encryption {
+        return Some(
+            "a workspace in a folder is files that tools and people read, so it is not encrypted; write `backend: sqlite`",
+        );
+    }
+    (store.retention != clawk_manifest::model::Retention::default()).then_some(
+        "a workspace's files are not removed by age or number; leave `retention` out, `max_size_mb` bounds it",
+    )
+}
+
 impl Memory for FolderMemory {
     fn check_store(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
-        if store.encryption && store.kind == StoreType::Workspace {
-            return refuse(
-                "a workspace in a folder is files that tools and people read, so it is not encrypted; write `backend: sqlite`",
-            );
+        if let Some(fault) = declared_workspace_fault(store) {
+            return refuse(fault);
         }
         if store.encryption && self.options.vault.is_none() {
             return refuse(NO_KEY);
         }
         self.is_the_key(store)?;
-        if store.kind == StoreType::Workspace
-            && store.retention != clawk_manifest::model::Retention::default()
-        {
-            return refuse(
-                "a workspace's files are not removed by age or number; leave `retention` out, `max_size_mb` bounds it",
-            );
-        }
         self.scope_folder(store, &Scope::default()).map(|_| ())
     }
 

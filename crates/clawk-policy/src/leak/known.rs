@@ -222,18 +222,15 @@ fn encoded_forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     for (plus, upper) in [(false, true), (false, false), (true, true), (true, false)] {
         forms.push(percent_encode(value, plus, upper));
     }
-    forms.push(
-        value
-            .bytes()
-            .flat_map(|b| format!("%{b:02X}").into_bytes())
-            .collect(),
-    );
-    forms.push(
-        value
-            .bytes()
-            .flat_map(|b| format!("%{b:02x}").into_bytes())
-            .collect(),
-    );
+    for style in EscapeStyle::ALL {
+        forms.push(escape_characters(value, style, char::is_ascii_alphanumeric));
+    }
+    // Every character by its number in other styles makes forms of six times the length, which a stream would have to hold back.
+    for upper in [true, false] {
+        forms.push(escape_characters(value, EscapeStyle::Percent { upper }, |_| {
+            false
+        }));
+    }
     let json = json_inner(value, false);
     forms.push(json_inner(&json, false).into_bytes()); // JSON within a JSON text
     forms.push(json.replace('/', "\\/").into_bytes());
@@ -258,6 +255,77 @@ fn encoded_forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     forms.sort_unstable();
     forms.dedup();
     forms.into_iter().map(Zeroizing::new).collect()
+}
+
+/// How a character is written by its number.
+#[derive(Debug, Clone, Copy)]
+enum EscapeStyle {
+    /// `%2D` and `%2d`.
+    Percent { upper: bool },
+    /// `=2D`, as in mails.
+    QuotedPrintable,
+    /// `\u002D` and `\u002d`, as in JSON and most languages.
+    Unicode { upper: bool },
+    /// `\x2D` and `\x2d`, as shells and C write it.
+    Hex { upper: bool },
+    /// `&#45;`, as in HTML and XML.
+    EntityDecimal,
+    /// `&#x2D;` and `&#x2d;`.
+    EntityHex { upper: bool },
+}
+
+impl EscapeStyle {
+    const ALL: [Self; 10] = [
+        Self::Percent { upper: true },
+        Self::Percent { upper: false },
+        Self::QuotedPrintable,
+        Self::Unicode { upper: true },
+        Self::Unicode { upper: false },
+        Self::Hex { upper: true },
+        Self::Hex { upper: false },
+        Self::EntityDecimal,
+        Self::EntityHex { upper: true },
+        Self::EntityHex { upper: false },
+    ];
+
+    fn escape(self, c: char, out: &mut String) {
+        let mut bytes = [0; 4];
+        let utf8 = c.encode_utf8(&mut bytes).bytes();
+        let number = u32::from(c);
+        match self {
+            Self::Percent { upper: true } => utf8.for_each(|b| out.push_str(&format!("%{b:02X}"))),
+            Self::Percent { upper: false } => utf8.for_each(|b| out.push_str(&format!("%{b:02x}"))),
+            Self::QuotedPrintable => utf8.for_each(|b| out.push_str(&format!("={b:02X}"))),
+            Self::Hex { upper: true } => utf8.for_each(|b| out.push_str(&format!("\\x{b:02X}"))),
+            Self::Hex { upper: false } => utf8.for_each(|b| out.push_str(&format!("\\x{b:02x}"))),
+            Self::Unicode { upper } => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    out.push_str(&if upper {
+                        format!("\\u{unit:04X}")
+                    } else {
+                        format!("\\u{unit:04x}")
+                    });
+                }
+            }
+            Self::EntityDecimal => out.push_str(&format!("&#{number};")),
+            Self::EntityHex { upper: true } => out.push_str(&format!("&#x{number:X};")),
+            Self::EntityHex { upper: false } => out.push_str(&format!("&#x{number:x};")),
+        }
+    }
+}
+
+/// The value with its characters written by their numbers, those apart for which `stays` holds.
+fn escape_characters(value: &str, style: EscapeStyle, stays: impl Fn(&char) -> bool) -> Vec<u8> {
+    let mut out = String::with_capacity(value.len() * 4);
+    for c in value.chars() {
+        if stays(&c) {
+            out.push(c);
+        } else {
+            style.escape(c, &mut out);
+        }
+    }
+    out.into_bytes()
 }
 
 fn encode_hex(value: &str, upper: bool) -> Vec<u8> {

@@ -89,6 +89,13 @@ fn known_values_are_found_in_every_encoding() {
         "hunter2%2Fwith%20%22quote%22%20and%2Bplus%3D%C3%A9".to_owned(),
         "hunter2%2fwith+%22quote%22+and%2bplus%3d%c3%a9".to_owned(),
         "hunter2/with \\\"quote\\\" and+plus=\\u00e9".to_owned(),
+        // Each character that is no letter and no digit by its number, as serializers for HTML, mail and shells write it.
+        "hunter2\\u002fwith\\u0020\\u0022quote\\u0022\\u0020and\\u002bplus\\u003d\\u00e9".to_owned(),
+        "hunter2\\u002Fwith\\u0020\\u0022quote\\u0022\\u0020and\\u002Bplus\\u003D\\u00E9".to_owned(),
+        "hunter2\\x2fwith\\x20\\x22quote\\x22\\x20and\\x2bplus\\x3d\\xc3\\xa9".to_owned(),
+        "hunter2&#47;with&#32;&#34;quote&#34;&#32;and&#43;plus&#61;&#233;".to_owned(),
+        "hunter2&#x2F;with&#x20;&#x22;quote&#x22;&#x20;and&#x2B;plus&#x3D;&#xE9;".to_owned(),
+        "hunter2=2Fwith=20=22quote=22=20and=2Bplus=3D=C3=A9".to_owned(),
     ];
     for text in encoded {
         let (clean, tally) = scanner
@@ -96,6 +103,21 @@ fn known_values_are_found_in_every_encoding() {
             .unwrap_or_else(|| panic!("{text}"));
         assert!(clean.contains("[redacted:known-secret K0]"), "{clean}");
         assert_eq!(tally.iter().collect::<Vec<_>>(), [("known-secret", 1)]);
+    }
+}
+
+/// RFC 3986 leaves `-`, `.`, `_` and `~` as they are, but not every program does.
+#[test]
+fn a_known_value_is_found_with_its_unreserved_marks_escaped() {
+    let scanner = known(&["sk-canary_4f9a2b7c.8d1e6f30~5a9b"]);
+    for text in [
+        "sk%2Dcanary%5F4f9a2b7c%2E8d1e6f30%7E5a9b",
+        "sk%2dcanary%5f4f9a2b7c%2e8d1e6f30%7e5a9b",
+        "sk\\u002dcanary\\u005f4f9a2b7c\\u002e8d1e6f30\\u007e5a9b",
+        "sk&#45;canary&#95;4f9a2b7c&#46;8d1e6f30&#126;5a9b",
+    ] {
+        let (clean, _) = scanner.redact(text).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(clean, "[redacted:known-secret K0]");
     }
 }
 

@@ -59,7 +59,6 @@ async fn what_is_not_one_vector_for_each_text_is_no_answer() {
         (data(&[(0, &[1.0, 0.0]), (0, &[1.0, 0.0])]), "twice"),
         (data(&[(0, &[1.0, 0.0]), (5, &[1.0, 0.0])]), "not asked"),
         (data(&[(0, &[1.0, 0.0]), (1, &[1.0])]), "1 numbers"),
-        (data(&[(0, &[1.0, 0.0, 0.0]), (1, &[1.0, 0.0, 0.0])]), "3 numbers"),
         (data(&[(0, &[0.0, 0.0]), (1, &[1.0, 0.0])]), "no direction"),
         (json!({"data": "x"}), "agreed"),
     ] {
@@ -97,4 +96,42 @@ async fn a_refusal_is_told_and_a_protocol_without_embeddings_says_so() {
         .unwrap_err();
     assert!(error.message.contains("openai-compatible"), "{error}");
     assert_eq!(server.requests().len(), 1);
+}
+
+/// Models with vectors of several lengths are asked for the manifest's; the parameter is sent only where it is needed.
+#[tokio::test]
+async fn longer_vectors_are_asked_for_again_with_the_manifests_length() {
+    let long = || ok(&data(&[(0, &[1.0, 0.0, 0.0])]));
+    let short = || ok(&data(&[(0, &[0.0, 2.0])]));
+    let server = Server::start(vec![long(), short(), short()]).await;
+    let openai = provider(spec("openai-compatible", &server.url(), true), quick());
+    let cancel = CancellationToken::new();
+    for spent in [14, 7] {
+        let found = openai
+            .embed_texts("e5", Some(2), &texts(&["one"]), &cancel)
+            .await
+            .unwrap();
+        assert_eq!(
+            (found.vectors, found.usage.input_tokens),
+            (vec![vec![0.0, 1.0]], spent)
+        );
+    }
+    let sent: Vec<_> = server
+        .requests()
+        .iter()
+        .map(|(_, body)| body["dimensions"].clone())
+        .collect();
+    assert_eq!(sent, [json!(null), json!(2), json!(2)]);
+
+    // A server that does not know the parameter, and one that ignores it.
+    for second in [Reply::Bytes(answer("400 Bad Request", "", "{}")), long()] {
+        let server = Server::start(vec![long(), second]).await;
+        let openai = provider(spec("openai-compatible", &server.url(), true), quick());
+        let error = openai
+            .embed_texts("e5", Some(2), &texts(&["one"]), &cancel)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind, FaultKind::Malformed, "{error}");
+        assert!(error.message.contains("3 numbers where 2"), "{error}");
+    }
 }

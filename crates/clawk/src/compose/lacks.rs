@@ -32,9 +32,29 @@ pub(crate) const fn of_level(level: Level) -> &'static str {
 /// Returns a warning for everything that would prevent this manifest's agent from starting here, as far as the files show.
 pub(crate) fn find_missing(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
     match ResolvedConfig::for_inspection(manifest.clone(), config.clone()) {
-        Ok(blueprint) => blueprint.missing_parts(),
+        Ok(blueprint) => blueprint.missing_parts(&unjudged_levels(config)),
         Err(error) => vec![missing_part(CONFIG, "", &format!("{error:#}"))],
     }
+}
+
+/// Returns the levels whose programs a file beside the manifest names. They run nothing here, so they can't be judged; the level is
+/// given with the section that names the programs.
+fn unjudged_levels(config: &Config) -> Vec<(Level, &'static str)> {
+    let given = &config.settings.sandbox;
+    let differ = [
+        (
+            Level::Container,
+            "[sandbox.container]",
+            given.container != clawk_sandbox::container::Settings::default(),
+        ),
+        (
+            Level::Vm,
+            "[sandbox.vm]",
+            given.vm != clawk_sandbox::VmSettings::default(),
+        ),
+    ];
+    let levels = differ.into_iter().filter(|(.., own)| config.beside && *own);
+    levels.map(|(level, section, _)| (level, section)).collect()
 }
 
 fn missing_part(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
@@ -42,6 +62,16 @@ fn missing_part(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
         code,
         pointer,
         format!("the agent does not start on this machine: {what}"),
+    )
+}
+
+fn unjudged_level(level: Level, section: &str) -> Diagnostic {
+    let message = format!(
+        "whether level `{level}` works on this machine is not checked here: `{section}` of the `clawk.toml` beside the manifest names its \
+         programs, and only a start runs what a folder names"
+    );
+    Diagnostic::warning(of_level(level), "/spec/sandbox", message).with_help(
+        "start the agent once, or put the section into your own `clawk.toml` (`clawk config` names the file)",
     )
 }
 
@@ -98,7 +128,7 @@ impl ResolvedConfig {
         self
     }
 
-    fn missing_parts(&self) -> Vec<Diagnostic> {
+    fn missing_parts(&self, unjudged: &[(Level, &'static str)]) -> Vec<Diagnostic> {
         let all = |code, pointer, faults: Option<Vec<String>>| {
             let faults = faults.into_iter().flatten();
             faults
@@ -112,6 +142,8 @@ impl ResolvedConfig {
         found.extend(all(TOOLS, "/spec/tools", bound.err()));
         found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
         found.extend(all(CONFIG, "/spec/memory", Some(self.memory_faults())));
+        let bus = crate::peers::swarm_bus_fault(&self.manifest, &self.config.settings);
+        found.extend(all(CONFIG, "/spec/swarm", bus.map(|fault| vec![fault])));
         found.extend(all(
             CONFIG,
             "/spec/world_models",
@@ -121,6 +153,10 @@ impl ResolvedConfig {
         found.extend(all(CONFIG, "", limits.map(|fault| vec![fault])));
         let (plans, launcher) = (self.declared_plans(), self.launcher(None));
         for level in self.needed_levels() {
+            if let Some((_, section)) = unjudged.iter().find(|(own, _)| *own == level) {
+                found.push(unjudged_level(level, section));
+                continue;
+            }
             let mut here = plans.iter().filter(|plan| plan.level() == level);
             let available = here.try_for_each(Plan::check_available);
             let available = available.and_then(|()| launcher.level_availability(level));

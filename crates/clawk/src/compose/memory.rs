@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clawk_kernel::ports::{BoxFuture, Memory, MemoryInspector, Scope};
+use clawk_kernel::store_ranking_fault;
 use clawk_manifest::model::Store;
 use clawk_memory::{
-    CustomMemory, CustomStoreServer, MemoryStores, QdrantMemory, QdrantOptions, is_custom, is_on_postgres,
-    is_on_qdrant,
+    CustomMemory, CustomStoreServer, MemoryStores, QdrantMemory, QdrantOptions, declared_store_fault,
+    is_custom, is_on_postgres, is_on_qdrant,
 };
 use clawk_proto::Digest;
 use clawk_recall::reseal::ResealReport;
@@ -239,6 +240,10 @@ impl ResolvedConfig {
         let mut faults: Vec<String> = encrypted
             .map(|name| format!("store `{name}`: {NO_KEY}"))
             .collect();
+        faults.extend(self.declared_stores().filter_map(|store| {
+            let fault = declared_store_fault(store).or_else(|| store_ranking_fault(store))?;
+            Some(format!("store `{}`: {fault}", store.name))
+        }));
         if self.wants_postgres() {
             faults.extend(self.postgres_fault().err());
         }

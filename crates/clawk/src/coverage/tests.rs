@@ -128,6 +128,33 @@ fn every_named_test_is_in_the_tree() {
     );
 }
 
+/// The test that runs a leaf's scenario with the leaf and without it, and the file with its table.
+const SCENARIOS: (&str, &str) = ("each_leaf_changes_what_its_scenario_gives", "tests/it/leaves.rs");
+
+#[test]
+fn each_leaf_with_a_scenario_stands_in_both_tables() {
+    let (test, file) = SCENARIOS;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(file).unwrap();
+    let kinds: BTreeSet<&str> = COVERAGE.keys().map(String::as_str).collect();
+    let rows: BTreeSet<String> = text
+        .split('"')
+        .filter(|part| {
+            part.split_once(' ')
+                .is_some_and(|(kind, leaf)| kinds.contains(kind) && !leaf.contains(' '))
+        })
+        .map(str::to_owned)
+        .collect();
+    let named = COVERAGE.iter().flat_map(|(kind, lines)| {
+        let own = lines
+            .iter()
+            .filter(|(_, line)| line.works.as_deref() == Some(test));
+        own.map(move |(leaf, _)| format!("{kind} {leaf}"))
+    });
+    assert_eq!(rows, named.collect::<BTreeSet<_>>());
+    assert!(rows.len() >= 8, "{rows:?}");
+}
+
 /// The least that a schema accepts, more or less: what else is wrong with it is another finding.
 fn least(schema: &Value) -> Value {
     if let Some(words) = schema["enum"].as_array() {

@@ -10,6 +10,7 @@ import documents  # noqa: F401 - registers its cases
 import doors  # noqa: F401
 import records  # noqa: F401
 import servers  # noqa: F401
+import trust  # noqa: F401
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith("--")]

@@ -50,3 +50,13 @@ fn hostile_states_and_records_are_held() {
 fn hostile_servers_models_and_clones_are_held() {
     held(&["mcp", "provider", "cloned"]);
 }
+
+#[test]
+fn foreign_words_choose_nothing_whatever_way_they_come_back() {
+    held(&["washing", "values", "redirects", "doors"]);
+}
+
+#[test]
+fn names_paths_secrets_and_screens_are_held() {
+    held(&["names", "paths", "egress", "secrets", "shown"]);
+}

@@ -52,6 +52,7 @@ mod imports;
 mod kept;
 mod killed;
 mod laundered;
+mod leaves;
 mod ledger;
 
 mod levels;
@@ -96,6 +97,7 @@ mod sealed_pg;
 mod serve;
 mod served;
 mod shell_habits;
+mod silences;
 mod skills;
 #[cfg(feature = "postgres")]
 mod state_move;

@@ -1,10 +1,11 @@
 //! `cli`: the terminal of `clawk run`. It has no adapter.
 
-use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile};
+use clawk_manifest::model::Transport;
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
 
 /// What the program knows of `cli` channels.
 pub(crate) const CLI: PlatformEntry = PlatformEntry::new(
-    PlatformProfile::people("the terminal"),
+    PlatformProfile::people("the terminal", TransportChoice::Fixed(&[Transport::Stdio])),
     ConfigKeys::NONE,
     |_, _, _| Ok(None),
 );

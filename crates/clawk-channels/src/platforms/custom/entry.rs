@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::CustomAdapter;
-use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile};
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
 
 /// The type `custom`.
 pub(crate) const CUSTOM: PlatformEntry = PlatformEntry::new(
     PlatformProfile {
         typing: true,
-        ..PlatformProfile::people("a program")
+        ..PlatformProfile::people("a program", TransportChoice::Fixed(&[Transport::Stdio]))
     },
     ConfigKeys::people(
         &[

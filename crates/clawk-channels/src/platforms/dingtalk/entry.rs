@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use serde_json::json;
 
 use super::{DingtalkAdapter, TOKEN_PATH, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
     setting,
 };
 
@@ -27,7 +28,7 @@ pub(crate) const DINGTALK: PlatformEntry = PlatformEntry {
         has_user_id: false,
     }),
     ..PlatformEntry::new(
-        PlatformProfile::people("DingTalk"),
+        PlatformProfile::people("DingTalk", TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook])),
         ConfigKeys::people(API_KEYS, &[], &["client_id", "robot_code"]),
         |channel, config, parts| Ok(Some(Arc::new(DingtalkAdapter::new(channel, config, parts)?))),
     )

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::Channel;
+use clawk_manifest::model::{Channel, Transport};
 use http::{HeaderName, Method};
 
 use super::{DiscordAdapter, VENDOR};
 use crate::config::ChannelConfig;
 use crate::platform_kit::{
     API_KEYS, CHECK_LIMIT_MS, CheckGrade, ConfigKeys, CredentialCheck, CredentialProbe, Finding,
-    PlatformEntry, PlatformProfile, RIGHTS,
+    PlatformEntry, PlatformProfile, TransportChoice, RIGHTS,
 };
 
 /// The type `discord`.
@@ -34,7 +34,7 @@ pub(crate) const DISCORD: PlatformEntry = PlatformEntry {
             threads: true,
             hears: true,
             typing: true,
-            ..PlatformProfile::people("Discord")
+            ..PlatformProfile::people("Discord", TransportChoice::OneOf(&[Transport::Websocket]))
         },
         ConfigKeys::people(API_KEYS, &[], &["intents", "transcribe"]),
         |channel, config, parts| Ok(Some(Arc::new(DiscordAdapter::new(channel, config, parts)?))),

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use serde_json::json;
 
 use super::{LarkAdapter, TOKEN_PATH, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
     setting,
 };
 
@@ -31,7 +32,7 @@ pub(crate) const LARK: PlatformEntry = PlatformEntry {
             reacts: true,
             threads: true,
             hears: true,
-            ..PlatformProfile::people("Lark")
+            ..PlatformProfile::people("Lark", TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket]))
         },
         ConfigKeys::people(
             API_KEYS,

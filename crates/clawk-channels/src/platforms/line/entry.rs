@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::{LineAdapter, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, HEARING_SETTINGS, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, HEARING_SETTINGS, PlatformEntry, PlatformProfile, TransportChoice,
 };
 
 /// The type `line`.
@@ -26,7 +27,7 @@ pub(crate) const LINE: PlatformEntry = PlatformEntry {
         PlatformProfile {
             hears: true,
             typing: true,
-            ..PlatformProfile::people("LINE")
+            ..PlatformProfile::people("LINE", TransportChoice::OneOf(&[Transport::Webhook]))
         },
         ConfigKeys::people(API_KEYS, &["channel_secret"], HEARING_SETTINGS),
         |channel, config, parts| Ok(Some(Arc::new(LineAdapter::new(channel, config, parts)?))),

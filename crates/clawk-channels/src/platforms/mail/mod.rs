@@ -7,21 +7,22 @@ pub use adapter::results as authentication_results;
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Channel;
+use clawk_manifest::model::{Channel, Transport};
 
 use crate::adapter::ChannelAdapter;
 use crate::config::ChannelConfig;
 use crate::dependencies::ChannelDependencies;
-use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile};
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice, left_out};
 
 /// The type `email`.
 pub(crate) const EMAIL: PlatformEntry = PlatformEntry {
     url_schemes: &["imap://", "imaps://"],
+    build_fault: |channel, _| cfg!(not(feature = "mail")).then(|| left_out(channel, "mail")),
     ..PlatformEntry::new(
         PlatformProfile {
             without_threads: "a mail is answered in its thread in any case",
             hears: true,
-            ..PlatformProfile::people("e-mail")
+            ..PlatformProfile::people("e-mail", TransportChoice::OneOf(&[Transport::Polling]))
         },
         ConfigKeys::people(
             &["url", "smtp_url", "settings"],
@@ -35,6 +36,7 @@ pub(crate) const EMAIL: PlatformEntry = PlatformEntry {
 /// The type `imap`.
 pub(crate) const IMAP: PlatformEntry = PlatformEntry {
     url_schemes: &["imap://", "imaps://"],
+    build_fault: |channel, _| cfg!(not(feature = "mail")).then(|| left_out(channel, "mail")),
     ..PlatformEntry::new(
         PlatformProfile::trigger("a mailbox"),
         ConfigKeys::trigger(&["url", "settings"], &["authserv_id"]),
@@ -58,10 +60,10 @@ fn make_imap(channel: &Channel, config: &ChannelConfig, parts: &ChannelDependenc
 
 #[cfg(not(feature = "mail"))]
 fn make_email(channel: &Channel, _: &ChannelConfig, _: &ChannelDependencies) -> MadeAdapter {
-    Err(crate::platform_kit::left_out(channel, "mail"))
+    Err(left_out(channel, "mail"))
 }
 
 #[cfg(not(feature = "mail"))]
 fn make_imap(channel: &Channel, _: &ChannelConfig, _: &ChannelDependencies) -> MadeAdapter {
-    Err(crate::platform_kit::left_out(channel, "mail"))
+    Err(left_out(channel, "mail"))
 }

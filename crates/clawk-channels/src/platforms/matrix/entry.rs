@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::MatrixAdapter;
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, TransportChoice,
 };
 
 /// The type `matrix`.
@@ -26,7 +27,7 @@ pub(crate) const MATRIX: PlatformEntry = PlatformEntry {
             hears: true,
             typing: true,
             receipts: true,
-            ..PlatformProfile::people("Matrix")
+            ..PlatformProfile::people("Matrix", TransportChoice::OneOf(&[Transport::Polling]))
         },
         ConfigKeys::people(API_KEYS, &[], &["user_id", "transcribe"]),
         |channel, config, parts| Ok(Some(Arc::new(MatrixAdapter::new(channel, config, parts)?))),

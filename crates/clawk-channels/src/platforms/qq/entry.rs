@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use serde_json::json;
 
 use super::{QqAdapter, TOKEN_PATH, TOKENS};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
     setting,
 };
 
@@ -27,7 +28,7 @@ pub(crate) const QQ: PlatformEntry = PlatformEntry {
         has_user_id: false,
     }),
     ..PlatformEntry::new(
-        PlatformProfile::people("QQ"),
+        PlatformProfile::people("QQ", TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket])),
         ConfigKeys::people(API_KEYS, &[], &["app_id"]),
         |channel, config, parts| Ok(Some(Arc::new(QqAdapter::new(channel, config, parts)?))),
     )

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use serde_json::json;
 
 use super::{SlackAdapter, VENDOR};
 use crate::api::PlatformResponse;
 use crate::platform_kit::{
     API_KEYS, CheckGrade, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, Finding,
-    HEARING_SETTINGS, PlatformEntry, PlatformProfile, RIGHTS,
+    HEARING_SETTINGS, PlatformEntry, PlatformProfile, TransportChoice, RIGHTS,
 };
 
 /// The type `slack`.
@@ -32,7 +33,7 @@ pub(crate) const SLACK: PlatformEntry = PlatformEntry {
             reacts: true,
             threads: true,
             hears: true,
-            ..PlatformProfile::people("Slack")
+            ..PlatformProfile::people("Slack", TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook]))
         },
         ConfigKeys::people(API_KEYS, &["app_token", "signing_secret"], HEARING_SETTINGS),
         |channel, config, parts| Ok(Some(Arc::new(SlackAdapter::new(channel, config, parts)?))),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::{WebAdapter, log, sound};
-use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, StoredConversations};
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice, StoredConversations};
 
 /// The type `web`.
 pub(crate) const WEB: PlatformEntry = PlatformEntry {
@@ -15,7 +16,7 @@ pub(crate) const WEB: PlatformEntry = PlatformEntry {
         PlatformProfile {
             typing: true,
             is_served_here: true,
-            ..PlatformProfile::people("a web page")
+            ..PlatformProfile::people("a web page", TransportChoice::Fixed(&[Transport::Websocket]))
         },
         ConfigKeys::people(&["users", "public_url"], &[], &[]),
         |channel, config, parts| Ok(Some(Arc::new(WebAdapter::new(channel, config, parts)?))),
@@ -30,7 +31,7 @@ pub(crate) const VOICE_ENTRY: PlatformEntry = PlatformEntry {
             typing: true,
             speaks: true,
             is_served_here: true,
-            ..PlatformProfile::people("voice")
+            ..PlatformProfile::people("voice", TransportChoice::Fixed(&[Transport::Websocket]))
         },
         ConfigKeys::people(
             &["users", "public_url", "settings"],

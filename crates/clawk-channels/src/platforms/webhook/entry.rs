@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::WebhookAdapter;
-use crate::platform_kit::{API_KEYS, ConfigKeys, PlatformEntry, PlatformProfile};
+use crate::platform_kit::{API_KEYS, ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
 
 /// The type `webhook`.
 pub(crate) const WEBHOOK: PlatformEntry = PlatformEntry::new(
-    PlatformProfile::people("a webhook"),
+    PlatformProfile::people("a webhook", TransportChoice::Fixed(&[Transport::Webhook])),
     ConfigKeys::people(API_KEYS, &[], &[]),
     |channel, config, parts| Ok(Some(Arc::new(WebhookAdapter::new(channel, config, parts)?))),
 );

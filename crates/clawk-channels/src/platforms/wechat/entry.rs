@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::{TOKEN_PATH, VENDOR, WechatAdapter, token_request};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
     setting,
 };
 
@@ -27,7 +28,7 @@ pub(crate) const WECHAT: PlatformEntry = PlatformEntry {
     ..PlatformEntry::new(
         PlatformProfile {
             typing: true,
-            ..PlatformProfile::people("WeChat")
+            ..PlatformProfile::people("WeChat", TransportChoice::OneOf(&[Transport::Webhook]))
         },
         ConfigKeys::people(API_KEYS, &["token", "encoding_aes_key"], &["app_id"]),
         |channel, config, parts| Ok(Some(Arc::new(WechatAdapter::new(channel, config, parts)?))),

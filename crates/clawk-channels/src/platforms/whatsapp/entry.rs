@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Transport;
 use super::{VENDOR, WhatsappAdapter};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, escaped, setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, TransportChoice, escaped, setting,
 };
 
 /// The type `whatsapp`.
@@ -28,7 +29,7 @@ pub(crate) const WHATSAPP: PlatformEntry = PlatformEntry {
             reacts: true,
             hears: true,
             receipts: true,
-            ..PlatformProfile::people("WhatsApp")
+            ..PlatformProfile::people("WhatsApp", TransportChoice::OneOf(&[Transport::Webhook]))
         },
         ConfigKeys::people(
             API_KEYS,
