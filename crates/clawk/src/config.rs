@@ -619,7 +619,7 @@ fn toml_error_text(error: &toml::de::Error, text: &str) -> String {
     let word_end = |c: char| c.is_whitespace() || "\"'`,=[]{}".contains(c);
     let mut words = whole
         .split(word_end)
-        .chain(whole.split(|c| word_end(c) || c == '.'));
+        .chain(whole.split(|c: char| word_end(c) || c == '.'));
     if !words.any(clawk_proto::secret_name::looks_like_key) {
         return whole.trim_end().to_owned();
     }
