@@ -30,6 +30,23 @@ pub(crate) struct DocumentChecker<'f> {
     pub(crate) refs: Vec<RefUse>,
 }
 
+/// The cure for an MCP server in the form of other programs.
+pub(crate) const FOREIGN_SERVER_HELP: &str = "an MCP server is a Tool with `mcp_source: { uri: \"stdio:///PROGRAM?arg=WORD\" }` or \
+     `{ uri: \"https://HOST/PATH\" }`; `clawk mcp add NAME -- COMMAND` writes it, and `clawk mcp add --from FILE` \
+     takes over an `mcpServers` file";
+
+/// Returns whether other programs name an MCP server's parts so.
+pub(crate) fn is_foreign_server(key: &str, shape: &MapShape) -> bool {
+    let of_tool =
+        shape.title.ends_with("Tool") && matches!(key, "command" | "args" | "url" | "env" | "headers");
+    of_tool || is_server_list(key)
+}
+
+/// Returns whether other programs list their MCP servers under this key.
+pub(crate) fn is_server_list(key: &str) -> bool {
+    matches!(key, "mcpServers" | "mcp_servers" | "mcp-servers")
+}
+
 impl<'f> DocumentChecker<'f> {
     pub(crate) fn new(findings: &'f mut FileFindings, older: bool) -> Self {
         Self {
@@ -115,6 +132,7 @@ impl<'f> DocumentChecker<'f> {
             .chain(besides.iter().copied());
         let help = match did_you_mean(&entry.key, known) {
             _ if METADATA.field(&entry.key).is_some() => format!("`{}` belongs under `metadata`", entry.key),
+            _ if is_foreign_server(&entry.key, shape) => FOREIGN_SERVER_HELP.to_owned(),
             Some(near) => format!("did you mean `{near}`?"),
             None => members_of(shape),
         };

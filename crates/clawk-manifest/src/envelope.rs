@@ -4,6 +4,7 @@ use clawk_proto::uri::Kind;
 use semver::Version;
 
 use crate::check::{DocumentChecker, first_line};
+use crate::check::{FOREIGN_SERVER_HELP, is_server_list};
 use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quote_text};
 use crate::shape::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA};
 use crate::tree::{Node, Tree, join_pointer};
@@ -51,6 +52,8 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) 
     {
         let help = if CLAW_SPEC.field(&entry.key).is_some() {
             format!("`{}` belongs under `spec`; indent it", entry.key)
+        } else if is_server_list(&entry.key) {
+            FOREIGN_SERVER_HELP.to_owned()
         } else {
             match did_you_mean(&entry.key, ENVELOPE_FIELDS) {
                 Some(near) => format!("did you mean `{near}`?"),

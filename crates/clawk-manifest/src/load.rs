@@ -203,6 +203,30 @@ fn from_uri(text: &str, options: &WireOptions, reader: ManifestReader) -> Loaded
     }
 }
 
+/// The cure for a path that leads nowhere: what lies there instead.
+fn manifests_beside(dir: &Path) -> String {
+    let is_yaml = |path: &Path| {
+        let ending = path.extension().and_then(std::ffi::OsStr::to_str);
+        matches!(ending, Some("yaml" | "yml")) || path.join("claw.yaml").is_file()
+    };
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return format!("there is no folder `{}` either; check the path", dir.display());
+    };
+    // silent-ok: an entry that can't be read is not offered
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| is_yaml(path))
+        .filter_map(|path| Some(format!("`{}`", path.file_name()?.to_string_lossy())))
+        .collect();
+    names.sort();
+    names.truncate(5);
+    match names.is_empty() {
+        true => "check the path, or write an agent: `clawk init DIR`".to_owned(),
+        false => format!("check the path; beside it: {}", names.join(", ")),
+    }
+}
+
 fn refused_document(refusal: FileRefusal, file: Option<&Path>) -> LoadedDocument {
     let mut error = Diagnostic::error(refusal.code, "", refusal.message);
     error.help = refusal.help;
@@ -234,20 +258,20 @@ fn read_file_with(
     let canonical = match std::fs::canonicalize(path) {
         Ok(canonical) => canonical,
         Err(error) => {
-            let message = format!("`{}` cannot be read: {error}", path.display());
-            let code = if error.kind() == std::io::ErrorKind::NotFound {
-                "file-not-found"
-            } else {
-                "unreadable"
-            };
-            return refused_document(
+            let refusal = if error.kind() == std::io::ErrorKind::NotFound {
                 FileRefusal {
-                    code,
-                    message,
+                    code: "file-not-found",
+                    message: format!("`{}` does not exist", path.display()),
+                    help: Some(manifests_beside(dir)),
+                }
+            } else {
+                FileRefusal {
+                    code: "unreadable",
+                    message: format!("`{}` cannot be read: {error}", path.display()),
                     help: None,
-                },
-                None,
-            );
+                }
+            };
+            return refused_document(refusal, None);
         }
     };
     let loader = ManifestFileLoader::new(Some(dir), options.allow_outside, options.registries.clone());

@@ -270,6 +270,16 @@ impl ManifestFileLoader {
     pub(crate) fn read(&mut self, found: &ResolvedFile) -> Result<String, FileRefusal> {
         let shown = &found.shown;
         let metadata = std::fs::metadata(&found.path).or_else(|error| refuse_unreadable(shown, &error))?;
+        if metadata.is_dir() {
+            return refuse_file(
+                "not-a-file",
+                format!(
+                    "{} is a folder without a claw.yaml",
+                    quote_text(&shown.to_string_lossy())
+                ),
+                "name the file of the agent, or write one: `clawk init DIR`",
+            );
+        }
         if !metadata.is_file() {
             return refuse_file(
                 "not-a-file",

@@ -11,6 +11,7 @@ use serde_json::Number;
 use crate::diagnostic::{Diagnostic, quote_text};
 use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join_pointer};
 
+mod syntax_words;
 #[cfg(test)]
 mod tests;
 
@@ -56,24 +57,15 @@ fn syntax_error(error: &granit_parser::ScanError, text: &str) -> Box<Diagnostic>
     let mark = *error.marker();
     let place = place(&Span::new(mark, mark));
     let message = error.to_string();
-    let tab = text.get(place.start..).is_some_and(|rest| rest.starts_with('\t'));
-    let mut diagnostic = Diagnostic::error(
-        "yaml-syntax",
-        "",
-        format!("this is not YAML: {}", lower_first(&message)),
-    );
     if message.contains("nest") || message.contains("limit") {
-        diagnostic = Diagnostic::error(
+        let error = Diagnostic::error(
             "too-deep",
             "",
             format!("nested more than {MAX_DEPTH} levels deep"),
         );
-    } else if message.contains("alias") || message.contains("anchor") {
-        diagnostic = diagnostic.with_help("an anchor (`&name`) must come before its alias (`*name`)");
-    } else if tab {
-        diagnostic = diagnostic.with_help("YAML is indented with spaces, never with tabs");
+        return Box::new(error.with_location(Some(place)));
     }
-    Box::new(diagnostic.with_location(Some(place)))
+    Box::new(syntax_words::explain_syntax(&message, text, place))
 }
 
 fn lower_first(message: &str) -> String {

@@ -42,8 +42,10 @@ enum ClawkCommand {
     /// Write a manifest from another agent runtime's configuration
     Import(cmd::import::Args),
     /// Talk to an agent in the terminal
+    #[command(visible_alias = "chat")]
     Run(cmd::run::Args),
     /// Serve an agent to other programs
+    #[command(visible_alias = "start")]
     Serve(cmd::serve::Args),
     /// Serve an agent to an editor over the Agent Client Protocol
     Acp(cmd::acp::Args),

@@ -5,6 +5,7 @@
 
 mod doors;
 mod egress;
+mod pasted_keys;
 mod postgres;
 mod qdrant;
 mod zone;
@@ -607,11 +608,31 @@ impl Config {
     }
 }
 
+/// Returns the parser's message. A line with a word that looks like a secret is not repeated.
+fn toml_error_text(error: &toml::de::Error, text: &str) -> String {
+    let whole = error.to_string();
+    let word_end = |c: char| c.is_whitespace() || "\"'`,=[]{}".contains(c);
+    let mut words = whole
+        .split(word_end)
+        .chain(whole.split(|c: char| word_end(c) || c == '.'));
+    if !words.any(clawk_proto::secret_name::looks_like_key) {
+        return whole.trim_end().to_owned();
+    }
+    let start = error.span().map_or(0, |span| span.start);
+    let line = text.get(..start).unwrap_or_default().matches('\n').count() + 1;
+    format!(
+        "line {line} can't be read, and is not shown, because it seems to hold a secret: only the secret's name belongs here, its value \
+         into an environment variable or a file below `$CLAW_SECRETS_DIR`; replace the key, because it has stood in a file"
+    )
+}
+
 fn parse(text: &str) -> Result<(Settings, toml::Table)> {
     // The parser's message has the line, the column, the text of the line, and the expected value.
     let settings: Settings =
-        toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
-    Ok((settings, toml::from_str(text)?))
+        toml::from_str(text).map_err(|error| anyhow!("{}", toml_error_text(&error, text)))?;
+    let given: toml::Table = toml::from_str(text)?;
+    pasted_keys::refuse_pasted_keys(&given, text)?;
+    Ok((settings, given))
 }
 
 fn flatten_table(

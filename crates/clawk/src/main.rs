@@ -15,6 +15,7 @@ mod config;
 mod coverage;
 mod dry;
 mod http;
+mod inert_parts;
 mod keeper;
 mod manifest;
 mod out;
@@ -25,6 +26,7 @@ mod state;
 mod terminal;
 mod trust;
 mod unapplied;
+mod usage;
 
 use std::ffi::OsStr;
 use std::io;
@@ -59,8 +61,14 @@ fn main() -> ExitCode {
         });
     }
     hide_memory();
-    // Usage errors end the process here with 2, `--help` and `--version` with 0.
-    let matches = cli::CommandLine::command().get_matches();
+    // A usage error is exit code 2; `--help` and `--version` are 0.
+    let matches = match cli::CommandLine::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            return ExitCode::from(usage::print_usage_error(&error, &words));
+        }
+    };
     let json = refusal::is_wanted(&matches);
     let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     init_logging(cli.verbose, is_served(&matches));

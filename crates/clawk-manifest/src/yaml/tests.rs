@@ -83,3 +83,83 @@ fn an_empty_document_is_null() {
     assert_eq!(value(""), Value::Null);
     assert_eq!(value("# nothing\n"), Value::Null);
 }
+
+/// Mistakes, each with a word of the message, a word of the cure, and the line that a person must change.
+#[test]
+fn syntax_errors_say_what_a_person_wrote_and_how_to_mend_it() {
+    let cases = [
+        ("a:\n\tb: 1\n", "tab", "spaces", 2),
+        ("a:\n  b: x\n\t\tc: y\n", "tab", "spaces", 3),
+        ("a:\n  - b: 1\n\t  c: 2\n", "tab", "spaces", 3),
+        (
+            "a:\n  b:\n    c: |\n      x\n   d: 1\n",
+            "`d` is indented by 3 spaces",
+            "same column",
+            5,
+        ),
+        ("a: one: two\n", "the value of `a` has a colon", "quotes", 1),
+        ("- a: one: two\n", "the value of `a` has a colon", "quotes", 1),
+        ("a: note: see b:\n", "the value of `a` has a colon", "quotes", 1),
+        (
+            "a: x\n  b: y\n",
+            "`b` is indented by 2 spaces, deeper than `a`",
+            "same column",
+            2,
+        ),
+        (
+            "- a:\n    b: x\n     c: y\n",
+            "`c` is indented by 5 spaces, deeper than `b`",
+            "same column",
+            3,
+        ),
+        ("a: \"one\nb: 2\n", "no closing \"", "at its end", 1),
+        ("a: 'one\nb: 2\n", "no closing '", "at its end", 1),
+        ("a: 'It's one'\n", "ends at its second '", "twice", 1),
+        ("a: \"say \"x\" now\"\n", "ends at its second \"", "\\\"", 1),
+        ("a: @x\n", "can't begin with `@`", "quotes", 1),
+        ("a: `x`\n", "can't begin with ``", "quotes", 1),
+        ("a: %x\n", "can't begin with `%`", "quotes", 1),
+        ("a: *x\n", "can't begin with `*`", "quotes", 1),
+        ("- *x\n", "can't begin with `*`", "quotes", 1),
+        ("a: [x, y\nb: 1\n", "`[` has no closing `]`", "`]`", 1),
+        ("a: {x: y\nb: 1\n", "`{` has no closing `}`", "`}`", 1),
+        ("a: 1\nb\nc: 2\n", "`b` is neither", "colon", 2),
+        ("a: 1\nb:x\nc: 2\n", "a blank is missing after `b:`", "`b: …`", 2),
+    ];
+    for (text, word, cure, line) in cases {
+        let (node, findings) = parse(text);
+        assert!(node.is_none(), "{text:?} is YAML");
+        let found = &findings[0];
+        let help = found.help.as_deref().unwrap_or_default();
+        assert_eq!(found.code, "yaml-syntax", "{text:?}");
+        assert!(found.message.contains(word), "{text:?}: {}", found.message);
+        assert!(help.contains(cure), "{text:?}: {help}");
+        assert_eq!(found.line, Some(line), "{text:?}: {}", found.message);
+        for parsers in [
+            "context",
+            "scalar",
+            "mapping",
+            "did not find",
+            "at char",
+            "indicator",
+        ] {
+            let said = format!("{} {help}", found.message);
+            assert!(
+                !said.contains(parsers),
+                "{text:?} says the parser's word {parsers:?}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_line_with_a_key_in_it_is_not_shown() {
+    for text in [
+        "a: sk-proj-0123456789abcdef: x\n",
+        "a: 1\nsk-proj-0123456789abcdef\nb: 2\n",
+    ] {
+        let (_, findings) = parse(text);
+        assert_eq!(findings[0].span, None, "{text:?}");
+        assert!(!format!("{findings:?}").contains("0123"), "{findings:?}");
+    }
+}

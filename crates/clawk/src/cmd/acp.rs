@@ -18,7 +18,7 @@ use crate::config::{AllowOutsideArgs, Config};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: PathBuf,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`

@@ -56,7 +56,7 @@ enum ChannelsCommand {
         name: String,
 
         /// The agent's manifest, for an agent that does not run [default: `claw.yaml` in this folder]
-        #[arg(long, value_name = "CLAW")]
+        #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         manifest: Option<PathBuf>,
 
         #[command(flatten)]

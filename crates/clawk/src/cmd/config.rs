@@ -16,7 +16,7 @@ use crate::trust;
 )]
 pub(crate) struct Args {
     /// The manifest; clawk looks for `clawk.toml` beside it
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: Option<PathBuf>,
 
     /// Output format

@@ -54,7 +54,7 @@ enum DeadLettersCommand {
         id: MessageId,
 
         /// The agent's manifest
-        #[arg(value_name = "CLAW")]
+        #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         manifest: PathBuf,
 
         #[command(flatten)]

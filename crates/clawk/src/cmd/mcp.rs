@@ -92,7 +92,7 @@ enum McpCommand {
 #[derive(Debug, clap::Args)]
 struct McpManifestArgs {
     /// The manifest
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: PathBuf,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`

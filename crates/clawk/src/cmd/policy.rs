@@ -39,7 +39,7 @@ enum PolicyCommand {
     /// Show which layer and rule decide a call, why earlier rules do not apply, and what would change the verdict
     Explain {
         /// The manifest
-        #[arg(value_name = "CLAW")]
+        #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         manifest: PathBuf,
         /// The tool of the call
         #[arg(long, value_name = "NAME")]
@@ -73,7 +73,7 @@ enum PolicyCommand {
     /// Run the test cases beside policy files; exit code 1 when one fails
     Test {
         /// Policies, their `NAME.tests.yaml`, or a manifest (all policy files that it names)
-        #[arg(value_name = "FILE", required = true)]
+        #[arg(value_name = "FILE", required = true, value_parser = crate::manifest::manifest_path_parser())]
         files: Vec<PathBuf>,
         #[command(flatten)]
         outside: AllowOutsideArgs,
@@ -87,7 +87,7 @@ enum PolicyCommand {
         #[arg(long = "policy", value_name = "FILE", required = true)]
         policies: Vec<PathBuf>,
         /// The manifest with the tools' labels and annotations, the working directory and the autonomy
-        #[arg(long, value_name = "CLAW")]
+        #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         manifest: Option<PathBuf>,
         /// An exported trace; with --state or --agent, clawk takes the calls' arguments from there
         #[arg(long, value_name = "FILE")]

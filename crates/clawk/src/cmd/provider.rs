@@ -42,7 +42,7 @@ struct ModelsArgs {
     name: Option<String>,
 
     /// The agent's manifest
-    #[arg(long, value_name = "CLAW", default_value = "claw.yaml")]
+    #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser(), default_value = "claw.yaml")]
     manifest: PathBuf,
 
     /// Output format

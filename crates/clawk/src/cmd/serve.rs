@@ -31,6 +31,17 @@ const STDIO_DRAIN_MS: u64 = 30_000;
 /// Interval at which a host checks whether it leads, and so runs the channels.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(500);
 
+/// Parses `IP:PORT`. A port alone means this machine only.
+fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let numeric = text.replace("localhost", "127.0.0.1");
+    numeric.parse().map_err(|_| {
+        "expected IP:PORT, for example `127.0.0.1:8080`, or a port alone, which then listens on 127.0.0.1 only".to_owned()
+    })
+}
+
 /// Flags of `clawk serve`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -48,7 +59,7 @@ pub(crate) struct Args {
     mcp: bool,
 
     /// Listen on this address; `[http] doors` says what is served. Without a CLAW, only Atlases govern
-    #[arg(long, value_name = "ADDR", visible_alias = "http")]
+    #[arg(long, value_name = "ADDR", visible_alias = "http", value_parser = parse_listen_address)]
     listen: Option<SocketAddr>,
 
     /// Serve over files: requests in DIR/inbox, answers in DIR/outbox

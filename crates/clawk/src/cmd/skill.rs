@@ -45,7 +45,7 @@ enum SkillCommand {
         output: PathBuf,
 
         /// The agent that is to have it [default: the nearest `claw.yaml` in or above the output's folder]
-        #[arg(long, value_name = "CLAW")]
+        #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         claw: Option<PathBuf>,
 
         #[command(flatten)]
@@ -58,7 +58,7 @@ enum SkillCommand {
     /// List an agent's skills, with the tools that they lack
     List {
         /// The manifest
-        #[arg(value_name = "CLAW")]
+        #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         claw: PathBuf,
 
         #[command(flatten)]
@@ -75,7 +75,7 @@ enum SkillCommand {
         name: String,
 
         /// The manifest
-        #[arg(long, value_name = "CLAW")]
+        #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         claw: PathBuf,
 
         #[command(flatten)]
@@ -88,7 +88,7 @@ enum SkillCommand {
     /// Check that skills can be invoked: their tools are there and run here, their schemas hold. With `--run`, run one
     Test {
         /// The manifest
-        #[arg(value_name = "CLAW")]
+        #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         claw: PathBuf,
 
         /// Only this skill

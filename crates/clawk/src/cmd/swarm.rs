@@ -69,7 +69,7 @@ enum SwarmCommand {
     /// Print the graph of the swarm: who delegates to whom, who may ask whom, where answers go
     Graph {
         /// The manifest
-        #[arg(value_name = "CLAW")]
+        #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
         manifest: PathBuf,
 
         /// Print the tasks that members really gave each other in this run
@@ -92,7 +92,7 @@ enum SwarmCommand {
 #[derive(Debug, clap::Args)]
 struct SwarmTargetArgs {
     /// The manifest
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: PathBuf,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
@@ -123,7 +123,7 @@ enum GraphFormat {
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct SwarmRunArgs {
     /// The manifest
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     pub(crate) manifest: PathBuf,
 
     /// The task, as text

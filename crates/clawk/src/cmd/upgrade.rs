@@ -26,7 +26,7 @@ use crate::{atlases, compose, manifest};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The current manifest
-    #[arg(value_name = "CLAW")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     manifest: PathBuf,
 
     /// The new program or the new manifest; twice for both

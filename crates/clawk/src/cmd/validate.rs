@@ -13,14 +13,14 @@ use crate::compose::{lacks, own};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest::{about_rules, load_options};
 use crate::out::{self, Format, TerminalStyle};
-use crate::{trust, unapplied};
+use crate::{inert_parts, trust, unapplied};
 
 /// Flags of `clawk validate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A `claw.yaml`, or the file of one primitive
-    #[arg(value_name = "FILE", value_parser = crate::manifest::manifest_path_parser())]
+    #[arg(value_name = "FILE", default_value = ".", value_parser = crate::manifest::manifest_path_parser())]
     file: PathBuf,
 
     #[command(flatten)]
@@ -105,6 +105,9 @@ fn check_mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Re
         let warning = Diagnostic::warning("denied-path-unknown", "/spec/sandbox", text);
         loaded.diagnostics.push(warning);
     }
+    loaded
+        .diagnostics
+        .extend(inert_parts::inert_part_warnings(manifest, &workdir));
     for text in config.settings.memory.open_to_all() {
         loaded
             .diagnostics

@@ -349,3 +349,11 @@ pub(crate) fn load_key(reference: &str) -> Result<SealKey> {
     remember_key(reference, &key);
     Ok(key)
 }
+
+/// Returns who owns the state directory, if the error says that another process does.
+pub(crate) fn lock_holder(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(clawk_store::StateError::Locked { holder, .. }) => Some(holder.clone()),
+        Some(_) | None => None,
+    })
+}

@@ -85,6 +85,7 @@ mod sealed;
 mod sealed_pg;
 mod serve;
 mod served;
+mod shell_habits;
 mod skills;
 #[cfg(feature = "postgres")]
 mod state_move;

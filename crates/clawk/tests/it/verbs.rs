@@ -31,7 +31,7 @@ fn every_verb_shows_an_example_in_its_help() {
 fn usage_errors_are_exit_code_2() {
     let agent = Agent::new();
     agent.clawk(["no-such-verb"]).assert().code(2);
-    agent.clawk(["run"]).assert().code(2);
+    agent.clawk(["send"]).assert().code(2);
     agent
         .clawk(["serve", "claw.yaml"])
         .assert()

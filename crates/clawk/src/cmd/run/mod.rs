@@ -18,6 +18,7 @@ use crate::config::AllowOutsideArgs;
 use crate::manifest;
 use crate::out::{self, TerminalStyle};
 use crate::terminal::{can_ask, input::LineEditor};
+use crate::usage::quote_word;
 use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, question_channel};
 
 /// Exit code after Ctrl-C during a single requested turn.
@@ -36,7 +37,7 @@ const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The manifest, or its folder
-    #[arg(value_name = "CLAW", value_parser = manifest::manifest_path_parser())]
+    #[arg(value_name = "CLAW", default_value = ".", value_parser = manifest::manifest_path_parser())]
     pub(crate) manifest: PathBuf,
 
     /// Run one turn with this message, then end; what is piped in follows it
@@ -176,7 +177,10 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
         trial: None,
     };
     let (ask, asked) = question_channel();
-    let agent = compose::start_agent(&request, can_ask().then_some(ask)).await?;
+    let agent = match compose::start_agent(&request, can_ask().then_some(ask)).await {
+        Ok(agent) => agent,
+        Err(error) => return Err(name_send(error, &args.manifest)),
+    };
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
         Some(LineEditor::start(agent.history_file()?)?)
@@ -209,6 +213,19 @@ async fn run_conversation(args: &Args, config: Option<&Path>, again: Option<&str
     agent.close("clawk run has ended").await;
     say_proof(&agent, session).await?;
     Ok(code)
+}
+
+/// Names `clawk send` if another process serves the agent.
+fn name_send(error: anyhow::Error, manifest: &Path) -> anyhow::Error {
+    match crate::state::kept::lock_holder(&error) {
+        Some(holder) => {
+            let claw = quote_word(&manifest.display().to_string());
+            error.context(format!(
+                "the agent runs already, in {holder}; say it there: `clawk send {claw} TEXT`"
+            ))
+        }
+        None => error,
+    }
 }
 
 /// Returns the single message of `-m` or of a standard input that is not a terminal; `None` means a chat, or no input.

@@ -15,7 +15,7 @@ use crate::config::AllowOutsideArgs;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The manifest to continue with
-    #[arg(value_name = "CLAW", default_value = "claw.yaml")]
+    #[arg(value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser(), default_value = "claw.yaml")]
     manifest: PathBuf,
 
     /// The session to continue from: its id, or `last`; it does not change

@@ -55,7 +55,7 @@ pub(super) struct Args {
     with_policy: Vec<PathBuf>,
 
     /// Show what this manifest would have decided differently: its tools, autonomy and policies; --with-policy replaces the policies
-    #[arg(long, value_name = "CLAW")]
+    #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
     with_manifest: Option<PathBuf>,
 
     #[command(flatten)]
