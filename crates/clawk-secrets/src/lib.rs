@@ -7,6 +7,7 @@
 //! * **Start reading at:** [`SecretResolver::resolve`].
 
 mod given;
+mod kept_secrets;
 mod secret;
 
 pub mod env;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use env::EnvironmentSource;
 pub use given::ResolvedSecrets;
+pub use kept_secrets::{keep_secret, kept_secrets_dir};
 pub use redact::{RedactStream, SecretRedactor};
 pub use resolve::{ResolveError, SecretResolver};
 pub use secret::Secret;

@@ -4,6 +4,7 @@ use std::path::{Component, Path};
 
 use zeroize::Zeroizing;
 
+use crate::kept_secrets::{describe_kept, look_up_kept};
 use crate::store::{SecretLookup, Store, read_file};
 use crate::{EnvironmentSource, ResolvedSecrets, Secret, SecretRedactor, StoreConfig, StoreError};
 
@@ -77,7 +78,7 @@ impl SecretResolver {
     }
 
     /// Returns the value of `name`. The resolver asks the configured store, then the environment variable, then the file
-    /// `$CLAW_SECRETS_DIR/{name}` (profile §7). Blanks and line ends around a value are removed, and an empty value counts as
+    /// `$CLAW_SECRETS_DIR/{name}` (profile §7), and at last the file that `clawk login` keeps. Blanks and line ends around a value are removed, and an empty value counts as
     /// absent. A store command blocks the thread, at most until its deadline.
     ///
     /// # Errors
@@ -86,7 +87,12 @@ impl SecretResolver {
     pub fn resolve(&self, name: &str) -> Result<Secret, ResolveError> {
         check_name(name)?;
         let mut looked = Vec::new();
-        for place in [Self::in_store, Self::in_environment, Self::in_directory] {
+        for place in [
+            Self::in_store,
+            Self::in_environment,
+            Self::in_directory,
+            Self::in_kept,
+        ] {
             match place(self, name) {
                 Ok(SecretLookup::Value(value)) if !trim_value(&value).is_empty() => {
                     return Ok(self.remember_secret(name, trim_value(&value)));
@@ -166,11 +172,16 @@ impl SecretResolver {
         read_file(&dir.join(name), &place, self.max_bytes)
     }
 
+    fn in_kept(&self, name: &str) -> Result<SecretLookup, StoreError> {
+        look_up_kept(&self.env, name, self.max_bytes)
+    }
+
     fn describe_place(&self, place: usize, name: &str) -> String {
         match place {
             0 => "the secrets store".to_owned(),
             1 => format!("environment variable `{name}`"),
-            _ => format!("file `$CLAW_SECRETS_DIR/{name}`"),
+            2 => format!("file `$CLAW_SECRETS_DIR/{name}`"),
+            _ => describe_kept(name),
         }
     }
 }
@@ -180,7 +191,7 @@ fn trim_value(value: &str) -> &str {
     value.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
 }
 
-fn check_name(name: &str) -> Result<(), ResolveError> {
+pub(crate) fn check_name(name: &str) -> Result<(), ResolveError> {
     const NAME_MAX_BYTES: usize = 256;
     let why = if name.is_empty() {
         "it is empty"
@@ -206,7 +217,7 @@ fn check_name(name: &str) -> Result<(), ResolveError> {
 }
 
 /// Returns whether the name is one ordinary path component: no separator, no `..`, not absolute.
-fn is_file_name(name: &str) -> bool {
+pub(crate) fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
     plain && !name.contains(['/', '\\']) && !name.contains("..")

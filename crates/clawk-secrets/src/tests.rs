@@ -359,3 +359,36 @@ fn a_secret_cut_anywhere_is_found_in_a_stream() {
     stream.push(b"data: hello\n\n", &mut out);
     assert_eq!(out, b"data: hello\n\n");
 }
+
+#[test]
+fn a_kept_secret_is_private_found_last_and_refused_when_others_can_read_it() {
+    let home = tempfile::tempdir().unwrap();
+    let home_path = home.path().to_str().unwrap();
+    let env = EnvironmentSource::from_pairs([("HOME", home_path)]);
+    assert!(SecretResolver::without_store(env.clone()).resolve("KEY").is_err());
+    for value in ["first", "second"] {
+        let file = keep_secret(&env, &Secret::new("KEY", value)).unwrap();
+        assert_eq!(file, home.path().join(".config/clawk/secrets/KEY"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+        let found = SecretResolver::without_store(env.clone()).resolve("KEY").unwrap();
+        assert_eq!(found.expose(), value);
+    }
+    let folder = kept_secrets_dir(&env).unwrap();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no draft stays");
+    let given = EnvironmentSource::from_pairs([("HOME", home_path), ("KEY", "of the environment")]);
+    let found = SecretResolver::without_store(given).resolve("KEY").unwrap();
+    assert_eq!(found.expose(), "of the environment");
+    for name in ["../KEY", "a/b", "", "sk-proj-0123456789abcdef", "-x"] {
+        assert!(keep_secret(&env, &Secret::new(name, "v")).is_err(), "{name:?}");
+    }
+    fs::set_permissions(folder.join("KEY"), fs::Permissions::from_mode(0o640)).unwrap();
+    let refused = SecretResolver::without_store(env)
+        .resolve("KEY")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("chmod 600") && !refused.contains("second"),
+        "{refused}"
+    );
+}

@@ -71,9 +71,11 @@ enum ClawkCommand {
     DeadLetters(cmd::dead_letters::Args),
     /// List answers that are not delivered yet, and retry dead ones
     Outbox(cmd::outbox::Args),
-    /// List the models that providers' servers offer
+    /// Test an API key at its provider, and keep it
+    Login(cmd::login::Args),
+    /// Add and test providers; list the models that their servers offer
     Provider(cmd::provider::Args),
-    /// Show the state of a running agent's channels; pair people, fire triggers
+    /// Show the state of a running agent's channels; add channels, pair people, fire triggers
     Channels(cmd::channels::Args),
     /// Show, verify, replay and export the record of what happened
     Trace(cmd::trace::Args),
@@ -85,7 +87,7 @@ enum ClawkCommand {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
-    /// Log in to MCP servers that need a token; list and forget the tokens
+    /// Add MCP servers; log in to those that need a token
     Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),
@@ -141,6 +143,7 @@ impl CommandLine {
             ClawkCommand::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
             ClawkCommand::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             ClawkCommand::Outbox(args) => cmd::outbox::run(&args),
+            ClawkCommand::Login(args) => cmd::login::run(&args, config.as_deref()),
             ClawkCommand::Provider(args) => cmd::provider::run(&args, config.as_deref()),
             ClawkCommand::Channels(args) => cmd::channels::run(&args, config.as_deref()),
             ClawkCommand::Trace(args) => cmd::trace::run(&args, config.as_deref()),

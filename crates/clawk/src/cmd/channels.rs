@@ -30,6 +30,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   clawk channels --agent hello
+  clawk channels add telegram --manifest my-agent
   clawk channels fire nightly --agent hello
   clawk channels remove orders --agent hello
   clawk channels remove orders --manifest claw.yaml
@@ -40,6 +41,8 @@ Channels are connected while `clawk serve` runs. `remove` also works when it doe
 
 #[derive(Debug, clap::Subcommand)]
 enum ChannelsCommand {
+    /// Declare another channel: manifest and clawk.toml together, after its token was checked at the platform
+    Add(super::edit::channel_add::Args),
     /// Begin a run of a trigger now
     Fire {
         /// The channel
@@ -116,6 +119,7 @@ const BESIDE: &str = "claw.yaml";
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         None => list_channels(&args.which, args.format),
+        Some(ChannelsCommand::Add(args)) => super::edit::channel_add::run(args, config),
         Some(ChannelsCommand::Fire { name, which }) => {
             ask_agent(which, "clawk.channels.fire", &json!({ "name": name }))?;
             out::print_line(format!("{name} is fired"))?;

@@ -1,7 +1,7 @@
 //! `clawk init`: writes a commented `claw.yaml` that runs.
 
-mod channel;
-mod needs;
+pub(in crate::cmd) mod channel;
+pub(in crate::cmd) mod needs;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};

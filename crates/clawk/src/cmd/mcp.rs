@@ -29,6 +29,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  clawk mcp add tickets https://mcp.example.com/mcp
   clawk mcp list claw.yaml                     servers, and whether there is a token for each
   clawk mcp login claw.yaml tickets            agree in a browser on this machine
   clawk mcp login claw.yaml tickets --device   agree with a code, on any device
@@ -39,6 +40,8 @@ server. Tokens lie sealed in the agent's state directory, and are renewed while 
 
 #[derive(Debug, clap::Subcommand)]
 enum McpCommand {
+    /// Declare an MCP server: its tools, a sandbox that fits it, and a rule that asks before its calls
+    Add(super::edit::mcp_add::Args),
     /// List the servers that are reached over HTTP
     List {
         #[command(flatten)]
@@ -212,6 +215,7 @@ impl ManifestServers {
 /// Lists servers, gets a token, or deletes one.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
+        McpCommand::Add(args) => super::edit::mcp_add::run(args, config),
         McpCommand::List { which, format } => which.load_servers(config)?.print_servers(*format),
         McpCommand::Logout { which, server } => {
             let servers = which.load_servers(config)?;

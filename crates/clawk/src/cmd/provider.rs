@@ -23,6 +23,8 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  clawk provider add second --vendor anthropic
+  clawk provider test main
   clawk provider models
   clawk provider models main
   clawk provider models --manifest agent/claw.yaml --format json
@@ -31,6 +33,10 @@ Each provider's own server is asked, with the provider's own key.";
 
 #[derive(Debug, clap::Subcommand)]
 enum ProviderAction {
+    /// Declare another provider
+    Add(super::edit::provider_add::Args),
+    /// Ask a provider's server whether it accepts the key and offers the model; costs nothing
+    Test(ModelsArgs),
     /// List the models that a provider's server offers, with window, price and shutdown date
     Models(ModelsArgs),
 }
@@ -53,23 +59,81 @@ struct ModelsArgs {
 /// Lists the models.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.action {
+        ProviderAction::Add(args) => super::edit::provider_add::run(args, config),
+        ProviderAction::Test(args) => compose::build_runtime()?.block_on(test_providers(args, config)),
         ProviderAction::Models(args) => compose::build_runtime()?.block_on(list_models(args, config)),
     }
 }
 
-async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
+/// Reads the agent. A folder without the user's consent must not choose a secret or the host it is sent to.
+async fn read_agent(args: &ModelsArgs, config: Option<&Path>) -> Result<ResolvedConfig> {
     let config = Config::load(config, Some(&args.manifest))?;
-    // A folder without the user's consent must not choose a secret or the host it is sent to.
-    let blueprint = ResolvedConfig::with_config(&args.manifest, config)
+    ResolvedConfig::with_config(&args.manifest, config)
         .await?
         .with_consent(false, crate::trust::can_ask_user())
-        .await?;
+        .await
+}
+
+/// Returns the provider that was named, or all.
+fn named_providers<'b>(args: &ModelsArgs, blueprint: &'b ResolvedConfig) -> Result<Vec<&'b Provider>> {
     let wanted = |provider: &&Provider| args.name.as_ref().is_none_or(|name| *name == provider.name);
     let providers: Vec<&Provider> = blueprint.manifest.providers.iter().filter(wanted).collect();
     if let (Some(name), true) = (&args.name, providers.is_empty()) {
         let path = args.manifest.display();
         bail!("`{path}` declares no provider `{}`", one_line(name));
     }
+    Ok(providers)
+}
+
+/// Asks each server for its models, with the provider's key. Exit code 1: one refuses, or does not offer the model.
+async fn test_providers(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
+    let blueprint = read_agent(args, config).await?;
+    let factory = blueprint.provider_factory();
+    let catalogue = &blueprint.config.settings.prices.catalogue;
+    let (mut document, mut failed) = (Vec::new(), false);
+    for provider in named_providers(args, &blueprint)? {
+        let model = catalogue.resolve_alias(&provider.model);
+        let (good, said) = match factory.list_models(provider).await {
+            Ok(listed) if listed.iter().any(|known| known.id == model) => {
+                (true, format!("the server accepts the key and offers `{model}`"))
+            }
+            Ok(listed) => (
+                false,
+                format!(
+                    "the server accepts the key, and does not list `{model}` among its {} models; `clawk provider models {}` shows them",
+                    listed.len(),
+                    provider.name
+                ),
+            ),
+            Err(error) => (false, error.to_string()),
+        };
+        failed |= !good;
+        let style = TerminalStyle::for_stdout();
+        match args.format {
+            Format::Json => document.push(json!({"provider": provider.name, "ok": good, "message": said})),
+            Format::Human => {
+                let word = if good {
+                    style.green("ok  ")
+                } else {
+                    style.red("FAIL")
+                };
+                out::print_line(format!(
+                    "{word}  {}: {}",
+                    one_line(&provider.name),
+                    one_line(&said)
+                ))?;
+            }
+        }
+    }
+    if args.format == Format::Json {
+        out::print_json(&json!({"ok": !failed, "providers": document}))?;
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
+    let blueprint = read_agent(args, config).await?;
+    let providers = named_providers(args, &blueprint)?;
     let factory = blueprint.provider_factory();
     let catalogue = &blueprint.config.settings.prices.catalogue;
     let (mut errors, mut document) = (Vec::new(), Vec::new());

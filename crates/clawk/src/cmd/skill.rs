@@ -16,6 +16,7 @@ use clawk_manifest::Manifest;
 use clawk_manifest::model::Skill;
 use serde_json::{Value, json};
 
+use super::edit::{AgentEdit, EditArgs};
 use crate::compose;
 use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
@@ -43,6 +44,14 @@ enum SkillCommand {
         /// The Skill's file; it must not exist
         #[arg(long, short, value_name = "FILE")]
         output: PathBuf,
+
+        /// Add the skill and its tools to the agent's manifest, policy and clawk.toml, after the difference was shown
+        #[arg(long)]
+        write: bool,
+
+        /// With --write: write without a question
+        #[arg(long, requires = "write")]
+        yes: bool,
 
         /// The agent that is to have it [default: the nearest `claw.yaml` in or above the output's folder]
         #[arg(long, value_name = "CLAW", value_parser = crate::manifest::manifest_path_parser())]
@@ -110,6 +119,7 @@ enum SkillCommand {
 const EXAMPLES: &str = "\
 Examples:
   clawk skill import ~/skills/pdf --output my-agent/skills/pdf.yaml
+  clawk skill import ~/skills/pdf --output my-agent/skills/pdf.yaml --write
   clawk skill list my-agent/claw.yaml
   clawk skill show pdf --claw my-agent/claw.yaml
   clawk skill test my-agent/claw.yaml
@@ -123,10 +133,20 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         SkillCommand::Import {
             folder,
             output,
+            write,
+            yes,
             claw,
             outside,
             format,
-        } => import_skill(folder, output, claw.as_deref(), (config, *outside), *format),
+        } => {
+            let target = SkillTarget {
+                output,
+                claw: claw.as_deref(),
+                write: *write,
+                yes: *yes,
+            };
+            import_skill(folder, target, (config, *outside), *format)
+        }
         SkillCommand::List {
             claw,
             outside,
@@ -161,13 +181,65 @@ fn find_manifest(output: &Path) -> Option<PathBuf> {
         .find(|claw| claw.is_file())
 }
 
+/// Where a skill is written, and which agent gets it.
+#[derive(Clone, Copy)]
+struct SkillTarget<'a> {
+    output: &'a Path,
+    claw: Option<&'a Path>,
+    write: bool,
+    yes: bool,
+}
+
+/// Adds the imported skill to the agent. Its files are written already.
+fn add_to_agent(
+    skill: &SkillImport,
+    files: &[PathBuf],
+    edit_args: &EditArgs,
+    config: Option<&Path>,
+) -> Result<()> {
+    let mut edit = AgentEdit::open(edit_args, config)?;
+    let (file, beside) = files.split_first().context("the skill has no file")?;
+    let folder = match edit_args.manifest.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.canonicalize()?,
+        Some(_) | None => PathBuf::from(".").canonicalize()?,
+    };
+    let reference = |path: &Path| -> Result<String> {
+        let below = path.strip_prefix(&folder).with_context(|| {
+            format!(
+                "`{}` lies outside of the agent's folder; choose an `--output` inside",
+                path.display()
+            )
+        })?;
+        Ok(json!(format!("./{}", below.display())).to_string())
+    };
+    for path in beside {
+        edit.name_written_file(path.clone());
+    }
+    edit.name_written_file(file.clone());
+    let shelf = file.parent().unwrap_or(Path::new("."));
+    for tool in &skill.tools {
+        edit.add_to_manifest("tools", &reference(&shelf.join(tool))?)?;
+    }
+    edit.add_to_manifest("skills", &reference(file)?)?;
+    if !skill.config.trim().is_empty() {
+        edit.add_to_config(&skill.config)?;
+    }
+    let settings: toml::Table = toml::from_str(&skill.config)?;
+    let tools = settings.get("tools").and_then(toml::Value::as_table);
+    let names = tools.into_iter().flat_map(|tools| tools.keys().cloned());
+    for name in names.chain([format!("skill-{}", skill.name)]).collect::<Vec<_>>() {
+        edit.add_asking_rule(&name)?;
+    }
+    edit.finish().map(|_| ())
+}
+
 fn import_skill(
     folder: &Path,
-    output: &Path,
-    claw: Option<&Path>,
+    target: SkillTarget<'_>,
     config: (Option<&Path>, AllowOutsideArgs),
     format: Format,
 ) -> Result<ExitCode> {
+    let SkillTarget { output, claw, .. } = target;
     if output.exists() {
         bail!(
             "`{}` is there already; choose another file with `--output`",
@@ -190,6 +262,27 @@ fn import_skill(
         agent.map(|agent| agent.tools.iter().map(|tool| tool.name.clone()).collect());
     let skill = clawk_import::import_skill(folder, &file, tools.as_ref())?;
     let written = write_all(&skill, &shelf, &file)?;
+    if target.write {
+        let manifest = found
+            .clone()
+            .context("no `claw.yaml` is in or above the output's folder; name one by `--claw CLAW`")?;
+        let edit_args = EditArgs {
+            manifest,
+            yes: target.yes,
+            dry_run: false,
+            outside: config.1,
+        };
+        let files: Vec<PathBuf> = std::iter::once(file.clone())
+            .chain(written.iter().cloned())
+            .collect();
+        if let Err(error) = add_to_agent(&skill, &files, &edit_args, config.0) {
+            for path in &files {
+                let _ = fs::remove_file(path); // silent-ok: the error that is returned says what went wrong
+            }
+            return Err(error);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     match format {
         Format::Json => out::print_json(&json!({
             "skill": skill.name, "file": file, "agent": found, "tools": skill.tools, "config": skill.config,
@@ -258,7 +351,7 @@ fn print_import(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Resul
     for note in &skill.notes {
         out::print_line(format!("note: {}", out::one_line(note)))?;
     }
-    out::print_line("add to `spec` of claw.yaml, with paths from its folder:")?;
+    out::print_line("add to `spec` of claw.yaml, with paths from its folder (`--write` does it):")?;
     out::print_line(format!("  skills: [ {} ]", file.display()))?;
     let shelf = file.parent().unwrap_or(Path::new("."));
     for tool in &skill.tools {

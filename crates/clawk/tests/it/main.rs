@@ -31,6 +31,7 @@ mod doors;
 mod dry;
 #[cfg(feature = "postgres")]
 mod dry_pg;
+mod editing;
 #[cfg(feature = "conformance")]
 mod faults;
 mod forged;

@@ -14,38 +14,42 @@ use super::needs::{AnswerTarget, ChannelNeeds, ChannelQuestion, Kind, LetIn};
 use crate::compose;
 use crate::out;
 
-/// The channel's name in the manifest.
+/// The channel's name in the manifest of a new agent.
 const NAME: &str = "chat";
 /// Name of the provider for speech.
 const SPEECH: &str = "speech";
 
 /// Flags of `clawk init` about a channel.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[group(skip)]
-pub(super) struct Args {
+pub(in crate::cmd) struct Args {
     /// Connect the agent to a platform, and check its token there
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) channel: Option<Kind>,
+    pub(in crate::cmd) channel: Option<Kind>,
 
     /// The variable that holds the channel's secret [default: by the type, for example TELEGRAM_TOKEN]
     #[arg(long, value_name = "VARIABLE", requires = "channel")]
-    secret_ref: Option<String>,
+    pub(in crate::cmd) secret_ref: Option<String>,
 
     /// A value that the type needs, for example `--setting user_id=@bot:example.org`
     #[arg(long = "setting", value_name = "NAME=VALUE", requires = "channel")]
-    settings: Vec<String>,
+    pub(in crate::cmd) settings: Vec<String>,
 
     /// The platform's address, for a server of your own
     #[arg(long, value_name = "URL", requires = "channel")]
-    base_url: Option<String>,
+    pub(in crate::cmd) base_url: Option<String>,
 
     /// Your id on the platform: you may answer questions there
     #[arg(long, value_name = "ID", requires = "channel")]
-    admin: Option<String>,
+    pub(in crate::cmd) admin: Option<String>,
 
     /// Write the files without asking the platform
     #[arg(long, requires = "channel")]
-    no_check: bool,
+    pub(in crate::cmd) no_check: bool,
+
+    /// The channel's name, if it is not the usual one.
+    #[arg(skip)]
+    pub(in crate::cmd) name: Option<String>,
 }
 
 /// The variable's name that means "no secret".
@@ -54,24 +58,24 @@ const NO_SECRET: &str = "NONE";
 const SPEECH_KEY: &str = "SPEECH_KEY";
 
 /// A channel that is ready to be written.
-pub(super) struct ChannelDraft {
+pub(in crate::cmd) struct ChannelDraft {
     /// Lines for the manifest's `spec`.
-    pub(super) manifest: String,
+    pub(in crate::cmd) manifest: String,
     /// Lines after the manifest's first provider; empty if the channel needs no own provider.
-    pub(super) provider: String,
+    pub(in crate::cmd) provider: String,
     /// The text of `clawk.toml`; `None`: every key has its default.
-    pub(super) config: Option<String>,
+    pub(in crate::cmd) config: Option<String>,
     /// Steps that the user must take before a start.
-    pub(super) next: Vec<String>,
+    pub(in crate::cmd) next: Vec<String>,
     /// Arguments for `clawk serve` besides the manifest.
-    pub(super) flags: &'static str,
+    pub(in crate::cmd) flags: &'static str,
 }
 
 /// The person's answers.
 type ChannelAnswers = Vec<(ChannelQuestion, String)>;
 
 /// Asks, checks, and returns what to write. Writes nothing.
-pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
+pub(in crate::cmd) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
     let needs = kind.needs();
     if asks {
         out::print_line(format!("{}: {}", kind.manifest_word(), needs.how))?;
@@ -96,7 +100,11 @@ pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<Chann
         None => None,
     };
     let config = channel_config(&needs, base_url, &taken, admin.as_deref())?;
-    let manifest = channel_manifest(kind, &needs, &reference, &taken, admin.as_deref());
+    let name = args.name.as_deref().unwrap_or(NAME);
+    let mut manifest = channel_manifest(kind, &needs, &reference, &taken, admin.as_deref());
+    if let Some(manifest) = manifest.as_object_mut() {
+        manifest.insert("name".to_owned(), json!(name));
+    }
     let declared: Channel = serde_json::from_value(manifest.clone())?;
     if let Some(fault) = config.config_faults(&declared).first() {
         bail!("nothing was written: {}", out::sanitize_block(fault));
@@ -132,7 +140,7 @@ pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<Chann
     Ok(ChannelDraft {
         manifest: channel_yaml(&manifest),
         provider,
-        config: channel_toml(&config)?,
+        config: channel_toml(name, &config)?,
         next,
         flags: if needs.listens {
             " --listen 127.0.0.1:8080"
@@ -415,7 +423,7 @@ fn channel_yaml(manifest: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-fn channel_toml(config: &ChannelConfig) -> Result<Option<String>> {
+fn channel_toml(name: &str, config: &ChannelConfig) -> Result<Option<String>> {
     let usual = serde_json::to_value(ChannelConfig::default())?;
     let mut keys = serde_json::to_value(config)?;
     if let (Some(keys), Some(usual)) = (keys.as_object_mut(), usual.as_object()) {
@@ -424,7 +432,7 @@ fn channel_toml(config: &ChannelConfig) -> Result<Option<String>> {
     if keys.as_object().is_none_or(serde_json::Map::is_empty) {
         return Ok(None);
     }
-    let text = toml::to_string(&json!({ "channels": { NAME: keys } })).context("clawk.toml can't be made")?;
+    let text = toml::to_string(&json!({ "channels": { name: keys } })).context("clawk.toml can't be made")?;
     Ok(Some(format!(
         "# What is local to this machine. docs/reference/config.md lists every key.\n{text}"
     )))

@@ -168,7 +168,7 @@ fn source() -> ChannelNeeds {
 
 impl Kind {
     /// Returns the type's word in the manifest.
-    pub(super) const fn manifest_word(self) -> &'static str {
+    pub(in crate::cmd) const fn manifest_word(self) -> &'static str {
         match self {
             Self::Telegram => "telegram",
             Self::Slack => "slack",
