@@ -273,11 +273,8 @@ impl ManifestFileLoader {
         if metadata.is_dir() {
             return refuse_file(
                 "not-a-file",
-                format!(
-                    "{} is a folder without a claw.yaml",
-                    quote_text(&shown.to_string_lossy())
-                ),
-                "name the file of the agent, or write one: `clawk init DIR`",
+                format!("{} is a folder, not a file", quote_text(&shown.to_string_lossy())),
+                "name a file in it; an agent's folder has a `claw.yaml`, and `clawk init DIR` writes one",
             );
         }
         if !metadata.is_file() {

@@ -64,7 +64,7 @@ fn a_command_line_that_is_refused_names_the_one_that_was_meant() {
         (
             &["run", "empty", "-m", "x"],
             1,
-            &["`empty` is a folder without a claw.yaml", "clawk init DIR"],
+            &["`empty` is a folder, not a file", "clawk init DIR"],
         ),
         (
             &["run", "clav.yaml", "-m", "x"],
