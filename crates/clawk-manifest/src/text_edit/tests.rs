@@ -151,19 +151,19 @@ fn a_rule_goes_before_the_one_that_is_named_and_its_comment() {
 
 #[test]
 fn a_lone_sandbox_becomes_a_list_and_keeps_its_comments() {
-    let item = "inline: { name: second, level: process }";
+    let item = "inline: { level: vm }";
     for (text, wanted) in [
         (
             "spec:\n  # where\n  sandbox:\n    inline:\n      level: process # why\n\n      # what\n      capabilities: {}\n\n  # next\n  memory: {}\n",
-            "spec:\n  # where\n  sandbox:\n    - inline:\n        level: process # why\n\n        # what\n        capabilities: {}\n    - inline: { name: second, level: process }\n\n  # next\n  memory: {}\n",
+            "spec:\n  # where\n  sandbox:\n    - inline:\n        level: process # why\n\n        # what\n        capabilities: {}\n    - inline: { level: vm }\n\n  # next\n  memory: {}\n",
         ),
         (
             "spec:\n  sandbox: { inline: { level: process } } # one\n",
-            "spec:\n  sandbox: [{ inline: { level: process } }, {\"inline\":{\"name\":\"second\",\"level\":\"process\"}}] # one\n",
+            "spec:\n  sandbox: [{ inline: { level: process } }, {\"inline\":{\"level\":\"vm\"}}] # one\n",
         ),
         (
             "spec:\n  sandbox: ./sandbox.yaml\n",
-            "spec:\n  sandbox: [./sandbox.yaml, {\"inline\":{\"name\":\"second\",\"level\":\"process\"}}]\n",
+            "spec:\n  sandbox: [./sandbox.yaml, {\"inline\":{\"level\":\"vm\"}}]\n",
         ),
     ] {
         let edited = insert_list_item(

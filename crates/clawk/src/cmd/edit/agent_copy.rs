@@ -24,11 +24,11 @@ pub(super) fn is_about_copy(found: &Diagnostic) -> bool {
     ABOUT_COPY.contains(&found.code)
 }
 
-/// Validates the agent with its changes.
+/// Validates the agent with its changes. Returns the findings, and the path that the copy had.
 ///
 /// # Errors
 /// The copy can't be made, or a file of the agent lies outside of its folder.
-pub(super) fn check_edited(edit: &AgentEdit<'_>) -> Result<LoadedDocument> {
+pub(super) fn check_edited(edit: &AgentEdit<'_>) -> Result<(LoadedDocument, PathBuf)> {
     let copy = tempfile::tempdir().context("can't make a folder for the check")?;
     let manifest = &edit.args.manifest;
     let folder = match manifest.parent() {
@@ -75,7 +75,7 @@ pub(super) fn check_edited(edit: &AgentEdit<'_>) -> Result<LoadedDocument> {
     let config = Config::load(flag, Some(&copied))
         .context("the edited clawk.toml would not be valid; nothing was changed")?
         .with_outside_access(edit.args.outside);
-    check_document(&copied, &config)
+    Ok((check_document(&copied, &config)?, copy.path().to_owned()))
 }
 
 /// Returns the path of the copy of a file.

@@ -211,9 +211,11 @@ impl<'a> AgentEdit<'a> {
     /// # Errors
     /// The edited agent would not be valid, the person says no, or a file can't be written. The files are then as before.
     pub(crate) fn finish(self) -> Result<EditOutcome> {
-        let checked = agent_copy::check_edited(&self)?;
+        let (checked, copy) = agent_copy::check_edited(&self)?;
         if !checked.is_valid() {
-            out::notes(&render_diagnostics(&checked.diagnostics, &checked.sources, false));
+            let findings = render_diagnostics(&checked.diagnostics, &checked.sources, false);
+            // The person knows the files by their own paths, not by those of the copy.
+            out::notes(&findings.replace(&format!("{}/", copy.display()), ""));
             bail!("the edited agent would not be valid; nothing was changed");
         }
         let style = TerminalStyle::for_stdout();

@@ -39,7 +39,7 @@ pub(super) fn add_asking_rule(edit: &mut AgentEdit<'_>, tool: &NewTool<'_>) -> R
         .loaded
         .sources
         .files()
-        .map(std::path::Path::to_owned)
+        .map(std::path::Path::to_path_buf)
         .collect();
     let policy = files.into_iter().find_map(|file| {
         let text = edit.loaded.sources.text(&file)?;
