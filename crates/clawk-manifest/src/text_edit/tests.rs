@@ -22,57 +22,59 @@ fn keeps_lines(old: &str, new: &str) -> bool {
         .all(|line| rest.any(|other| other == line))
 }
 
+/// A name, and a document.
+const LAYOUTS: [(&str, &str); 16] = [
+    (
+        "block",
+        "spec:\n  # before\n  tools:\n    - inline:\n        name: a # why\n        description: x\n\n  # after\n  memory: {}\n",
+    ),
+    (
+        "at the dash's column",
+        "spec:\n  tools:\n  - ./a.yaml\n  - ./b.yaml # kept\n  memory: {}\n",
+    ),
+    ("last of all", "spec:\n  memory: {}\n  tools:\n    - ./a.yaml"),
+    ("missing", "spec:\n  memory: {}\n  # the end\n"),
+    ("missing, wide", "spec:\n      memory: {}\n"),
+    ("nothing in it", "spec:\n  tools:\n  memory: {}\n"),
+    ("empty", "spec:\n  tools: [] # none yet\n  memory: {}\n"),
+    (
+        "a flow list",
+        "spec:\n  tools: [\"./a.yaml\", \"./b.yaml\"] # two\n  memory: {}\n",
+    ),
+    (
+        "a block text at the end",
+        "spec:\n  tools:\n    - inline:\n        name: a\n        description: |\n          one\n          # not a comment\n\n  # a comment\n  memory: {}\n",
+    ),
+    (
+        "Windows",
+        "spec:\r\n  tools:\r\n    - ./a.yaml\r\n  memory: {}\r\n",
+    ),
+    ("with a mark", "\u{feff}spec:\n  tools:\n    - ./a.yaml\n"),
+    (
+        "umlauts",
+        "spec:\n  identity: { inline: { personality: \"größer\" } }\n  tools:\n    - inline: { name: ä, description: ö }\n",
+    ),
+    (
+        "a text on several lines",
+        "spec:\n  tools:\n    - inline:\n        name: a\n        description: one\n          two\n  memory: {}\n",
+    ),
+    (
+        "the dash alone",
+        "spec:\n  tools:\n    -\n      inline:\n        name: a\n  memory: {}\n",
+    ),
+    (
+        "quotes to the end",
+        "spec:\n  tools:\n    - \"./a.yaml\"\n    # - ./old.yaml\n  memory: {}\n",
+    ),
+    (
+        "a section below",
+        "spec:\n  tools:\n    - inline: { name: a, input_schema: { type: object,\n        properties: {} } }\nmetadata: { name: x }\n",
+    ),
+];
+
 #[test]
 fn the_usual_layouts_are_edited_and_nothing_else_changes() {
-    let layouts = [
-        (
-            "block",
-            "spec:\n  # before\n  tools:\n    - inline:\n        name: a # why\n        description: x\n\n  # after\n  memory: {}\n",
-        ),
-        (
-            "at the dash's column",
-            "spec:\n  tools:\n  - ./a.yaml\n  - ./b.yaml # kept\n  memory: {}\n",
-        ),
-        ("last of all", "spec:\n  memory: {}\n  tools:\n    - ./a.yaml"),
-        ("missing", "spec:\n  memory: {}\n  # the end\n"),
-        ("missing, wide", "spec:\n      memory: {}\n"),
-        ("nothing in it", "spec:\n  tools:\n  memory: {}\n"),
-        ("empty", "spec:\n  tools: [] # none yet\n  memory: {}\n"),
-        (
-            "a flow list",
-            "spec:\n  tools: [\"./a.yaml\", \"./b.yaml\"] # two\n  memory: {}\n",
-        ),
-        (
-            "a block text at the end",
-            "spec:\n  tools:\n    - inline:\n        name: a\n        description: |\n          one\n          # not a comment\n\n  # a comment\n  memory: {}\n",
-        ),
-        (
-            "Windows",
-            "spec:\r\n  tools:\r\n    - ./a.yaml\r\n  memory: {}\r\n",
-        ),
-        ("with a mark", "\u{feff}spec:\n  tools:\n    - ./a.yaml\n"),
-        (
-            "umlauts",
-            "spec:\n  identity: { inline: { personality: \"größer\" } }\n  tools:\n    - inline: { name: ä, description: ö }\n",
-        ),
-        (
-            "a text on several lines",
-            "spec:\n  tools:\n    - inline:\n        name: a\n        description: one\n          two\n  memory: {}\n",
-        ),
-        (
-            "the dash alone",
-            "spec:\n  tools:\n    -\n      inline:\n        name: a\n  memory: {}\n",
-        ),
-        (
-            "quotes to the end",
-            "spec:\n  tools:\n    - \"./a.yaml\"\n    # - ./old.yaml\n  memory: {}\n",
-        ),
-        (
-            "a section below",
-            "spec:\n  tools:\n    - inline: { name: a, input_schema: { type: object,\n        properties: {} } }\nmetadata: { name: x }\n",
-        ),
-    ];
-    for (layout, text) in layouts {
+    for (layout, text) in LAYOUTS {
         let edited = add(text).unwrap_or_else(|refusal| panic!("{layout}: {refusal}"));
         if !text.contains("[\"./a") {
             assert!(keeps_lines(text, &edited), "{layout}:\n{edited}");
