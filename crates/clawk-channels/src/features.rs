@@ -169,7 +169,7 @@ mod tests {
     fn a_transport_that_a_type_has_not_is_said_and_one_that_is_not_read_too() {
         let words = ["polling", "webhook", "websocket", "stdio"];
         let told = |kind: &str| {
-            let judged = words.map(|transport| {
+            words.map(|transport| {
                 let manifest = manifest(json!({"channels": [{"name": "chat", "type": kind, "transport": transport,
                     "auth": {"secret_ref": "T"}, "trigger": {"schedule": "* * * * *", "queue_name": "q", "mailbox": "m", "table": "t"}}]}));
                 let channel = &manifest.channels[0];
@@ -180,8 +180,7 @@ mod tests {
                     _ if idle => "idle",
                     _ => "served",
                 }
-            });
-            judged
+            })
         };
         let (dead, idle, served) = ("dead", "idle", "served");
         for (kind, expected) in [

@@ -2,6 +2,7 @@
 //! tasks.
 
 mod binding;
+mod bus;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,13 +13,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_client::AgentAddress;
-use clawk_egress::Url;
 use clawk_kernel::Role;
 use clawk_kernel::ports::{BoxFuture, RemoteResult, RemoteTask, RetryReason, RunError, TokenKey};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_manifest::Manifest;
-use clawk_manifest::model::{BusBackend, MessagePassing, Swarm};
+use clawk_manifest::model::{BusBackend, Swarm};
 use clawk_secrets::SecretResolver;
 use clawk_server::peers::{BusKind, BusOptions, ForeignMember, ForeignOptions, LinkOptions, RemoteMembers};
 use clawk_swarm::Plan;
@@ -29,9 +29,11 @@ use clawk_trace::checkpoint::PublicKey;
 use clawk_trace::proof;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, QueueDoor, Settings};
+use crate::config::Config;
 
 pub(crate) use binding::{ANY, MemberBinding, resolve_binding};
+use bus::bus_url;
+pub(crate) use bus::swarm_bus_fault;
 
 /// Folder in the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
@@ -452,71 +454,6 @@ impl Drop for RemoteTaskGuard {
 
 /// The environment of a program of `[peers.NAME] command`, in shell syntax.
 const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
-
-/// Returns the URL of the bus server, without its password.
-///
-/// # Errors
-/// This build has no such client, or `[swarm] url` does not fit the back end. The error says so, with the cure.
-fn declared_bus_url(settings: &Settings, backend: BusBackend) -> Result<Option<Url>, String> {
-    let (schemes, built) = match backend {
-        BusBackend::InProcess | BusBackend::SqliteWal => return Ok(None),
-        BusBackend::Redis => (["redis", "rediss"], cfg!(feature = "redis")),
-        BusBackend::Nats => (["nats", "tls"], cfg!(feature = "nats")),
-    };
-    let name = backend.as_str();
-    if !built {
-        return Err(format!(
-            "this build of clawk leaves out `{name}`, the backend of the Swarm; build with `--features {name}`, or use a shipped build \
-             (`cargo xtask dist`)"
-        ));
-    }
-    let about = || {
-        let [scheme, other] = schemes;
-        format!(
-            "`[swarm] url` of clawk.toml: the Swarm's backend is `{name}`, so it is the URL of one (`{scheme}://HOST` or `{other}://HOST`)"
-        )
-    };
-    let url = settings.swarm.url.as_deref().ok_or_else(about)?;
-    let url = Url::parse(url).ok().filter(|url| schemes.contains(&url.scheme())); // silent-ok: said below
-    let url = url.ok_or_else(about)?;
-    if url.password().is_some() {
-        return Err(
-            "`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`"
-                .to_owned(),
-        );
-    }
-    Ok(Some(url))
-}
-
-/// Returns why the bus of the manifest's Swarm can't be used, as far as the configuration shows. Nothing is connected, and no secret
-/// is asked for.
-pub(crate) fn swarm_bus_fault(manifest: &Manifest, settings: &Settings) -> Option<String> {
-    let swarm = manifest.swarm.as_ref()?;
-    let backend = swarm.coordination.backend;
-    let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
-    if shares && backend != BusBackend::InProcess {
-        return Some(format!(
-            "the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only",
-            swarm.name
-        ));
-    }
-    declared_bus_url(settings, backend).err()
-}
-
-/// Returns the URL of the bus server, with its password.
-///
-/// # Errors
-/// `[swarm] url` does not fit the back end, or its password can't be resolved.
-fn bus_url(place: PeerContext<'_>, backend: BusBackend, door: &QueueDoor) -> Result<Url> {
-    let url = declared_bus_url(&place.config.settings, backend).map_err(anyhow::Error::msg)?;
-    let mut url = url.with_context(|| format!("the backend `{}` has no server", backend.as_str()))?;
-    if let Some(reference) = &door.password_ref {
-        let secret = place.resolver.resolve(reference)?;
-        let set = url.set_password(Some(secret.expose().trim()));
-        set.map_err(|()| anyhow::anyhow!("`[swarm] url` of clawk.toml takes no password"))?;
-    }
-    Ok(url)
-}
 
 /// Returns the identities that work over the bus, and the concurrency limit of each.
 fn bus_identities(
