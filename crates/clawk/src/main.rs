@@ -7,6 +7,7 @@
 
 mod atlases;
 mod audit;
+mod build;
 mod cli;
 mod cmd;
 mod companion;
@@ -59,6 +60,11 @@ fn main() -> ExitCode {
         });
     }
     hide_memory();
+    if wants_build() {
+        let version = env!("CARGO_PKG_VERSION");
+        let shown = out::lines(&format!("clawk {version}\nbuild: {}", build::build_line()));
+        return shown.map_or(ExitCode::from(CLOSED_PIPE), |()| ExitCode::SUCCESS);
+    }
     // Usage errors end the process here with 2, `--help` and `--version` with 0.
     let matches = cli::CommandLine::command().get_matches();
     let json = refusal::is_wanted(&matches);
@@ -108,6 +114,23 @@ fn as_many_descriptors_as_allowed() {
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
+}
+
+/// Returns whether the words are `--version` and `-v`, in any order: the version and the parts of this build. The parser alone would stop
+/// at `--version`.
+fn wants_build() -> bool {
+    let words: Vec<_> = std::env::args_os().skip(1).take(3).collect();
+    let is = |word: &OsStr, known: [&str; 2]| known.iter().any(|known| word == *known);
+    let version = |word: &OsStr| is(word, ["--version", "-V"]);
+    let verbose = |word: &OsStr| is(word, ["--verbose", "-v"]);
+    match words.as_slice() {
+        [one, other] => {
+            (version(one.as_os_str()) && verbose(other.as_os_str()))
+                || (verbose(one.as_os_str()) && version(other.as_os_str()))
+        }
+        [only] => is(only.as_os_str(), ["-vV", "-Vv"]),
+        _ => false,
+    }
 }
 
 /// Returns whether this is `clawk serve` with entry points other than standard streams. Its standard error is then a log file.

@@ -63,6 +63,8 @@ pub(super) struct ChannelDraft {
     pub(super) config: Option<String>,
     /// Steps that the user must take before a start.
     pub(super) next: Vec<String>,
+    /// People talk to the agent in it; a trigger has no conversation.
+    pub(super) has_conversations: bool,
     /// Arguments for `clawk serve` besides the manifest.
     pub(super) flags: &'static str,
 }
@@ -134,6 +136,7 @@ pub(super) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Result<Chann
         provider,
         config: channel_toml(&config)?,
         next,
+        has_conversations: !clawk_channels::is_trigger(declared.kind),
         flags: if needs.listens {
             " --listen 127.0.0.1:8080"
         } else {
