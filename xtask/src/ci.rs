@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::run::{self, command, say};
-use crate::{parts, tidy};
+use crate::{dist, parts, tidy};
 
 /// The result of one step.
 struct Outcome {
@@ -108,9 +108,8 @@ pub(crate) fn run() -> Result<()> {
     summary(&outcomes, &tally, began.elapsed())
 }
 
-/// Optional features that CI always tests.
-const FEATURES: &str =
-    "clawk/wasm,clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
+/// The features that CI tests: those of the shipped program.
+const FEATURES: &str = dist::FEATURES;
 
 type Step = fn(&mut Tally) -> Result<bool>;
 

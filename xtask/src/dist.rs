@@ -11,8 +11,8 @@ use crate::run::{command, output, say};
 /// The cargo profile of the shipped program, defined in the root's `Cargo.toml`.
 pub(crate) const PROFILE: &str = "dist";
 
-/// Features of the shipped program. CI also enables them, and `wasm`.
-const FEATURES: &str = "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
+/// Features of the shipped program besides the default ones. With them it has every optional part.
+pub(crate) const FEATURES: &str = "clawk/wasm";
 
 /// Builds the shipped program. Prints its path and size.
 ///
@@ -22,7 +22,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let more = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => String::new(),
         ["--features", list] => list.split(',').map(|name| format!(",clawk/{name}")).collect(),
-        _ => bail!("`cargo xtask dist` takes `--features LIST` only, for example `--features wasm`"),
+        _ => bail!("`cargo xtask dist` takes `--features LIST` only, for example `--features NAME`"),
     };
     let program = built(PROFILE, &format!("{FEATURES}{more}"))?;
     let bytes = fs::metadata(&program)?.len();

@@ -8,6 +8,7 @@ mod check;
 mod ci;
 mod dist;
 mod docs;
+mod features;
 mod footprint;
 mod licences;
 mod parts;
@@ -30,7 +31,8 @@ usage: cargo xtask COMMAND
   screens draw the pictures of terminals in docs/screens from what the program shows
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
   parts   only install the real parts that tests run against, and print where they are
-  dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
+  dist    build the program that is shipped (profile `dist`, every optional part): [--features LIST]
+  features  check that the program compiles without optional parts and with each one alone: [PART...]
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
   sim     play the deterministic simulation, each seed twice: [--seeds N | --hours H] [--from N]
   soak    run long loads and faults that CI leaves out or runs in a small form:
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         ("screens", 1) => screens::run(),
         ("ci", 1) => ci::run(),
         ("dist", _) => dist::run(args.get(1..).unwrap_or_default()),
+        ("features", _) => features::run(args.get(1..).unwrap_or_default()),
         ("footprint", 1) => footprint::run(),
         ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
         ("sim", _) => sim::run(args.get(1..).unwrap_or_default()),

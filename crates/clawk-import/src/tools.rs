@@ -1,6 +1,6 @@
 //! Tools: MCP servers in their common configuration, and the built-in tools of an imported agent.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::draft::{Draft, McpServerDraft, fit_name, secret_text, to_upper_snake, variable_name};
 use crate::settings::Settings;
@@ -135,64 +135,3 @@ pub(crate) const BUILTINS: &[&str] = &[
     "web-fetch",
     "ask-user",
 ];
-
-/// The declaration of a built-in tool in the manifest.
-pub(crate) fn builtin_tool(name: &str) -> Value {
-    let text = |description: &str| json!({"type": "string", "description": description});
-    let (description, category, properties, required) = match name {
-        "file-read" => (
-            "Read a text file in the agent's folder",
-            "filesystem",
-            json!({"path": text("For example notes.txt")}),
-            json!(["path"]),
-        ),
-        "file-list" => (
-            "List the files of a folder",
-            "filesystem",
-            json!({"path": text("A folder; absent: the agent's own")}),
-            json!([]),
-        ),
-        "file-search" => (
-            "Find lines that match a regular expression in the files of a folder",
-            "filesystem",
-            json!({"pattern": text("A regular expression"), "path": text("Where to look")}),
-            json!(["pattern"]),
-        ),
-        "file-write" => (
-            "Write a text file in the agent's folder",
-            "filesystem",
-            json!({"path": text("For example summary.md"), "content": text("The whole content")}),
-            json!(["path", "content"]),
-        ),
-        "file-edit" => (
-            "Replace a text in a file",
-            "filesystem",
-            json!({"path": text("The file"), "old_text": text("What stands there"), "new_text": text("What shall stand there")}),
-            json!(["path", "old_text", "new_text"]),
-        ),
-        "shell" => (
-            "Run a command in the sandbox",
-            "shell",
-            json!({"command": text("A command line")}),
-            json!(["command"]),
-        ),
-        "web-fetch" => (
-            "Fetch a page and return its text",
-            "network",
-            json!({"url": text("The page's address")}),
-            json!(["url"]),
-        ),
-        _ => (
-            "Ask the person a question",
-            "utility",
-            json!({"question": text("The question")}),
-            json!(["question"]),
-        ),
-    };
-    let mut schema = json!({"type": "object", "properties": properties});
-    let wanted = required.as_array().is_some_and(|names| !names.is_empty());
-    if let (true, Some(schema)) = (wanted, schema.as_object_mut()) {
-        schema.insert("required".into(), required);
-    }
-    json!({"inline": {"name": name, "description": description, "labels": {"category": category}, "input_schema": schema}})
-}

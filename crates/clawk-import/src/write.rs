@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::channels::quote_toml;
 use crate::draft::{Channel, Draft, Member, ProviderDraft, fit_name};
-use crate::{ImportReport, ImportResult, Runtime, emit, tools};
+use crate::{ImportReport, ImportResult, Runtime, emit};
 
 /// The policy: reading in the folder is free, everything else needs an approval or is refused. Nothing that the other runtime
 /// allowed silently is allowed silently here.
@@ -214,7 +214,8 @@ fn all_tools(draft: &Draft) -> Vec<Value> {
     if draft.web {
         names.push("web-fetch");
     }
-    let mut tools: Vec<Value> = names.into_iter().map(tools::builtin_tool).collect();
+    // The runtime describes its built-in tools itself.
+    let mut tools: Vec<Value> = names.into_iter().map(Value::from).collect();
     for server in &draft.servers {
         let over_http = server.uri.starts_with("http");
         let label = json!({"category": if over_http { "network" } else { "mcp" }});
@@ -226,11 +227,7 @@ fn all_tools(draft: &Draft) -> Vec<Value> {
 }
 
 fn skill_values(draft: &Draft, tools: &[Value]) -> Vec<Value> {
-    let declared = |name: &str| {
-        tools
-            .iter()
-            .any(|tool| tool.pointer("/inline/name").and_then(Value::as_str) == Some(name))
-    };
+    let declared = |name: &str| tools.iter().any(|tool| tool.as_str() == Some(name));
     let mut needed = vec!["file-read"];
     if declared("shell") {
         needed.push("shell");

@@ -27,12 +27,13 @@ pub(crate) struct UntypedPrimitive {
 impl UntypedPrimitive {
     /// JSON pointer to its name, or to the primitive if the name was generated.
     pub(crate) fn name_pointer(&self) -> String {
-        if self.generated {
-            self.pointer.clone()
-        } else if self.pointer.ends_with("/inline") {
+        if self.pointer.ends_with("/inline") && !self.generated {
             join_pointer(&self.pointer, "name")
-        } else {
+        } else if self.pointer == "/spec" && !self.generated {
             "/metadata/name".to_owned()
+        } else {
+            // The name was generated, or the item is nothing but the name of a built-in tool.
+            self.pointer.clone()
         }
     }
 

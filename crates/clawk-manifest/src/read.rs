@@ -10,6 +10,7 @@ use crate::diagnostic::{Diagnostic, FileFindings, SourceFiles, quote_text};
 use crate::envelope::{self, DocumentKind, Envelope};
 use crate::leaf::{self, LeafCheckFn};
 use crate::loader::{FileRefusal, MAX_FILES, ManifestFileLoader, ResolvedFile};
+use crate::model::{builtin_tool_help, builtin_tool_name};
 use crate::primitive::UntypedPrimitive;
 use crate::report::DocumentDescription;
 use crate::rules;
@@ -183,6 +184,11 @@ impl ManifestReader {
     }
 
     fn read_reference(&mut self, text: &str, item: RootItem<'_>, pointer: &str) {
+        if item.kind == Kind::Tool
+            && let Some(name) = builtin_tool_name(text)
+        {
+            return self.read_builtin_tool(name, item, pointer);
+        }
         if !text.contains("://")
             && let Some(folder) = self.loader.looks_into(text)
         {
@@ -255,9 +261,31 @@ impl ManifestReader {
         }
     }
 
+    /// Adds a built-in tool that the root lists by its name. The runtime has its description and schema (R54).
+    fn read_builtin_tool(&mut self, name: &'static str, item: RootItem<'_>, pointer: &str) {
+        let spec = Node {
+            value: Tree::Map(Vec::new()),
+            place: item.node.place,
+        };
+        let given = PrimitiveMetadata {
+            name: name.to_owned(),
+            generated: false,
+            version: self.claw_version.clone(),
+            labels: Map::new(),
+            place: item.node.place,
+        };
+        self.add_primitive(item.kind, spec, pointer, 0, item.older, given);
+    }
+
     fn report_refusal(&mut self, refusal: FileRefusal, item: RootItem<'_>, pointer: &str) {
         let mut error = Diagnostic::error(refusal.code, pointer, refusal.message).at_node(item.node);
         error.help = refusal.help;
+        let text = item.node.text().unwrap_or_default();
+        if item.kind == Kind::Tool && !text.is_empty() && !text.contains(['/', '.', '*', '?', '[', '{', ':'])
+        {
+            error.message = format!("{} is neither a built-in tool nor a file", quote_text(text));
+            error.help = Some(builtin_tool_help(text));
+        }
         self.push(0, error);
     }
 
@@ -419,6 +447,10 @@ impl ManifestReader {
 
     /// The name, version and labels of an inline primitive (R7, R10a).
     fn inline_metadata(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) -> PrimitiveMetadata {
+        let name = inline.get("name").and_then(Node::text);
+        let builtin_name = name
+            .filter(|_| item.kind == Kind::Tool)
+            .and_then(builtin_tool_name);
         if let Some(findings) = self.files.first_mut() {
             let mut checker = DocumentChecker::new(findings, item.older);
             for (key, ty) in [
@@ -426,12 +458,13 @@ impl ManifestReader {
                 ("version", FieldType::Semver),
                 ("labels", FieldType::TextMap),
             ] {
-                if let Some(node) = inline.get(key) {
+                let of_builtin = key == "name" && builtin_name.is_some();
+                if let Some(node) = inline.get(key).filter(|_| !of_builtin) {
                     checker.check_value(node, &ty, &join_pointer(pointer, key));
                 }
             }
         }
-        let name = inline.get("name").and_then(Node::text);
+        let name = builtin_name.or(name);
         let made_up = || match (item.kind, item.index) {
             (Kind::Identity, _) => self.claw_name.clone(),
             (kind, Some(index)) => format!("{}-{index}", kind.segment()),
@@ -481,7 +514,7 @@ impl ManifestReader {
             &[]
         };
         checker.check_map(&spec, spec_of(kind), pointer, besides);
-        rules::check_rules(kind, &spec, pointer, &mut checker);
+        rules::check_rules(kind, &spec, pointer, &given.name, &mut checker);
         let refs = std::mem::take(&mut checker.refs);
         if let Some(judge) = self.judge {
             leaf::judge_leaves(kind, &spec, pointer, judge, findings);

@@ -3,6 +3,7 @@
 use clawk_proto::uri::{Kind, MAX_NAME};
 use serde_json::{Map, Value, json};
 
+use crate::model::BUILTIN_TOOL_NAMES;
 use crate::shape::{CLAW_SPEC, FieldType, HINTS, METADATA, MapShape, spec_of};
 
 /// The kinds that [`schema_for_kind`] accepts: the root and every primitive.
@@ -121,10 +122,18 @@ fn item_schema(kind: Kind) -> Value {
         json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "Text labels."}),
     );
     let inline = map_schema(spec_of(kind), &extra);
-    json!({"anyOf": [
-        {"type": "string", "minLength": 1, "description": "A file path, a glob, or a `claw://` URI."},
-        {"type": "object", "properties": {"inline": inline}, "required": ["inline"], "additionalProperties": false},
-    ]})
+    let mut items = vec![
+        json!({"type": "string", "minLength": 1, "description": "A file path, a glob, or a `claw://` URI."}),
+        json!({"type": "object", "properties": {"inline": inline}, "required": ["inline"], "additionalProperties": false}),
+    ];
+    if kind == Kind::Tool {
+        // For completion in editors: a file's path is a string, too.
+        items.insert(
+            0,
+            json!({"enum": BUILTIN_TOOL_NAMES, "description": "A built-in tool, by its name."}),
+        );
+    }
+    json!({ "anyOf": items })
 }
 
 fn map_schema(shape: &MapShape, extra: &Map<String, Value>) -> Value {

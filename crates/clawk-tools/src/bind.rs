@@ -10,15 +10,19 @@ use std::sync::Arc;
 
 use clawk_egress::{ClientDeadlines, EgressClient, HostAllowList, Url};
 use clawk_kernel::place;
-use clawk_manifest::model::{Manifest, McpUri, Sandbox, Tool};
+use clawk_manifest::model::{Manifest, McpUri, Sandbox, Tool, builtin_tool_help};
 use clawk_plan::{Plan, PlanDefaults, RuntimeFiles, plan::MINIMAL_PATH};
 use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Secret, SecretResolver};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::builtin::{self, AskUserHandler, BuiltinContext, BuiltinTool, ExternalBuiltin, GuardedClients};
-use crate::config::{A2aTool, HttpTool, ReconcileConfig, SamplingConfig, ToolConfig, ToolsConfig};
-use crate::egress::{EgressProxies, EgressSettings, WayOut};
+use crate::builtin::{
+    self, AskUserHandler, BuiltinContext, BuiltinTool, ExternalBuiltin, GuardedClients, SearchEndpoint,
+};
+use crate::config::{
+    A2aTool, HttpTool, ReconcileConfig, SamplingConfig, SearchConfig, ToolConfig, ToolsConfig,
+};
+use crate::egress::{EgressProxies, EgressSettings, WayOut, host_port};
 use crate::executor::{A2aEndpoint, Command, Endpoint};
 use crate::mcp::{self, McpClientContext, McpServer, McpServerSource, McpTool};
 use crate::mend::{self, IdempotencyKeySlot, ReconcileCheck, ReconcileEndpoint, ReconcilePlan};
@@ -48,6 +52,8 @@ pub struct ToolHost {
     pub extras: BTreeMap<String, Arc<dyn ExternalBuiltin>>,
     /// Network access of tools on this machine, and the secrets that are inserted into requests.
     pub egress: EgressSettings,
+    /// The agent's time zone.
+    pub timezone: jiff::tz::TimeZone,
 }
 
 impl fmt::Debug for ToolHost {
@@ -126,6 +132,8 @@ pub fn bind_tools(
         clients: GuardedClients::default(),
         exits,
         ask: host.ask,
+        clock: Arc::new(clawk_kernel::time::SystemClock::default()),
+        timezone: host.timezone,
     };
     Ok(Runner::new(bound, mending, servers, shared))
 }
@@ -156,6 +164,7 @@ impl ToolBinder<'_> {
     fn bind_tool(&mut self, tool: &Tool) -> Result<Option<ExecutorBinding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
+        check_builtin_settings(tool, config)?;
         if let Some(other) = &config.a2a {
             if config.command.is_some() || config.http.is_some() || config.wasm.is_some() {
                 return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned());
@@ -204,12 +213,54 @@ impl ToolBinder<'_> {
             return Ok(Some(ExecutorBinding::Extra(extra.clone())));
         }
         match BuiltinTool::from_name(&tool.name) {
+            Some(BuiltinTool::WebSearch) => self.search_endpoint(tool, config.search.as_ref()).map(Some),
             Some(builtin) => Ok(Some(ExecutorBinding::Builtin(builtin))),
             None => Err(format!(
-                "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name",
-                tool.name
+                "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name: {}",
+                tool.name,
+                builtin_tool_help(&tool.name)
             )),
         }
+    }
+
+    /// Binds `web-search` to the declared provider.
+    fn search_endpoint(&self, tool: &Tool, config: Option<&SearchConfig>) -> Result<ExecutorBinding, String> {
+        let Some(config) = config else {
+            return Err(
+                "it has no search provider; write `[tools.web-search.search]` with `provider = \"brave\"` and `secret_ref = \"BRAVE_API_KEY\"` \
+                 to clawk.toml (also `tavily`, `kagi`; `searxng` with the `url` of your server)"
+                    .to_owned(),
+            );
+        };
+        let key = config.secret_ref.as_deref();
+        let key = key
+            .map(|reference| self.host.secrets.resolve(reference))
+            .transpose();
+        let endpoint = SearchEndpoint::new(config, key.map_err(|error| error.to_string())?)?;
+        let plan = self.plan_of(Some(tool));
+        let host = endpoint.url.host_str().unwrap_or_default().to_owned();
+        endpoint.preflight(&plan).map_err(|refusal| {
+            format!(
+                "its sandbox does not let it reach its provider: {refusal}; in the tool's sandbox, write `network: {{ mode: allowlist, \
+                 allowed_hosts: [{host}] }}`"
+            )
+        })?;
+        let closed = || {
+            format!(
+                "its provider is in a private network; open it in clawk.toml: `[egress] allow_private = [\"{host}:{}\"]`",
+                endpoint.url.port_or_known_default().unwrap_or(0)
+            )
+        };
+        let place = host_port(&endpoint.url);
+        let private = place.host == "localhost"
+            || place
+                .literal_address()
+                .is_some_and(|address| clawk_proto::place::address::judge_address(address).is_err());
+        let judged = self.exits.network_rules(plan.network()).judge_url(&endpoint.url);
+        if private && !judged.is_ok_and(|target| target.private) {
+            return Err(closed());
+        }
+        Ok(ExecutorBinding::Search(endpoint))
     }
 
     /// How unknown outcomes of this tool are reconciled.
@@ -570,6 +621,30 @@ impl ToolBinder<'_> {
         };
         named.iter().map(resolve).collect()
     }
+}
+
+/// Checks the settings of a tool with a built-in's name: `search` is for `web-search` alone, and another program needs a schema.
+fn check_builtin_settings(tool: &Tool, config: &ToolConfig) -> Result<(), String> {
+    if config.search.is_some()
+        && (tool.name != BuiltinTool::WebSearch.name() || tool.mcp_source.is_some() || tool.composite)
+    {
+        return Err("`search` goes with the built-in `web-search` alone".to_owned());
+    }
+    let elsewhere = config.command.is_some() || config.http.is_some() || config.wasm.is_some();
+    if elsewhere || config.a2a.is_some() {
+        if config.search.is_some() {
+            return Err("only one of `command`, `http`, `wasm`, `a2a` and `search` may be set".to_owned());
+        }
+        let of_builtin = BuiltinTool::from_name(&tool.name).is_some() && !tool.composite;
+        if of_builtin && tool.mcp_source.is_none() && tool.input_schema.is_none() && config.a2a.is_none() {
+            return Err(format!(
+                "`[tools.{}]` of clawk.toml runs it instead of the built-in, and nothing says what it takes; give it `description` and \
+                 `input_schema` in the manifest",
+                tool.name
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A URL without the parts that may contain secrets.

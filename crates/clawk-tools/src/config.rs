@@ -32,6 +32,8 @@ pub struct ToolConfig {
     pub wasm: Option<PathBuf>,
     /// Another agent, to which the argument `message` is sent.
     pub a2a: Option<A2aTool>,
+    /// The search provider of the built-in `web-search`.
+    pub search: Option<SearchConfig>,
     /// Whether the annotations of the executor or MCP server are trusted (R13). This has no effect for `command` and `http`, whose
     /// annotations are in the manifest.
     pub trust_annotations: bool,
@@ -50,6 +52,93 @@ pub struct ToolConfig {
     pub reconcile: Option<ReconcileConfig>,
     /// Whether the tool's MCP server may ask the agent's models while it serves a call. Absent: refused.
     pub sampling: Option<SamplingConfig>,
+}
+
+/// `[tools.web-search.search]`: the provider that `web-search` asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchConfig {
+    /// Which provider.
+    pub provider: SearchProvider,
+    /// The server's address. SearXNG has no usual one; for the others it replaces the usual one, for example by a gateway's.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// The reference of the key. It is sent to the provider only, and never to a tool or a model.
+    #[serde(default)]
+    pub secret_ref: Option<String>,
+}
+
+/// A search provider whose requests and answers `web-search` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SearchProvider {
+    /// A SearXNG server of your own. Its settings must list `json` under `search.formats`.
+    Searxng,
+    /// Brave Search.
+    Brave,
+    /// Tavily.
+    Tavily,
+    /// Kagi.
+    Kagi,
+}
+
+impl SearchProvider {
+    /// The name for people, as written in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Searxng => "searxng",
+            Self::Brave => "brave",
+            Self::Tavily => "tavily",
+            Self::Kagi => "kagi",
+        }
+    }
+
+    /// The vendor's address. `None`: everybody runs their own.
+    #[must_use]
+    pub const fn usual_url(self) -> Option<&'static str> {
+        match self {
+            Self::Searxng => None,
+            Self::Brave => Some("https://api.search.brave.com"),
+            Self::Tavily => Some("https://api.tavily.com"),
+            Self::Kagi => Some("https://kagi.com"),
+        }
+    }
+
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Searxng | Self::Tavily => "/search",
+            Self::Brave => "/res/v1/web/search",
+            Self::Kagi => "/api/v0/search",
+        }
+    }
+
+    pub(crate) const fn needs_key(self) -> bool {
+        match self {
+            Self::Searxng => false,
+            Self::Brave | Self::Tavily | Self::Kagi => true,
+        }
+    }
+
+    /// The usual name of the key.
+    #[must_use]
+    pub const fn usual_secret(self) -> &'static str {
+        match self {
+            Self::Searxng => "SEARXNG_API_KEY",
+            Self::Brave => "BRAVE_API_KEY",
+            Self::Tavily => "TAVILY_API_KEY",
+            Self::Kagi => "KAGI_API_KEY",
+        }
+    }
+
+    /// The header of the key, in lower case, and the text before the key.
+    pub(crate) const fn key_header(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Searxng | Self::Tavily => ("authorization", "Bearer "),
+            Self::Brave => ("x-subscription-token", ""),
+            Self::Kagi => ("authorization", "Bot "),
+        }
+    }
 }
 
 /// `[tools.NAME.sampling]`: limits for an MCP server's requests to a model. Tools of one server share those of the first tool.

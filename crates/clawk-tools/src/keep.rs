@@ -24,6 +24,7 @@ fn kind(binding: &ExecutorBinding) -> Option<Kind> {
         ExecutorBinding::Builtin(BuiltinTool::Shell) => Some(Kind::Program),
         ExecutorBinding::Command(command) if !command.guest => Some(Kind::Program),
         ExecutorBinding::Builtin(_)
+        | ExecutorBinding::Search(_)
         | ExecutorBinding::Extra(_)
         | ExecutorBinding::Command(_)
         | ExecutorBinding::Http(_)

@@ -28,7 +28,7 @@ mod testing;
 
 pub use bind::{ToolHost, UnboundTool, bind_tools};
 pub use builtin::{AskUserHandler, ExternalBuiltin, UserAnswer, UserQuestion, load_file};
-pub use config::{A2aTool, HttpTool, ReconcileConfig, ToolConfig, ToolsConfig};
+pub use config::{A2aTool, HttpTool, ReconcileConfig, SearchConfig, SearchProvider, ToolConfig, ToolsConfig};
 pub use egress::EgressSettings;
 pub use executor::{A2aAgent, A2aEnd, A2aStep};
 pub use program::{OperatorProgram, program_spec};

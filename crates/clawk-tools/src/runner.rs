@@ -19,7 +19,7 @@ use clawk_proto::SessionId;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::builtin::{BuiltinContext, BuiltinTool, ExternalBuiltin};
+use crate::builtin::{BuiltinContext, BuiltinTool, ExternalBuiltin, SearchEndpoint};
 use crate::call::ExecutorCall;
 use crate::executor::{A2aEndpoint, Command, Endpoint};
 use crate::keep;
@@ -34,6 +34,7 @@ use crate::undo::UndoStore;
 pub(crate) enum ExecutorBinding {
     Builtin(BuiltinTool),
     Extra(Arc<dyn ExternalBuiltin>),
+    Search(SearchEndpoint),
     Command(Command),
     Http(Endpoint),
     A2a(A2aEndpoint),
@@ -103,7 +104,9 @@ impl Runner {
     #[must_use]
     pub fn executor_name(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match &**binding {
-            ExecutorBinding::Builtin(_) | ExecutorBinding::Extra(_) => "built-in",
+            ExecutorBinding::Builtin(_) | ExecutorBinding::Extra(_) | ExecutorBinding::Search(_) => {
+                "built-in"
+            }
             ExecutorBinding::Command(command) if command.guest => "wasm",
             ExecutorBinding::Command(_) => "command",
             ExecutorBinding::Http(_) => "http",
@@ -149,6 +152,7 @@ impl Runner {
             }
             ExecutorBinding::Http(endpoint) => vec![redacted_target(&endpoint.url)],
             ExecutorBinding::A2a(remote) => vec![remote.call_fact()],
+            ExecutorBinding::Search(search) => vec![search.call_fact()],
             ExecutorBinding::Mcp(tool) => {
                 let served = tool.served_as.as_deref().unwrap_or(look.tool);
                 vec![format!("ask the MCP server {} for {served}", tool.server.name())]
@@ -175,6 +179,7 @@ impl Runner {
             ExecutorBinding::Mcp(served) => served.listed_count().await,
             ExecutorBinding::Builtin(_)
             | ExecutorBinding::Extra(_)
+            | ExecutorBinding::Search(_)
             | ExecutorBinding::Command(_)
             | ExecutorBinding::Http(_)
             | ExecutorBinding::A2a(_) => Ok(1),
@@ -270,6 +275,9 @@ impl Runner {
                     run_with_timeout(&call, builtin.run(&call, &self.shared, session)).await
                 }
                 ExecutorBinding::Http(endpoint) => run_with_timeout(&call, endpoint.run(&call)).await,
+                ExecutorBinding::Search(search) => {
+                    run_with_timeout(&call, search.run(&call, &self.shared)).await
+                }
                 ExecutorBinding::Extra(_) | ExecutorBinding::A2a(_) => {
                     Err(RunError::Unavailable("it needs a permit".to_owned()))
                 }
@@ -366,6 +374,7 @@ impl ToolRunner for Runner {
                     executor: Executor::Builtin,
                     ..builtin.describe_here(&self.shared)
                 },
+                ExecutorBinding::Search(_) => BuiltinTool::WebSearch.describe(),
                 ExecutorBinding::Extra(extra) => ToolDescription {
                     executor: Executor::Builtin,
                     ..extra.describe()
@@ -399,6 +408,7 @@ impl ToolRunner for Runner {
         self.shared.launcher.level_availability(plan.level())?;
         match self.find_binding(tool).as_deref() {
             Some(ExecutorBinding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
+            Some(ExecutorBinding::Search(search)) => search.preflight(plan),
             Some(ExecutorBinding::Mcp(served)) => match served.server.source() {
                 McpServerSource::Endpoint(endpoint) => plan
                     .check_available()
@@ -469,6 +479,7 @@ impl ToolRunner for Runner {
                 | ExecutorBinding::Http(_)
                 | ExecutorBinding::A2a(_)
                 | ExecutorBinding::Mcp(_)
+                | ExecutorBinding::Search(_)
                 | ExecutorBinding::Extra(_) => ExecutorPreview::default(),
             };
             let mut facts = self.call_facts(binding, &look);

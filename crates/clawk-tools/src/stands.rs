@@ -77,6 +77,9 @@ impl CallDependencies {
                     .collect();
                 stands.add_subject("the environment of the command", env.join(" "));
             }
+            ExecutorBinding::Search(search) => {
+                stands.add_endpoint("the search provider", search.url.as_str())
+            }
             ExecutorBinding::Http(endpoint) => stands.add_endpoint("the endpoint", endpoint.url.as_str()),
             ExecutorBinding::A2a(remote) => stands.add_endpoint("the other agent", remote.base.as_str()),
             ExecutorBinding::Mcp(tool) => {

@@ -105,6 +105,7 @@ pub(crate) fn host(dir: &Path) -> ToolHost {
         ask: None,
         extras: BTreeMap::new(),
         egress: crate::EgressSettings::default(),
+        timezone: jiff::tz::TimeZone::UTC,
     }
 }
 
@@ -125,7 +126,13 @@ pub(crate) fn builtins_with(dir: &Path, egress: crate::EgressSettings) -> Runner
         .map(|builtin| json!({"name": builtin.name()}))
         .collect();
     let host = ToolHost { egress, ..host(dir) };
-    bind_tools(&manifest(Value::Array(tools), dir), &ToolsConfig::default(), host).expect("all bound")
+    let mut manifest = manifest(Value::Array(tools), dir);
+    if let Some(sandbox) = &mut manifest.sandbox {
+        sandbox.capabilities.network.mode = clawk_manifest::model::NetworkMode::AllowAll;
+    }
+    let config = json!({"web-search": {"search": {"provider": "searxng", "url": "https://search.example"}}});
+    let config: ToolsConfig = serde_json::from_value(config).expect("a config");
+    bind_tools(&manifest, &config, host).expect("all bound")
 }
 
 pub(crate) struct Ran {

@@ -31,6 +31,7 @@ Examples:
   clawk run claw.yaml -m 'What is new?'    one turn
   clawk serve claw.yaml --stdio            the agent as a JSON-RPC service
   clawk trace verify --agent my-agent      check the proof of what it did
+  clawk --version -v                       which optional parts this build has
 
 Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted,
 141 the output was not read to its end, 143 terminated.";
@@ -89,6 +90,8 @@ enum ClawkCommand {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
+    /// List and explain the built-in tools, or the tools of an agent
+    Tools(cmd::tools::Args),
     /// Add MCP servers; log in to those that need a token
     Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
@@ -158,6 +161,7 @@ impl CommandLine {
             ClawkCommand::Atlas(args) => cmd::atlas::run(&args),
             ClawkCommand::Resolve(args) => cmd::resolve::run(&args),
             ClawkCommand::Memory(args) => cmd::memory::run(&args),
+            ClawkCommand::Tools(args) => cmd::tools::run(&args, config.as_deref()),
             ClawkCommand::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
             ClawkCommand::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             ClawkCommand::Sessions(args) => cmd::sessions::run(&args),

@@ -51,7 +51,7 @@ use crate::keeper::StateKeeper;
 use crate::state::server::{StateConfig, StateServer};
 use crate::state::{Origin, StateLookup};
 use crate::trust::{self, TrustConsent};
-use crate::{audit, manifest, out};
+use crate::{audit, build, manifest, out};
 
 /// Folder in the state directory for backups of what calls overwrote.
 pub(crate) const UNDO: &str = "undo";
@@ -165,6 +165,7 @@ impl ResolvedConfig {
         scripts: ScriptAccess,
         read: Vec<PathBuf>,
     ) -> Result<Self> {
+        build::check_build(&manifest, &config.settings)?;
         let models = resolve_auto_providers(&mut manifest).await;
         models::resolve_aliases(&mut manifest, &config.settings);
         Self::from_parts((manifest, origin), config, scripts, read, models)
@@ -484,6 +485,7 @@ impl ResolvedConfig {
             ask,
             extras: self.external_builtins(),
             egress,
+            timezone: self.config.settings.time_zone(),
         })
     }
 

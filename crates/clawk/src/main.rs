@@ -8,6 +8,7 @@
 mod activity;
 mod atlases;
 mod audit;
+mod build;
 mod cli;
 mod cmd;
 mod companion;
@@ -64,6 +65,11 @@ fn main() -> ExitCode {
         });
     }
     hide_memory();
+    if wants_build() {
+        let version = env!("CARGO_PKG_VERSION");
+        let shown = out::lines(&format!("clawk {version}\nbuild: {}", build::build_line()));
+        return shown.map_or(ExitCode::from(CLOSED_PIPE), |()| ExitCode::SUCCESS);
+    }
     // A usage error is exit code 2; `--help` and `--version` are 0.
     let matches = match cli::CommandLine::command().try_get_matches() {
         Ok(matches) => matches,
@@ -119,6 +125,23 @@ fn as_many_descriptors_as_allowed() {
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
+}
+
+/// Returns whether the words are `--version` and `-v`, in any order: the version and the parts of this build. The parser alone would stop
+/// at `--version`.
+fn wants_build() -> bool {
+    let words: Vec<_> = std::env::args_os().skip(1).take(3).collect();
+    let is = |word: &OsStr, known: [&str; 2]| known.iter().any(|known| word == *known);
+    let version = |word: &OsStr| is(word, ["--version", "-V"]);
+    let verbose = |word: &OsStr| is(word, ["--verbose", "-v"]);
+    match words.as_slice() {
+        [one, other] => {
+            (version(one.as_os_str()) && verbose(other.as_os_str()))
+                || (verbose(one.as_os_str()) && version(other.as_os_str()))
+        }
+        [only] => is(only.as_os_str(), ["-vV", "-Vv"]),
+        _ => false,
+    }
 }
 
 /// Sets up logs on standard error: none by default, `-v` info, `-vv` debug, `-vvv` trace of clawk's crates; `RUST_LOG` for more. A

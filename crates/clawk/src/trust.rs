@@ -255,6 +255,27 @@ impl StartupProgramFinder {
             let url = std::slice::from_ref(&other.url);
             self.add_program(&format!("[tools.{name}.a2a] url"), url, secret.collect(), folder);
         }
+        if let Some(search) = &tool.search {
+            // A key goes to an address that the folder chose, unless it is the vendor's own.
+            if let Some(url) = &search.url {
+                let secret = search.secret_ref.iter();
+                let secret = secret.map(|reference| format!("(secret {reference})"));
+                let url = std::slice::from_ref(url);
+                self.add_program(
+                    &format!("[tools.{name}.search] url"),
+                    url,
+                    secret.collect(),
+                    folder,
+                );
+            } else if let Some(reference) = &search.secret_ref
+                && reference != search.provider.usual_secret()
+            {
+                // Another secret of this machine would go to the vendor.
+                let vendor = [search.provider.name().to_owned()];
+                let secret = vec![format!("(secret {reference})")];
+                self.add_program(&format!("[tools.{name}.search]"), &vendor, secret, folder);
+            }
+        }
         if let Some(module) = &tool.wasm {
             let module = [module.display().to_string()];
             self.add_program(&format!("[tools.{name}] wasm"), &module, Vec::new(), folder);

@@ -25,7 +25,7 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Programs {
     /// Builds the programs with this profile. A `given` clawk is used as it is. `wasm` adds that back end to the library
-    /// measurements, not to clawk.
+    /// measurements; clawk has it.
     pub(crate) fn build(given: Option<&str>, profile: &str, wasm: bool) -> Result<Self> {
         let clawk = match given {
             Some(program) => Path::new(program)

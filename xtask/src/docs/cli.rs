@@ -1,7 +1,7 @@
 //! `docs/reference/cli.md`: the `--help` text of every command, unchanged, from the built program.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -20,19 +20,18 @@ Every verb takes `--help`. Exit codes: 0 success; 1 the checked thing is bad, or
 
 /// Returns the page's path and text. Builds the program with the shipped features.
 pub(super) fn page() -> Result<(&'static str, String)> {
-    let words = [
-        "--package",
-        "clawk",
-        "--features",
-        "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres",
-    ];
-    let program = dist::executables(&words)?
-        .into_iter()
-        .find(|path| path.file_stem().is_some_and(|stem| stem == "clawk"))
-        .context("cargo built no `clawk`")?;
+    let program = program()?;
     let mut text = HEAD.to_owned();
     verb(&program, &mut Vec::new(), &mut text)?;
     Ok((PAGE, text))
+}
+
+/// Builds the program with the default features and returns its path.
+pub(super) fn program() -> Result<PathBuf> {
+    dist::executables(&["--package", "clawk"])?
+        .into_iter()
+        .find(|path| path.file_stem().is_some_and(|stem| stem == "clawk"))
+        .context("cargo built no `clawk`")
 }
 
 /// Writes the help of a command and of all its subcommands.

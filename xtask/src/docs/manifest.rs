@@ -45,8 +45,8 @@ spec:
     - inline: { name: by-the-book, protocol: custom, endpoint: \"script:script.yaml\", model: demo, auth: { type: none } }
 ```
 
-Each primitive is written in one of two ways: `inline:` with the fields below, or the path of another file in its place
-(`policies: [policies/standard.yaml]`). The other file has `claw`, `kind`, `metadata` and `spec` of its own. A key that no table names is an error. `clawk validate`
+Each primitive is written in one of two ways: `inline:` with the fields below, or the path of another file (`policies: [./policies/standard.yaml]`). A tool that is
+[built in](tools.md) needs only its name (`tools: [file-read]`). The other file has `claw`, `kind`, `metadata` and `spec` of its own. A key that no table names is an error. `clawk validate`
 names the file, the line and the cure.
 
 The last column says what this version does with the field:

@@ -8,6 +8,7 @@ mod cli;
 mod coverage;
 mod manifest;
 mod named;
+mod tools;
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +23,12 @@ use crate::tidy::Finding;
 /// # Errors
 /// The program can't be built, a page can't be written, or the check has findings.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    for (page, text) in [coverage::page(root)?, manifest::page(root)?, cli::page()?] {
+    for (page, text) in [
+        coverage::page(root)?,
+        manifest::page(root)?,
+        cli::page()?,
+        tools::page()?,
+    ] {
         fs::write(root.join(page), text).with_context(|| format!("can't write {page}"))?;
         say(page);
     }

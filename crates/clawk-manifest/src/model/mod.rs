@@ -2,6 +2,7 @@
 //!
 //! The loader builds these types after it has checked the whole document. Deserializing them directly skips the rules.
 
+mod builtin;
 mod channel;
 mod closed;
 mod duration;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use builtin::{BUILTIN_TOOL_NAMES, builtin_tool_help, builtin_tool_name, similar_builtin_tool};
 pub use channel::*;
 pub use duration::{ManifestDuration, NotADuration};
 pub use identity::*;

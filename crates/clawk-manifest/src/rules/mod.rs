@@ -15,7 +15,13 @@ use crate::diagnostic::Diagnostic;
 use crate::tree::{Node, Tree, join_pointer};
 
 /// Checks the rules of one primitive.
-pub(crate) fn check_rules(kind: Kind, spec: &Node, pointer: &str, checker: &mut DocumentChecker<'_>) {
+pub(crate) fn check_rules(
+    kind: Kind,
+    spec: &Node,
+    pointer: &str,
+    name: &str,
+    checker: &mut DocumentChecker<'_>,
+) {
     let spec = LocatedNode {
         node: spec,
         pointer: pointer.to_owned(),
@@ -24,7 +30,7 @@ pub(crate) fn check_rules(kind: Kind, spec: &Node, pointer: &str, checker: &mut 
         Kind::Identity => {}
         Kind::Provider => agent::check_provider(&spec, checker),
         Kind::Channel => agent::check_channel(&spec, checker),
-        Kind::Tool => tool::check_tool(&spec, checker),
+        Kind::Tool => tool::check_tool(&spec, name, checker),
         Kind::Skill => tool::check_skill(&spec, checker),
         Kind::Memory => tool::check_memory(&spec, checker),
         Kind::Sandbox => governance::check_sandbox(&spec, checker),

@@ -5,19 +5,28 @@ use std::collections::HashSet;
 use super::{LocatedNode, repeated_items};
 use crate::check::DocumentChecker;
 use crate::diagnostic::quote_text;
+use crate::model::{builtin_tool_name, similar_builtin_tool};
 
-pub(super) fn check_tool(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
+pub(super) fn check_tool(spec: &LocatedNode<'_>, name: &str, checker: &mut DocumentChecker<'_>) {
     let served = spec.has_member("mcp_source");
+    let composite = spec.node.get("composite").and_then(|node| node.as_bool()) == Some(true);
+    // The runtime describes its built-in tools itself (R54).
+    let described = served || (!composite && builtin_tool_name(name).is_some());
     for field in ["description", "input_schema"]
         .into_iter()
-        .filter(|field| !served && !spec.has_member(field))
+        .filter(|field| !described && !spec.has_member(field))
     {
         let error = spec.missing_member(field, format!("a Tool without `mcp_source` needs `{field}`"));
-        checker
-            .findings
-            .push(error.with_help("give it, or name the MCP server that supplies it with `mcp_source`"));
+        let help = match similar_builtin_tool(name) {
+            Some(near) if !composite => format!(
+                "did you mean the built-in `{near}`, which needs none? else give it, or name the MCP server that supplies it with `mcp_source`"
+            ),
+            Some(_) | None => "give it, name the MCP server that supplies it with `mcp_source`, or use the name of a built-in tool \
+                               (`clawk tools` lists them)"
+                .to_owned(),
+        };
+        checker.findings.push(error.with_help(help));
     }
-    let composite = spec.node.get("composite").and_then(|node| node.as_bool()) == Some(true);
     if composite && !spec.has_member("skill_ref") {
         checker
             .findings

@@ -68,7 +68,7 @@ const fn list_field(name: &'static str, of: &'static FieldType, doc: &'static st
 
 pub(crate) static CLAW_SPEC: MapShape = MapShape {
     title: "the Claw's spec",
-    doc: "All primitives of an agent: each a file path, a glob, a `claw://` URI, or `inline`.",
+    doc: "All primitives of an agent: each a file path, a glob, a `claw://` URI, `inline`, or the name of a built-in tool.",
     fields: &[
         required_field("identity", FieldType::Item(Kind::Identity), "Who the agent is."),
         required_field(
@@ -84,7 +84,11 @@ pub(crate) static CLAW_SPEC: MapShape = MapShape {
             &FieldType::Item(Kind::Channel),
             "How people and events reach the agent.",
         ),
-        list_field("tools", &FieldType::Item(Kind::Tool), "What the agent can call."),
+        list_field(
+            "tools",
+            &FieldType::Item(Kind::Tool),
+            "What the agent can call. The name of a built-in tool, such as `file-read`, is enough.",
+        ),
         list_field(
             "skills",
             &FieldType::Item(Kind::Skill),

@@ -12,12 +12,12 @@ pub(super) static TOOL: MapShape = MapShape {
         optional_field(
             "description",
             FieldType::FullText,
-            "What the tool does, for the model; required without `mcp_source`.",
+            "What the tool does, for the model; required without `mcp_source`, except for a built-in tool.",
         ),
         optional_field(
             "input_schema",
             FieldType::ObjectSchema,
-            "JSON Schema of the arguments; a call that does not fit is refused. Required without `mcp_source`.",
+            "JSON Schema of the arguments; a call that does not fit is refused. Required without `mcp_source`, except for a built-in tool.",
         ),
         optional_field(
             "output_schema",

@@ -255,3 +255,90 @@ fn a_registry_may_hold_whole_agents() {
     let loaded = from_value(&json!("claw://registry/ns/test-bot@1.2.3"), &options);
     assert_eq!(loaded.manifest.unwrap().metadata.name, "test-bot");
 }
+
+#[test]
+fn a_built_in_tool_needs_only_its_name() {
+    let root = manifest(&format!(
+        "  tools: [file-list, web_fetch, {{inline: {{name: schedule}}}}, {{inline: {{name: file_read, timeout_ms: 5}}}}]\n{POLICY}"
+    ));
+    let loaded = load_files(&[("claw.yaml", &root), ("policy.yaml", POLICY_FILE)]);
+    assert_eq!(errors(&loaded), Vec::<String>::new());
+    let tools = loaded.manifest.unwrap().tools;
+    let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["file-list", "web-fetch", "schedule", "file-read"]);
+    assert!(
+        tools
+            .iter()
+            .all(|tool| tool.input_schema.is_none() && tool.description.is_none())
+    );
+    assert_eq!(tools[0].version.as_deref(), Some("1.2.3"));
+    // The wire is no exception: nothing is read from a file.
+    let wired = json!({"claw": "0.3.0", "kind": "Claw", "metadata": {"name": "w"}, "spec": {
+        "identity": {"inline": {"personality": "p"}}, "tools": ["file-list"],
+        "providers": [{"inline": {"protocol": "custom", "endpoint": "script:x", "model": "m", "auth": {"type": "none"}}}]}});
+    let loaded = from_value(&wired, &WireOptions::default());
+    assert_eq!(errors(&loaded), Vec::<String>::new());
+}
+
+#[test]
+fn a_built_in_tool_twice_is_one_too_many_and_a_file_of_its_own_wins_by_its_path() {
+    let root = manifest(&format!("  tools: [shell, shell]\n{POLICY}"));
+    let loaded = load_files(&[("claw.yaml", &root), ("policy.yaml", POLICY_FILE)]);
+    assert_eq!(errors(&loaded), ["name-collision /spec/tools/1"]);
+    let root = manifest(&format!("  tools: [./shell]\n{POLICY}"));
+    let file = "claw: \"0.3.0\"\nkind: Tool\nmetadata: {name: mine}\nspec: {description: d, input_schema: {type: object}}\n";
+    let loaded = load_files(&[
+        ("claw.yaml", &root),
+        ("policy.yaml", POLICY_FILE),
+        ("shell", file),
+    ]);
+    assert_eq!(errors(&loaded), Vec::<String>::new());
+    assert_eq!(loaded.manifest.unwrap().tools[0].name, "mine");
+}
+
+#[test]
+fn a_misspelt_built_in_is_corrected() {
+    for (given, meant) in [
+        ("file-lst", "file-list"),
+        ("read_file", "file-read"),
+        ("bash", "shell"),
+    ] {
+        let root = manifest(&format!("  tools: [{given}]\n{POLICY}"));
+        let loaded = load_files(&[("claw.yaml", &root), ("policy.yaml", POLICY_FILE)]);
+        assert_eq!(errors(&loaded), ["file-not-found /spec/tools/0"], "{given}");
+        let found = &loaded.diagnostics[0];
+        assert_eq!(
+            found.message,
+            format!("`{given}` is neither a built-in tool nor a file")
+        );
+        let help = found.help.as_deref().unwrap();
+        assert!(
+            help.starts_with(&format!("did you mean the built-in `{meant}`?")),
+            "{help}"
+        );
+        assert!(help.contains("web-search"), "all are listed: {help}");
+    }
+    // Without a schema, a name that is no built-in's is refused as before, with the way out.
+    let root = manifest(&format!("  tools: [{{inline: {{name: file-lst}}}}]\n{POLICY}"));
+    let loaded = load_files(&[("claw.yaml", &root), ("policy.yaml", POLICY_FILE)]);
+    assert_eq!(
+        errors(&loaded),
+        [
+            "missing-field /spec/tools/0/inline/description",
+            "missing-field /spec/tools/0/inline/input_schema"
+        ]
+    );
+    assert!(
+        loaded.diagnostics[0]
+            .help
+            .as_deref()
+            .unwrap()
+            .contains("`file-list`")
+    );
+    // A composite tool runs a skill, whatever its name is, and a server's tool is the server's.
+    let root = manifest(&format!(
+        "  tools: [{{inline: {{name: shell, composite: true, skill_ref: s}}}}]\n  skills: [{{inline: {{name: s, description: d, instruction: i, tools_required: [shell]}}}}]\n{POLICY}"
+    ));
+    let loaded = load_files(&[("claw.yaml", &root), ("policy.yaml", POLICY_FILE)]);
+    assert!(errors(&loaded).contains(&"missing-field /spec/tools/0/inline/input_schema".to_owned()));
+}

@@ -70,7 +70,7 @@ fn kind(tool: &str) -> &'static str {
     match tool {
         "file-read" => "read",
         "file-write" | "file-edit" => "edit",
-        "file-list" | "file-search" => "search",
+        "file-list" | "file-search" | "web-search" => "search",
         "shell" => "execute",
         "web-fetch" | "http-request" => "fetch",
         _ => "other",

@@ -7,6 +7,10 @@ use clawk_plan::Plan;
 use serde_json::{Map, Value, json};
 
 use super::BuiltinTool;
+use super::search::{MAX_QUERY_CHARS, MAX_RESULTS};
+
+/// The largest number of files in one message of `channel-send`.
+pub const MAX_SENT_FILES: usize = 10;
 
 /// The effects of a tool, as MCP's four annotation hints.
 struct ToolEffects {
@@ -56,7 +60,18 @@ pub(super) fn builtin_description(builtin: BuiltinTool) -> ToolDescription {
         | BuiltinTool::FileEdit
         | BuiltinTool::FileList
         | BuiltinTool::FileSearch => file_row(builtin),
-        BuiltinTool::WebFetch | BuiltinTool::HttpRequest => web_row(builtin),
+        BuiltinTool::WebFetch | BuiltinTool::HttpRequest | BuiltinTool::WebSearch => web_row(builtin),
+        BuiltinTool::Date => (
+            "Tells the date, the weekday and the time of day.",
+            "utility",
+            ToolEffects {
+                idempotent: false,
+                ..READS
+            },
+            json!({"timezone": {"type": "string", "description": "IANA name such as `Europe/Berlin`; the agent's own time zone by default"}}),
+            json!([]),
+        ),
+        BuiltinTool::ChannelSend | BuiltinTool::Schedule => channel_row(builtin),
         BuiltinTool::MemoryStore
         | BuiltinTool::MemoryQuery
         | BuiltinTool::MemoryForget
@@ -75,6 +90,33 @@ pub(super) fn builtin_description(builtin: BuiltinTool) -> ToolDescription {
         trusted_annotations: effect_hints(&effects),
         category: Some(category),
         executor: Executor::Builtin,
+    }
+}
+
+/// What a tool needs before it can work, for people.
+pub(super) fn builtin_requirement(builtin: BuiltinTool) -> Option<&'static str> {
+    match builtin {
+        BuiltinTool::Echo | BuiltinTool::Sleep | BuiltinTool::Date => None,
+        BuiltinTool::AskUser => Some("a person: at the terminal, or in a channel of a served agent"),
+        BuiltinTool::Shell => Some("`capabilities.shell` in its sandbox"),
+        BuiltinTool::FileRead | BuiltinTool::FileList | BuiltinTool::FileSearch => {
+            Some("a folder in `capabilities.filesystem.mount_paths` of its sandbox")
+        }
+        BuiltinTool::FileWrite | BuiltinTool::FileEdit => {
+            Some("a folder with `permissions: rw` in `capabilities.filesystem.mount_paths` of its sandbox")
+        }
+        BuiltinTool::WebFetch | BuiltinTool::HttpRequest => {
+            Some("the host in `capabilities.network` of its sandbox")
+        }
+        BuiltinTool::WebSearch => Some(
+            "a provider in `[tools.web-search.search]` of clawk.toml, and its host in `capabilities.network` of its sandbox",
+        ),
+        BuiltinTool::MemoryStore | BuiltinTool::MemoryQuery | BuiltinTool::MemoryForget => {
+            Some("a store in `spec.memory`")
+        }
+        BuiltinTool::ContextWrite => Some("a file in `context_files` of the identity"),
+        BuiltinTool::ChannelSend => Some("a channel, while `clawk serve` runs"),
+        BuiltinTool::Schedule => Some("a conversation in a channel, while `clawk serve` runs"),
     }
 }
 
@@ -221,6 +263,19 @@ fn file_row(builtin: BuiltinTool) -> BuiltinRow {
 fn web_row(builtin: BuiltinTool) -> BuiltinRow {
     let url = json!({"type": "string", "description": "An http or https URL"});
     let headers = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    if builtin == BuiltinTool::WebSearch {
+        return (
+            "Searches the web and returns titles, addresses and snippets of pages. Fetch a page to read it.",
+            "network",
+            ToolEffects {
+                open_world: true,
+                ..READS
+            },
+            json!({"query": {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_CHARS, "description": "What to search for"},
+                   "max_results": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "description": "At most so many results; 8 by default"}}),
+            json!(["query"]),
+        );
+    }
     if builtin == BuiltinTool::WebFetch {
         return (
             "Fetches a page and returns its readable text.",
@@ -245,6 +300,53 @@ fn web_row(builtin: BuiltinTool) -> BuiltinRow {
         json!({"method": {"type": "string", "enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
                "url": url, "headers": headers, "body": {"type": "string"}}),
         json!(["url"]),
+    )
+}
+
+fn channel_row(builtin: BuiltinTool) -> BuiltinRow {
+    let text = |what: &str| json!({"type": "string", "description": what});
+    if builtin == BuiltinTool::ChannelSend {
+        return (
+            "Sends a message, with files where the platform takes them, to a conversation of a channel of this \
+                agent. Without `channel` and `conversation`: to the person you are talking with.",
+            "network",
+            ToolEffects {
+                read_only: false,
+                destructive: false,
+                idempotent: false,
+                open_world: true,
+            },
+            json!({
+                "channel": text("the channel's name"),
+                "conversation": text("the platform's id of the conversation"),
+                "text": text("Markdown"),
+                "file": {"type": "string", "format": "path", "description": "a file that goes with it"},
+                "files": {"type": "array", "maxItems": MAX_SENT_FILES, "items": {"type": "string", "format": "path"},
+                    "description": "several files that go with it"},
+            }),
+            json!(["text"]),
+        );
+    }
+    (
+        "Makes, lists or cancels schedules of this conversation. When one is due, you are told its prompt here.",
+        "schedule",
+        ToolEffects {
+            read_only: false,
+            destructive: false,
+            idempotent: false,
+            open_world: false,
+        },
+        json!({
+            "action": {"type": "string", "enum": ["create", "list", "cancel"]},
+            "cron": text("create: five fields, such as `0 9 * * 1`; either this or `at`"),
+            "at": text("create: one time, RFC 3339"),
+            "timezone": text("create: IANA name for `cron`; UTC when absent"),
+            "prompt": text("create: what you are told when it is due"),
+            "until": text("create: the end, RFC 3339; needed with `cron`"),
+            "max_runs": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "create: needed with `cron`"},
+            "id": text("cancel: which"),
+        }),
+        json!(["action"]),
     )
 }
 

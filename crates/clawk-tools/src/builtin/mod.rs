@@ -1,12 +1,14 @@
 //! The built-in tools (DESIGN §5): descriptions, schemas, annotations and static checks.
 //!
 //! `memory-store`, `memory-query`, `memory-forget` and `context-write` are described here, but the kernel runs them, because it has
-//! the stores.
+//! the stores. `channel-send` and `schedule` are described here, and the composition root runs them, because it has the channels.
 
+mod date;
 mod describe;
 mod file;
 mod html;
 mod preview;
+mod search;
 mod shell;
 mod talk;
 mod web;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{BoxFuture, InspectedCall, RunError, RunOutcome, ToolDescription};
 use clawk_kernel::sheet::ExecutorPreview;
+use clawk_kernel::time::Clock;
 use clawk_plan::{Level, Plan, Request, SandboxRefusal};
 use clawk_proto::SessionId;
 use clawk_sandbox::Launcher;
@@ -31,6 +34,7 @@ use crate::egress::EgressProxies;
 pub(crate) use file::write_target;
 pub use file::{MODE, main};
 
+pub(crate) use search::SearchEndpoint;
 pub(crate) use shell::launch_error;
 pub(crate) use web::GuardedClients;
 
@@ -81,6 +85,9 @@ pub(crate) struct BuiltinContext {
     pub(crate) clients: GuardedClients,
     pub(crate) exits: Arc<EgressProxies>,
     pub(crate) ask: Option<AskUserHandler>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The agent's time zone.
+    pub(crate) timezone: jiff::tz::TimeZone,
 }
 
 /// All built-in tools.
@@ -101,12 +108,33 @@ pub(crate) enum BuiltinTool {
     MemoryQuery,
     MemoryForget,
     ContextWrite,
+    Date,
+    WebSearch,
+    ChannelSend,
+    Schedule,
 }
 
 /// The description of the built-in with this name, whether or not an agent declares it. `None`: there is no such built-in.
 #[must_use]
 pub fn describe_builtin(name: &str) -> Option<ToolDescription> {
     BuiltinTool::from_name(name).map(BuiltinTool::describe)
+}
+
+/// All built-in tools in alphabetical order: name and description.
+#[must_use]
+pub fn all_builtins() -> Vec<(&'static str, ToolDescription)> {
+    let mut all: Vec<_> = BuiltinTool::ALL
+        .into_iter()
+        .map(|builtin| (builtin.name(), builtin.describe()))
+        .collect();
+    all.sort_by_key(|(name, _)| *name);
+    all
+}
+
+/// What the built-in with this name needs of the manifest and the machine; `None`: nothing, or no built-in.
+#[must_use]
+pub fn builtin_requirement(name: &str) -> Option<&'static str> {
+    BuiltinTool::from_name(name).and_then(describe::builtin_requirement)
 }
 
 /// The static checks of the built-in with this name. `None`: there is no such built-in.
@@ -120,11 +148,12 @@ pub fn preflight_builtin(
     BuiltinTool::from_name(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
 }
 
+pub use describe::MAX_SENT_FILES;
 pub(crate) use describe::about_shell;
 pub use file::load_file;
 
 impl BuiltinTool {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Echo,
         Self::Shell,
         Self::FileRead,
@@ -140,6 +169,10 @@ impl BuiltinTool {
         Self::MemoryQuery,
         Self::MemoryForget,
         Self::ContextWrite,
+        Self::Date,
+        Self::WebSearch,
+        Self::ChannelSend,
+        Self::Schedule,
     ];
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
@@ -163,6 +196,10 @@ impl BuiltinTool {
             Self::MemoryQuery => "memory-query",
             Self::MemoryForget => "memory-forget",
             Self::ContextWrite => "context-write",
+            Self::Date => "date",
+            Self::WebSearch => "web-search",
+            Self::ChannelSend => "channel-send",
+            Self::Schedule => "schedule",
         }
     }
 
@@ -181,7 +218,9 @@ impl BuiltinTool {
             Self::FileRead | Self::FileWrite | Self::FileEdit | Self::FileList | Self::FileSearch => {
                 plan.level() >= Level::Process
             }
-            Self::Echo | Self::Sleep | Self::AskUser | Self::WebFetch | Self::HttpRequest => false,
+            Self::Echo | Self::Sleep | Self::Date | Self::AskUser => false,
+            Self::WebFetch | Self::HttpRequest | Self::WebSearch => false,
+            Self::ChannelSend | Self::Schedule => false,
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => false,
         }
     }
@@ -209,7 +248,10 @@ impl BuiltinTool {
         let text = |name: &str| arguments.get(name).and_then(Value::as_str);
         let path = |path: &str, write: bool| plan.preflight(&Request::Path { path, write, workdir });
         match self {
-            Self::Echo | Self::Sleep | Self::AskUser => Ok(()),
+            Self::Echo | Self::Sleep | Self::Date | Self::AskUser => Ok(()),
+            Self::ChannelSend | Self::Schedule => Ok(()),
+            // The binding knows the provider's host, and checks it.
+            Self::WebSearch => plan.check_available(),
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Ok(()),
             Self::Shell => {
                 plan.check_available()?;
@@ -237,6 +279,7 @@ impl BuiltinTool {
         match self {
             Self::Echo => Ok(talk::run_echo(call)),
             Self::Sleep => Ok(talk::run_sleep(call).await),
+            Self::Date => Ok(date::run_date(call, shared.clock.now(), &shared.timezone)),
             Self::AskUser => talk::ask_person(call, shared, session).await,
             Self::Shell => shell::run(call, shared).await,
             Self::FileRead => file::run(call, &shared.launcher, file::FileTool::Read).await,
@@ -247,6 +290,14 @@ impl BuiltinTool {
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Err(
                 RunError::Unavailable(format!("`{}` is run by the kernel", self.name())),
             ),
+            Self::WebSearch => Err(RunError::Unavailable(
+                "`web-search` has no provider; name one in `[tools.web-search.search]` of clawk.toml"
+                    .to_owned(),
+            )),
+            Self::ChannelSend | Self::Schedule => Err(RunError::Unavailable(format!(
+                "`{}` needs the channels of a served agent, and this host has none",
+                self.name()
+            ))),
             Self::WebFetch => web::run_fetch(call, shared).await.map(web::add_enforcement),
             Self::HttpRequest => web::run_request(call, shared).await.map(web::add_enforcement),
         }

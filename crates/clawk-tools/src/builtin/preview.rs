@@ -41,7 +41,11 @@ pub(crate) fn preview_call(builtin: BuiltinTool, look: &InspectedCall<'_>) -> Ex
         | BuiltinTool::MemoryStore
         | BuiltinTool::MemoryQuery
         | BuiltinTool::MemoryForget
-        | BuiltinTool::ContextWrite => ExecutorPreview::default(),
+        | BuiltinTool::ContextWrite
+        | BuiltinTool::Date
+        | BuiltinTool::WebSearch
+        | BuiltinTool::ChannelSend
+        | BuiltinTool::Schedule => ExecutorPreview::default(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod files;
 mod network;
+mod search;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -108,12 +109,35 @@ async fn every_builtin_describes_itself() {
         "web-fetch",
         "sleep",
         "ask-user",
+        "date",
+        "web-search",
     ] {
         assert!(read_only(name), "{name}");
     }
     for name in ["shell", "file-write", "file-edit", "http-request"] {
         assert!(!read_only(name), "{name}");
     }
+}
+
+#[test]
+fn the_manifest_knows_the_names_of_all_builtins() {
+    let names: Vec<&str> = super::all_builtins().iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, clawk_manifest::model::BUILTIN_TOOL_NAMES);
+}
+
+#[tokio::test]
+async fn date_tells_the_time_of_a_zone() {
+    let bench = Bench::new();
+    let here = bench.ok("date", json!({})).await.structured.expect("facts");
+    assert_eq!(here["timezone"], "UTC");
+    let there = bench.ok("date", json!({"timezone": "Asia/Kolkata"})).await;
+    assert!(
+        text(&there).ends_with(", UTC+05:30 (Asia/Kolkata)"),
+        "{}",
+        text(&there)
+    );
+    let refused = bench.fails("date", json!({"timezone": "Mars/Base"})).await;
+    assert!(refused.contains("Europe/Berlin"), "{refused}");
 }
 
 #[tokio::test]
@@ -226,6 +250,8 @@ async fn a_person_is_asked_and_may_decline() {
             clawk_secrets::EnvironmentSource::from_pairs::<String, String>([]),
         )),
         ask: Some(ask),
+        clock: std::sync::Arc::new(clawk_kernel::time::SystemClock::default()),
+        timezone: jiff::tz::TimeZone::UTC,
     };
     let plan = open_plan();
     let session: clawk_proto::SessionId =

@@ -10,7 +10,7 @@ use clawk_egress::{
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_plan::{Network, ObtainedEnforcement, Plan, Request, SandboxRefusal};
 use clawk_proto::place::UrlRefusal as Unfit;
-use clawk_secrets::{EnvironmentSource, SecretRedactor};
+use clawk_secrets::{EnvironmentSource, Secret, SecretRedactor};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -79,24 +79,33 @@ pub(super) fn preflight_url(url: &str, plan: &Plan) -> Result<(), SandboxRefusal
     })
 }
 
-#[derive(Deserialize)]
-struct Args {
-    url: String,
+/// A request as a call asks for it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct WebRequest {
+    pub(super) url: String,
     #[serde(default)]
-    method: Option<String>,
+    pub(super) method: Option<String>,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
-    body: Option<String>,
+    pub(super) body: Option<String>,
     #[serde(default)]
-    raw: bool,
+    pub(super) raw: bool,
+}
+
+/// The key of a declared provider. It is added after the request was screened for secrets, and removed from the answer.
+#[derive(Debug)]
+pub(super) struct RequestKey<'a> {
+    pub(super) name: HeaderName,
+    pub(super) value: HeaderValue,
+    pub(super) secret: &'a Secret,
 }
 
 pub(super) async fn run_fetch(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
 ) -> Result<RunOutcome, RunError> {
-    let args: Args = match call.parse() {
+    let args: WebRequest = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
     };
@@ -104,11 +113,12 @@ pub(super) async fn run_fetch(
     let reply = match send_once(
         call,
         shared,
-        Args {
+        WebRequest {
             method: None,
             body: None,
             ..args
         },
+        None,
     )
     .await
     {
@@ -149,11 +159,11 @@ pub(super) async fn run_request(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
 ) -> Result<RunOutcome, RunError> {
-    let args: Args = match call.parse() {
+    let args: WebRequest = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
     };
-    let reply = match send_once(call, shared, args).await {
+    let reply = match send_once(call, shared, args, None).await {
         Ok(reply) => reply,
         Err(end) => return end,
     };
@@ -176,11 +186,24 @@ pub(super) fn add_enforcement(outcome: RunOutcome) -> RunOutcome {
     }
 }
 
-struct FetchedResponse {
-    status: u16,
-    ok: bool,
-    content_type: String,
-    body: bytes::Bytes,
+/// Sends the request of a search. Asking changes nothing at the provider, so a failure is never of unknown outcome.
+pub(super) async fn send_search(
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
+    request: WebRequest,
+    key: Option<RequestKey<'_>>,
+) -> Result<FetchedResponse, Result<RunOutcome, RunError>> {
+    match send_once(call, shared, request, key).await {
+        Err(Err(RunError::Unknown(reason))) => Err(Ok(failure_outcome(reason))),
+        other => other,
+    }
+}
+
+pub(super) struct FetchedResponse {
+    pub(super) status: u16,
+    pub(super) ok: bool,
+    pub(super) content_type: String,
+    pub(super) body: bytes::Bytes,
     facts: serde_json::Map<String, Value>,
 }
 
@@ -188,7 +211,8 @@ struct FetchedResponse {
 async fn send_once(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
-    args: Args,
+    args: WebRequest,
+    key: Option<RequestKey<'_>>,
 ) -> Result<FetchedResponse, Result<RunOutcome, RunError>> {
     let bad = |text: String| Err(Ok(failure_outcome(text)));
     let url = match Url::parse(&args.url) {
@@ -210,7 +234,7 @@ async fn send_once(
         Err(name) => return bad(format!("`headers`: `{name}` is not a header that may be set")),
     };
     let (url, body) = screen_request(shared, url, &mut headers, args.body).map_err(Err)?;
-    let secrets = put_in(call, shared, &url, &mut headers).map_err(Err)?;
+    let secrets = put_in(call, shared, &url, &mut headers, key).map_err(Err)?;
     let safe = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS);
     let client = match shared
         .clients
@@ -289,6 +313,7 @@ fn put_in(
     shared: &BuiltinContext,
     url: &Url,
     headers: &mut HeaderMap,
+    key: Option<RequestKey<'_>>,
 ) -> Result<SecretRedactor, RunError> {
     let (to, secure) = (host_port(url), url.scheme() == "https");
     let mut secrets = Vec::new();
@@ -305,6 +330,16 @@ fn put_in(
         value.set_sensitive(true);
         headers.insert(name, value);
         secrets.push(&binding.secret);
+    }
+    if let Some(RequestKey {
+        name,
+        mut value,
+        secret,
+    }) = key
+    {
+        value.set_sensitive(true);
+        headers.insert(name, value);
+        secrets.push(secret);
     }
     Ok(SecretRedactor::new(secrets))
 }

@@ -83,7 +83,11 @@ impl FileReach {
                 | BuiltinTool::MemoryStore
                 | BuiltinTool::MemoryQuery
                 | BuiltinTool::MemoryForget
-                | BuiltinTool::ContextWrite => Self::NONE,
+                | BuiltinTool::ContextWrite
+                | BuiltinTool::Date
+                | BuiltinTool::WebSearch
+                | BuiltinTool::ChannelSend
+                | BuiltinTool::Schedule => Self::NONE,
             },
             ExecutorBinding::Command(command) => {
                 let mut shown = command.read_paths.clone();
@@ -98,7 +102,10 @@ impl FileReach {
                 }
                 McpServerSource::Endpoint(_) => Self::NONE,
             },
-            ExecutorBinding::Http(_) | ExecutorBinding::A2a(_) | ExecutorBinding::Extra(_) => Self::NONE,
+            ExecutorBinding::Http(_)
+            | ExecutorBinding::A2a(_)
+            | ExecutorBinding::Search(_)
+            | ExecutorBinding::Extra(_) => Self::NONE,
         }
     }
 

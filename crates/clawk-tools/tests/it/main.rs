@@ -47,13 +47,14 @@ fn bound(tools: Value, config: Value) -> Result<Runner, Vec<UnboundTool>> {
         ask: None,
         extras: BTreeMap::new(),
         egress: clawk_tools::EgressSettings::default(),
+        timezone: jiff::tz::TimeZone::UTC,
     };
     bind_tools(&manifest(tools), &config, host)
 }
 
 #[test]
 fn the_order_is_config_then_server_then_builtin() {
-    let tools = json!([{"name": "echo"}, {"name": "shell"}, {"name": "post"},
+    let tools = json!([{"name": "echo"}, {"name": "shell", "description": "d", "input_schema": {"type": "object"}}, {"name": "post"},
         {"name": "file-read", "mcp_source": {"uri": "stdio:///srv/files"}},
         {"name": "plan", "composite": true, "skill_ref": "s"}]);
     let config =
@@ -84,6 +85,29 @@ fn every_tool_that_cannot_run_is_named_with_the_cure() {
     ]) {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn a_program_under_a_builtins_name_says_what_it_takes() {
+    let config = || json!({"file-read": {"command": ["/bin/cat"]}});
+    let unbound = bound(json!([{"name": "file-read"}]), config()).expect_err("refused");
+    assert!(
+        unbound[0].reason.contains("`input_schema` in the manifest"),
+        "{unbound:?}"
+    );
+    let described = json!([{"name": "file-read", "description": "d", "input_schema": {"type": "object"}}]);
+    assert!(bound(described, config()).is_ok());
+}
+
+#[test]
+fn a_name_that_is_nearly_a_builtins_leads_to_it() {
+    let unbound = bound(json!([{"name": "read-file"}]), json!({})).expect_err("refused");
+    assert!(
+        unbound[0]
+            .reason
+            .contains("did you mean the built-in `file-read`?"),
+        "{unbound:?}"
+    );
 }
 
 #[test]

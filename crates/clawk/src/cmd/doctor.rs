@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::compose;
-use crate::config::AllowOutsideArgs;
+use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format, TerminalStyle};
+use crate::{build, compose, manifest};
 
 /// Flags of `clawk doctor`.
 #[derive(Debug, clap::Args)]
@@ -112,6 +112,21 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Reports which optional parts this build has, and fails if the agent needs another one.
+fn check_build(path: &Path, config: &Config) -> DoctorCheck {
+    let options = manifest::load_options(config);
+    let loaded = clawk_manifest::load_manifest(path, &options);
+    let manifest = loaded.manifest.as_ref();
+    let absent = manifest.map(|manifest| build::missing_from_build(manifest, &config.settings));
+    match absent.unwrap_or_default().first() {
+        None => DoctorCheck::ok("build", build::build_line()),
+        Some(first) => {
+            let cure = first.help.clone().unwrap_or_default();
+            DoctorCheck::fail("build", first.message.clone(), cure)
+        }
+    }
 }
 
 fn print_checks(checks: &[DoctorCheck]) -> Result<()> {

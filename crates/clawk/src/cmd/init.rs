@@ -200,7 +200,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
     let more = channel.as_ref().map_or("", |channel| &channel.manifest);
     let provider = channel.as_ref().map_or("", |channel| &channel.provider);
-    write(&manifest, &(manifest_yaml(&wanted, provider) + more))?;
+    let schedules = channel.as_ref().is_some_and(|channel| channel.has_conversations);
+    write(&manifest, &(manifest_yaml(&wanted, provider, schedules) + more))?;
     if let Some(text) = channel.as_ref().and_then(|channel| channel.config.as_ref()) {
         write(&config, text)?;
     }
@@ -376,14 +377,16 @@ fn folder_name(dir: &Path) -> String {
     }
 }
 
-/// Returns the manifest's text. If `provider_too` is not empty, it is added as a second provider.
-fn manifest_yaml(wanted: &InitAnswers, provider_too: &str) -> String {
+/// Returns the manifest's text. If `provider_too` is not empty, it is added as a second provider. `schedules`: the agent has a
+/// conversation in which the tool `schedule` works.
+fn manifest_yaml(wanted: &InitAnswers, provider_too: &str, schedules: bool) -> String {
     let autonomy = wanted
         .autonomy
         .to_possible_value()
         .map(|value| value.get_name().to_owned())
         .unwrap_or_default();
     TEMPLATE
+        .replace("SCHEDULE", if schedules { SCHEDULE } else { NO_SCHEDULE })
         .replace("POLICY", wanted.policy.name())
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
@@ -440,6 +443,11 @@ fn provider_yaml(provider: InitProvider) -> String {
 
 /// The last line of the template's provider.
 const LAST_OF_PROVIDER: &str = "        streaming: true\n";
+/// The line of the tool `schedule` for an agent with conversations.
+const SCHEDULE: &str =
+    "    # Makes schedules in a conversation: \"remind me on Monday at nine\".\n    - schedule";
+/// The line for an agent without.
+const NO_SCHEDULE: &str = "    # `schedule` (\"remind me on Monday\") needs a conversation in a channel: `clawk init --channel telegram` adds both.";
 const TEMPLATE: &str = include_str!("init/claw.yaml");
 const SCRIPT: &str = include_str!("init/script.yaml");
 

@@ -39,6 +39,7 @@ pub(crate) mod skill;
 pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod swarm;
+pub(crate) mod tools;
 pub(crate) mod trace;
 pub(crate) mod trust;
 pub(crate) mod undo;

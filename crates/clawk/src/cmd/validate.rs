@@ -13,7 +13,7 @@ use crate::compose::{lacks, own};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest::{about_rules, load_options};
 use crate::out::{self, Format, TerminalStyle};
-use crate::{inert_parts, trust, unapplied};
+use crate::{build, inert_parts, trust, unapplied};
 
 /// Flags of `clawk validate`.
 #[derive(Debug, clap::Args)]
@@ -84,7 +84,14 @@ pub(crate) fn check_document(file: &Path, config: &Config) -> Result<LoadedDocum
     check_mounts(&mut loaded, file, config)?;
     check_policies(&mut loaded, file, (&options, config));
     if let Some(manifest) = &loaded.manifest {
-        loaded.diagnostics.extend(lacks::find_missing(manifest, config));
+        let absent = build::missing_from_build(manifest, &config.settings);
+        // What the build lacks is an error already; the machine's word for the same says no more.
+        let missing = lacks::find_missing(manifest, config)
+            .into_iter()
+            .filter(|found| absent.is_empty() || !found.message.contains("--features "));
+        let missing: Vec<_> = missing.collect();
+        loaded.diagnostics.extend(missing);
+        loaded.diagnostics.extend(absent);
     }
     Ok(loaded)
 }

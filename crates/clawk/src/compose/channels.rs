@@ -17,6 +17,7 @@ use clawk_proto::MessageId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
 use clawk_server::{HookBody, HookSocket};
+use clawk_tools::builtin::MAX_SENT_FILES;
 use clawk_tools::{
     AskUserHandler, ExternalBuiltin, OperatorProgram, UserAnswer, UserQuestion, load_file, program_spec,
 };
@@ -143,9 +144,6 @@ fn at_hand(connected: &ConnectedChannels) -> Option<Channels> {
     connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Largest number of files in one message.
-const MAX_FILES: usize = 10;
-
 /// The arguments of `channel-send`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -167,27 +165,7 @@ struct ChannelSendTool(ConnectedChannels);
 
 impl ExternalBuiltin for ChannelSendTool {
     fn describe(&self) -> ToolDescription {
-        let text = |what: &str| json!({"type": "string", "description": what});
-        ToolDescription {
-            description: "Sends a message, with files where the platform takes them, to a conversation of a channel of this \
-                agent. Without `channel` and `conversation`: to the person you are talking with."
-                .to_owned(),
-            input_schema: json!({
-                "type": "object",
-                "properties": {
-                    "channel": text("the channel's name"),
-                    "conversation": text("the platform's id of the conversation"),
-                    "text": text("Markdown"),
-                    "file": {"type": "string", "format": "path", "description": "a file that goes with it"},
-                    "files": {"type": "array", "maxItems": MAX_FILES, "items": {"type": "string", "format": "path"},
-                        "description": "several files that go with it"},
-                },
-                "required": ["text"],
-                "additionalProperties": false,
-            }),
-            category: Some("network"),
-            ..ToolDescription::default()
-        }
+        clawk_tools::builtin::describe_builtin("channel-send").unwrap_or_default()
     }
 
     fn run<'a>(
@@ -224,9 +202,9 @@ impl ExternalBuiltin for ChannelSendTool {
                 );
             };
             let (mut files, most) = (Vec::new(), channels.max_file_bytes(&channel));
-            for path in wanted.file.iter().chain(&wanted.files).take(MAX_FILES + 1) {
-                if files.len() >= MAX_FILES {
-                    return not_sent(format!("at most {MAX_FILES} files go with a message"));
+            for path in wanted.file.iter().chain(&wanted.files).take(MAX_SENT_FILES + 1) {
+                if files.len() >= MAX_SENT_FILES {
+                    return not_sent(format!("at most {MAX_SENT_FILES} files go with a message"));
                 }
                 match load_file(&permit, path, most).await? {
                     Ok(bytes) => files.push(OutFile::new(path, bytes.into())),
@@ -262,27 +240,7 @@ struct Schedule(ConnectedChannels);
 
 impl ExternalBuiltin for Schedule {
     fn describe(&self) -> ToolDescription {
-        let text = |what: &str| json!({"type": "string", "description": what});
-        ToolDescription {
-            description: "Makes, lists or cancels schedules of this conversation. When one is due, you are told its prompt here."
-                .to_owned(),
-            input_schema: json!({
-                "type": "object",
-                "properties": {
-                    "action": {"type": "string", "enum": ["create", "list", "cancel"]},
-                    "cron": text("create: five fields, such as `0 9 * * 1`; either this or `at`"),
-                    "at": text("create: one time, RFC 3339"),
-                    "timezone": text("create: IANA name for `cron`; UTC when absent"),
-                    "prompt": text("create: what you are told when it is due"),
-                    "until": text("create: the end, RFC 3339; needed with `cron`"),
-                    "max_runs": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "create: needed with `cron`"},
-                    "id": text("cancel: which"),
-                },
-                "required": ["action"],
-                "additionalProperties": false,
-            }),
-            ..ToolDescription::default()
-        }
+        clawk_tools::builtin::describe_builtin("schedule").unwrap_or_default()
     }
 
     fn run<'a>(

@@ -127,6 +127,7 @@ pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
             .chain(tool.secret_headers.values())
             .chain(http)
             .chain(tool.a2a.iter().flat_map(|other| other.secret_headers.values()))
+            .chain(tool.search.iter().filter_map(|search| search.secret_ref.as_ref()))
     });
     let stores = settings
         .memory

@@ -142,6 +142,7 @@ impl Life {
             extras: BTreeMap::new(),
             egress: clawk_tools::EgressSettings::default(),
             own: clawk_plan::RuntimeFiles::empty(),
+            timezone: jiff::tz::TimeZone::UTC,
         };
         let there = Arc::new(AtomicUsize::new(0));
         let runner = Stopping {

@@ -108,6 +108,7 @@ mod swarm;
 mod swarm_limits;
 mod telemetry;
 mod terminal;
+mod tools;
 mod trace;
 #[cfg(feature = "conformance")]
 mod transports;

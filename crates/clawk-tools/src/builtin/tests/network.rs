@@ -8,7 +8,7 @@ use super::Bench;
 use crate::testing::{plan, text};
 
 /// Answers each connection once with these bytes; gives the address and what was received.
-async fn serve(answer: &'static str) -> (u16, tokio::sync::mpsc::Receiver<String>) {
+pub(super) async fn serve(answer: &'static str) -> (u16, tokio::sync::mpsc::Receiver<String>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await

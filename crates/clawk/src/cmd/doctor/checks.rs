@@ -19,7 +19,7 @@ use super::{DoctorCheck, DoctorStatus};
 use crate::cmd::trace::verify;
 use crate::compose::{self, ResolvedConfig, lacks};
 use crate::config::{AllowOutsideArgs, Config};
-use crate::{state, trust};
+use crate::{build, state, trust};
 
 const CONNECT: Duration = Duration::from_secs(3);
 /// A clock before this time is certainly wrong: 2025-01-01.
@@ -36,6 +36,10 @@ pub(super) async fn run_checks(
     let loaded = Config::load(config, manifest).map(|config| config.with_outside_access(outside));
     checks.extend(check_sandbox(loaded.as_ref().ok()).await);
     checks.push(check_configuration(&loaded));
+    checks.push(match (manifest, &loaded) {
+        (Some(path), Ok(config)) => super::check_build(path, config),
+        _ => DoctorCheck::ok("build", build::build_line()),
+    });
     let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
     };

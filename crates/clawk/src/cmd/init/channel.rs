@@ -67,6 +67,8 @@ pub(in crate::cmd) struct ChannelDraft {
     pub(in crate::cmd) config: Option<String>,
     /// Steps that the user must take before a start.
     pub(in crate::cmd) next: Vec<String>,
+    /// People talk to the agent in it; a trigger has no conversation.
+    pub(in crate::cmd) has_conversations: bool,
     /// Arguments for `clawk serve` besides the manifest.
     pub(in crate::cmd) flags: &'static str,
 }
@@ -142,6 +144,7 @@ pub(in crate::cmd) fn draft_channel(args: &Args, kind: Kind, asks: bool) -> Resu
         provider,
         config: channel_toml(name, &config)?,
         next,
+        has_conversations: !clawk_channels::is_trigger(declared.kind),
         flags: if needs.listens {
             " --listen 127.0.0.1:8080"
         } else {
