@@ -60,7 +60,14 @@ pub(crate) fn run() -> Result<()> {
         ("docs", |_| {
             plain(
                 command("cargo")
-                    .args(["doc", "--workspace", "--no-deps", "--features", FEATURES, "--locked"])
+                    .args([
+                        "doc",
+                        "--workspace",
+                        "--no-deps",
+                        "--features",
+                        FEATURES,
+                        "--locked",
+                    ])
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )
         }),

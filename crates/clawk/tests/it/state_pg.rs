@@ -152,7 +152,10 @@ impl Host {
     pub(crate) fn start(agent: &Agent, host: &str) -> Self {
         let mut host = Self::begin(agent, host);
         let answer = host.answer(1);
-        assert!(answer.get("result").is_some(), "the host does not start: {answer}");
+        assert!(
+            answer.get("result").is_some(),
+            "the host does not start: {answer}"
+        );
         host
     }
 

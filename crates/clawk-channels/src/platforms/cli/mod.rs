@@ -1,7 +1,7 @@
 //! `cli`: the terminal of `clawk run`. It has no adapter.
 
-use clawk_manifest::model::Transport;
 use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
+use clawk_manifest::model::Transport;
 
 /// What the program knows of `cli` channels.
 pub(crate) const CLI: PlatformEntry = PlatformEntry::new(

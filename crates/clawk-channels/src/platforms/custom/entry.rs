@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::CustomAdapter;
 use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
+use clawk_manifest::model::Transport;
 
 /// The type `custom`.
 pub(crate) const CUSTOM: PlatformEntry = PlatformEntry::new(

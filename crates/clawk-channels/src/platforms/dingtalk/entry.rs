@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{DingtalkAdapter, TOKEN_PATH, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
-    setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    TransportChoice, setting,
 };
 
 /// The type `dingtalk`.
@@ -28,7 +28,10 @@ pub(crate) const DINGTALK: PlatformEntry = PlatformEntry {
         has_user_id: false,
     }),
     ..PlatformEntry::new(
-        PlatformProfile::people("DingTalk", TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook])),
+        PlatformProfile::people(
+            "DingTalk",
+            TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook]),
+        ),
         ConfigKeys::people(API_KEYS, &[], &["client_id", "robot_code"]),
         |channel, config, parts| Ok(Some(Arc::new(DingtalkAdapter::new(channel, config, parts)?))),
     )

@@ -10,7 +10,7 @@ use super::{DiscordAdapter, VENDOR};
 use crate::config::ChannelConfig;
 use crate::platform_kit::{
     API_KEYS, CHECK_LIMIT_MS, CheckGrade, ConfigKeys, CredentialCheck, CredentialProbe, Finding,
-    PlatformEntry, PlatformProfile, TransportChoice, RIGHTS,
+    PlatformEntry, PlatformProfile, RIGHTS, TransportChoice,
 };
 
 /// The type `discord`.

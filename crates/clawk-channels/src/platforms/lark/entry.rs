@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{LarkAdapter, TOKEN_PATH, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
-    setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    TransportChoice, setting,
 };
 
 /// The type `lark`.
@@ -32,7 +32,10 @@ pub(crate) const LARK: PlatformEntry = PlatformEntry {
             reacts: true,
             threads: true,
             hears: true,
-            ..PlatformProfile::people("Lark", TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket]))
+            ..PlatformProfile::people(
+                "Lark",
+                TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket]),
+            )
         },
         ConfigKeys::people(
             API_KEYS,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::{LineAdapter, VENDOR};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, HEARING_SETTINGS, PlatformEntry, PlatformProfile, TransportChoice,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, HEARING_SETTINGS, PlatformEntry, PlatformProfile,
+    TransportChoice,
 };
+use clawk_manifest::model::Transport;
 
 /// The type `line`.
 pub(crate) const LINE: PlatformEntry = PlatformEntry {

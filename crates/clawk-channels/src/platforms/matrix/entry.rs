@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::MatrixAdapter;
 use crate::platform_kit::{
     API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, TransportChoice,
 };
+use clawk_manifest::model::Transport;
 
 /// The type `matrix`.
 pub(crate) const MATRIX: PlatformEntry = PlatformEntry {

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{QqAdapter, TOKEN_PATH, TOKENS};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
-    setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    TransportChoice, setting,
 };
 
 /// The type `qq`.
@@ -28,7 +28,10 @@ pub(crate) const QQ: PlatformEntry = PlatformEntry {
         has_user_id: false,
     }),
     ..PlatformEntry::new(
-        PlatformProfile::people("QQ", TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket])),
+        PlatformProfile::people(
+            "QQ",
+            TransportChoice::OneOf(&[Transport::Webhook, Transport::Websocket]),
+        ),
         ConfigKeys::people(API_KEYS, &[], &["app_id"]),
         |channel, config, parts| Ok(Some(Arc::new(QqAdapter::new(channel, config, parts)?))),
     )

@@ -9,7 +9,7 @@ use super::{SlackAdapter, VENDOR};
 use crate::api::PlatformResponse;
 use crate::platform_kit::{
     API_KEYS, CheckGrade, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, Finding,
-    HEARING_SETTINGS, PlatformEntry, PlatformProfile, TransportChoice, RIGHTS,
+    HEARING_SETTINGS, PlatformEntry, PlatformProfile, RIGHTS, TransportChoice,
 };
 
 /// The type `slack`.
@@ -33,7 +33,10 @@ pub(crate) const SLACK: PlatformEntry = PlatformEntry {
             reacts: true,
             threads: true,
             hears: true,
-            ..PlatformProfile::people("Slack", TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook]))
+            ..PlatformProfile::people(
+                "Slack",
+                TransportChoice::OneOf(&[Transport::Websocket, Transport::Webhook]),
+            )
         },
         ConfigKeys::people(API_KEYS, &["app_token", "signing_secret"], HEARING_SETTINGS),
         |channel, config, parts| Ok(Some(Arc::new(SlackAdapter::new(channel, config, parts)?))),

@@ -10,7 +10,7 @@ use crate::api::{PlatformApi, PlatformResponse};
 use crate::config::ChannelConfig;
 use crate::platform_kit::{
     API_KEYS, CheckGrade, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, Finding,
-    HEARING_SETTINGS, PlatformEntry, PlatformProfile, TransportChoice, RIGHTS,
+    HEARING_SETTINGS, PlatformEntry, PlatformProfile, RIGHTS, TransportChoice,
 };
 
 /// The type `telegram`.
@@ -28,7 +28,10 @@ pub(crate) const TELEGRAM: PlatformEntry = PlatformEntry {
             hears: true,
             typing: true,
             needs_public_url: true,
-            ..PlatformProfile::people("Telegram", TransportChoice::OneOf(&[Transport::Polling, Transport::Webhook]))
+            ..PlatformProfile::people(
+                "Telegram",
+                TransportChoice::OneOf(&[Transport::Polling, Transport::Webhook]),
+            )
         },
         ConfigKeys::people(API_KEYS, &["webhook_secret"], HEARING_SETTINGS),
         |channel, config, parts| Ok(Some(Arc::new(TelegramAdapter::new(channel, config, parts)?))),

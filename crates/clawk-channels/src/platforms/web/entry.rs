@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::{WebAdapter, log, sound};
-use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice, StoredConversations};
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, StoredConversations, TransportChoice};
+use clawk_manifest::model::Transport;
 
 /// The type `web`.
 pub(crate) const WEB: PlatformEntry = PlatformEntry {

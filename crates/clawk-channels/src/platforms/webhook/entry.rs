@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::WebhookAdapter;
 use crate::platform_kit::{API_KEYS, ConfigKeys, PlatformEntry, PlatformProfile, TransportChoice};
+use clawk_manifest::model::Transport;
 
 /// The type `webhook`.
 pub(crate) const WEBHOOK: PlatformEntry = PlatformEntry::new(

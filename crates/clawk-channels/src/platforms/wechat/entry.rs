@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::{TOKEN_PATH, VENDOR, WechatAdapter, token_request};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile, TransportChoice,
-    setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, CredentialProof, PlatformEntry, PlatformProfile,
+    TransportChoice, setting,
 };
+use clawk_manifest::model::Transport;
 
 /// The type `wechat`.
 pub(crate) const WECHAT: PlatformEntry = PlatformEntry {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Transport;
 use super::{VENDOR, WhatsappAdapter};
 use crate::platform_kit::{
-    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, TransportChoice, escaped, setting,
+    API_KEYS, ConfigKeys, CredentialCheck, CredentialProbe, PlatformEntry, PlatformProfile, TransportChoice,
+    escaped, setting,
 };
+use clawk_manifest::model::Transport;
 
 /// The type `whatsapp`.
 pub(crate) const WHATSAPP: PlatformEntry = PlatformEntry {
