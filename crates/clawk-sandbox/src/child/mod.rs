@@ -63,6 +63,12 @@ fn supervise_on(
     }
 }
 
+/// Sets the umask of a box. The folders of its view must be readable for the tool's user, whatever umask clawk was started with (`UMask=` of
+/// a service).
+pub(crate) fn set_box_umask() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+}
+
 /// The descriptors that come with an order.
 struct OrderStreams {
     /// The tool's standard input; for a waiting sandbox, the socket for its call.

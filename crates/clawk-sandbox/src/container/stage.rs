@@ -86,6 +86,7 @@ pub(crate) fn run(folder: &Path, network: Option<OwnedFd>) -> u8 {
 }
 
 fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::convert::Infallible> {
+    crate::child::set_box_umask();
     let order: StageOrder = serde_json::from_slice(&fs::read(folder.join(ORDER))?)?;
     if rustix::process::geteuid().is_root() {
         nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;

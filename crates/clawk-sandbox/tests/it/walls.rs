@@ -488,3 +488,19 @@ async fn the_probe_looks_from_inside() {
         "{found:?}"
     );
 }
+
+#[tokio::test]
+async fn the_umask_of_clawk_closes_no_folder_of_the_box() {
+    // A service may be started with `UMask=0077`.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let folder = tempfile::tempdir().expect("a folder");
+    canary(folder.path(), "below/file.txt");
+    let command = "cat below/file.txt && echo more > below/new.txt && cat below/new.txt";
+    let said = says(
+        files("scoped", folder.path(), "rw", json!([])),
+        folder.path(),
+        command,
+    )
+    .await;
+    assert_eq!(said, "CANARYmore\n");
+}

@@ -64,6 +64,7 @@ pub(super) fn wait_for_order(
     groups: RunCgroups,
     network: Option<OwnedFd>,
 ) -> ! {
+    crate::child::set_box_umask();
     let parcel = expect_word(&control, BUILD)
         .and_then(|()| SandboxTemplate::without_order(&groups, identity, network))
         .and_then(|hull| Ok((receive_order(&control, &hull)?, hull)));
@@ -394,7 +395,7 @@ impl SandboxInit<'_> {
     ) -> io::Result<std::convert::Infallible> {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        rustix::process::umask(Mode::from_raw_mode(0o022));
+        crate::child::set_box_umask();
         // The parent process ignores no signals and has no handlers.
         sys::unblock_signals()?;
         if let Some(workdir) = &self.order.workdir {

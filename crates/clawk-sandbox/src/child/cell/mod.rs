@@ -117,6 +117,7 @@ pub(super) fn run(
     ready: &CellPrerequisites,
     blank: Option<PrewarmedSandbox>,
 ) -> io::Result<()> {
+    crate::child::set_box_umask();
     let left = match blank {
         Some(blank) => blank.serve_order(socket, order, enclosure, streams)?,
         None => Some(streams),
