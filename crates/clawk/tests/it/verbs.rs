@@ -342,7 +342,11 @@ fn doctor_finds_nothing_wrong_here_and_what_is_wrong_elsewhere() {
             "docs/reference/doctor.md does not name `{id}`"
         );
     }
-    std::fs::write(agent.path("clawk.toml"), "[tools.sleep]\nwasm = \"x.wasm\"\n").unwrap();
+    std::fs::write(
+        agent.path("clawk.toml"),
+        "[tools.sleep.http]\nurl = \"no address\"\n",
+    )
+    .unwrap();
     agent
         .clawk(["doctor", "claw.yaml"])
         .assert()
