@@ -124,20 +124,8 @@ pub(super) fn check_memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker
     }
 }
 
-/// Settings of how entries are found by meaning and how they fade.
-const MEANING_FIELDS: [&str; 4] = ["role", "forgetting", "salience", "confidence"];
-
 /// Warns about settings of meaning, vectors and confidence that have no effect in this store.
 fn check_meaning_fields(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
-    for field in MEANING_FIELDS
-        .into_iter()
-        .filter(|field| kind == "checkpoint" && store.has_member(field))
-    {
-        let message = format!(
-            "`{field}` has no effect on a store of type `checkpoint`: its snapshots are found by their task only"
-        );
-        checker.findings.push(store.idle_member(field, message));
-    }
     let search = store.get("search");
     let retrieval = store
         .get("lifecycle")

@@ -516,13 +516,6 @@ fn memory_that_never_does_what_it_says() {
             "lifecycle/consolidation",
         ),
         ("type: workspace, isolation: shared, scope: global", "scope"),
-        ("type: checkpoint, role: working", "role"),
-        ("type: checkpoint, forgetting: {strategy: decay}", "forgetting"),
-        ("type: checkpoint, salience: {enabled: true}", "salience"),
-        (
-            "type: checkpoint, confidence: {source_tracking: true}",
-            "confidence",
-        ),
         (
             "type: semantic, confidence: {decay: adaptive}",
             "confidence/decay",
@@ -794,7 +787,7 @@ fn telemetry() {
 fn world_model() {
     accepts(
         "WorldModel",
-        "{paradigm: hybrid, backend: {type: tool, ref: t}, predicts: {risk: true}, update: {evidence: observations+outcomes}}",
+        "{paradigm: hybrid, backend: {type: tool, ref: t}, predicts: {risk: true}, update: {mode: online, evidence: observations+outcomes}}",
     );
     rejects(
         "WorldModel",

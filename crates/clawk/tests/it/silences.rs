@@ -128,12 +128,6 @@ fn cases() -> Vec<SilentCase> {
             "!the signal `mood` is not known",
         ),
         case(
-            store("type: checkpoint, role: working"),
-            "",
-            "no-effect /spec/memory/inline/stores/0/role",
-            "warning",
-        ),
-        case(
             store("type: semantic, lifecycle: { retrieval: exact }, search: { strategy: hybrid }"),
             "",
             "no-effect /spec/memory/inline/stores/0/search/strategy",
