@@ -140,6 +140,33 @@ impl ChannelConfig {
     }
 }
 
+/// Why the answers of a trigger would reach nobody: `deliver_to` names a channel that is not there, or one that only begins runs.
+fn delivery_fault(channel: &Channel, config: &ChannelConfig, channels: &[Channel]) -> Option<String> {
+    let (target, _) = config.deliver_to.as_deref()?.split_once(':')?;
+    let takes_answers = |channel: &&Channel| !platforms::is_trigger(channel.kind);
+    if target.is_empty()
+        || channels
+            .iter()
+            .filter(takes_answers)
+            .any(|known| known.name == target)
+    {
+        return None;
+    }
+    let known: Vec<String> = channels
+        .iter()
+        .filter(takes_answers)
+        .map(|known| format!("`{}`", known.name))
+        .collect();
+    let known = match known.as_slice() {
+        [] => "the manifest declares none that takes answers".to_owned(),
+        names => format!("these take answers: {}", names.join(", ")),
+    };
+    Some(format!(
+        "`[channels.{}] deliver_to` names the channel `{target}`, to which nothing can be sent; {known}",
+        channel.name
+    ))
+}
+
 /// What is wrong with the table as a whole: tables of channels that are not declared, and each channel's own faults.
 #[must_use]
 pub fn faults(
@@ -156,6 +183,7 @@ pub fn faults(
     for channel in channels {
         let config = configs.get(&channel.name).unwrap_or(&none);
         faults.extend(config.config_faults(channel));
+        faults.extend(delivery_fault(channel, config, channels));
         faults.extend(crate::features::recording_provider_faults(
             channel, config, providers,
         ));
@@ -164,4 +192,43 @@ pub fn faults(
         ));
     }
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clawk_kernel::testing::manifest;
+    use serde_json::json;
+
+    use super::{ChannelConfig, faults};
+
+    #[test]
+    fn answers_go_to_a_channel_that_is_there_and_takes_them() {
+        let channel = |name: &str, kind: &str, transport: &str| {
+            json!({"name": name, "type": kind, "transport": transport, "auth": {"secret_ref": "T"},
+                "trigger": {"schedule": "* * * * *"}})
+        };
+        let manifest = manifest(json!({"channels": [
+            channel("nightly", "cron", "polling"), channel("weekly", "cron", "polling"), channel("team", "webhook", "webhook")]}));
+        let told = |target: &str| {
+            let config = ChannelConfig {
+                deliver_to: Some(target.to_owned()),
+                ..ChannelConfig::default()
+            };
+            let configs = BTreeMap::from([("nightly".to_owned(), config)]);
+            let found = faults(&configs, &manifest.channels, &manifest.providers);
+            found.into_iter().find(|fault| fault.contains("deliver_to"))
+        };
+        assert_eq!(told("team:general"), None);
+        for lost in ["teem:general", "weekly:x", "nightly:x"] {
+            let fault = told(lost).expect("a fault");
+            assert!(fault.contains("these take answers: `team`"), "{lost}: {fault}");
+        }
+        assert!(
+            told("team")
+                .expect("a fault")
+                .contains("write `CHANNEL:CONVERSATION`")
+        );
+    }
 }
