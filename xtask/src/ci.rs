@@ -24,74 +24,77 @@ struct Tally {
     failed: u64,
 }
 
+/// The steps, in order.
+const STEPS: &[(&str, Step)] = &[
+    ("disk", |_| room().map(|()| true)),
+    ("system packages", |_| parts::system().map(|()| true)),
+    ("fmt", |_| {
+        plain(command("cargo").args(["fmt", "--all", "--check"]))?;
+        plain(
+            command("rustfmt")
+                .args(["--edition", "2024", "--check"])
+                .args(platform_modules()?),
+        )
+    }),
+    ("tidy", |_| tidy::check(&run::root()).map(|()| true)),
+    ("clippy", |_| {
+        plain(command("cargo").args([
+            "clippy",
+            "--workspace",
+            "--features",
+            FEATURES,
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    }),
+    ("build", |_| {
+        plain(command("cargo").args(["build", "--workspace", "--features", FEATURES, "--locked"]))
+    }),
+    ("docs", |_| {
+        plain(
+            command("cargo")
+                .args([
+                    "doc",
+                    "--workspace",
+                    "--no-deps",
+                    "--features",
+                    FEATURES,
+                    "--locked",
+                ])
+                .env("RUSTDOCFLAGS", "-D warnings"),
+        )
+    }),
+    ("book", |_| crate::docs::build(&run::root()).map(|()| true)),
+    ("real parts", |_| parts::install().map(|_| true)),
+    ("tests", tests),
+    ("doc tests", |tally| {
+        counted(
+            // Use the features of the build before, so that its libraries are reused.
+            command("cargo").args(["test", "--workspace", "--doc", "--features", FEATURES, "--locked"]),
+            tally,
+        )
+    }),
+    ("conformance ckp", |tally| conformance("ckp", tally)),
+    ("conformance cra", |tally| conformance("cra", tally)),
+    // The build with every part is the one above; `cargo xtask features` checks each part alone.
+    ("minimal build", |_| {
+        plain(command("cargo").args(["check", "--package", "clawk", "--no-default-features", "--locked"]))
+    }),
+    ("dependencies", |_| {
+        crate::footprint::dependencies()?;
+        crate::licences::check().map(|()| true)
+    }),
+];
+
 /// Runs every step. Then prints a table, and as the last line `N passed, N failed`.
 pub(crate) fn run() -> Result<()> {
     let began = Instant::now();
     let mut outcomes = Vec::new();
     let mut tally = Tally::default();
-    let steps: &[(&'static str, Step)] = &[
-        ("disk", |_| room().map(|()| true)),
-        ("system packages", |_| parts::system().map(|()| true)),
-        ("fmt", |_| {
-            plain(command("cargo").args(["fmt", "--all", "--check"]))?;
-            plain(
-                command("rustfmt")
-                    .args(["--edition", "2024", "--check"])
-                    .args(platform_modules()?),
-            )
-        }),
-        ("tidy", |_| tidy::check(&run::root()).map(|()| true)),
-        ("clippy", |_| {
-            plain(command("cargo").args([
-                "clippy",
-                "--workspace",
-                "--features",
-                FEATURES,
-                "--all-targets",
-                "--locked",
-                "--",
-                "-D",
-                "warnings",
-            ]))
-        }),
-        ("build", |_| {
-            plain(command("cargo").args(["build", "--workspace", "--features", FEATURES, "--locked"]))
-        }),
-        ("docs", |_| {
-            plain(
-                command("cargo")
-                    .args([
-                        "doc",
-                        "--workspace",
-                        "--no-deps",
-                        "--features",
-                        FEATURES,
-                        "--locked",
-                    ])
-                    .env("RUSTDOCFLAGS", "-D warnings"),
-            )
-        }),
-        ("book", |_| crate::docs::build(&run::root()).map(|()| true)),
-        ("real parts", |_| parts::install().map(|_| true)),
-        ("tests", tests),
-        ("doc tests", |tally| {
-            counted(
-                // Use the features of the build before, so that its libraries are reused.
-                command("cargo").args(["test", "--workspace", "--doc", "--features", FEATURES, "--locked"]),
-                tally,
-            )
-        }),
-        ("conformance ckp", |tally| conformance("ckp", tally)),
-        ("conformance cra", |tally| conformance("cra", tally)),
-        ("default build", |_| {
-            plain(command("cargo").args(["check", "--package", "clawk", "--locked"]))
-        }),
-        ("dependencies", |_| {
-            crate::footprint::dependencies()?;
-            crate::licences::check().map(|()| true)
-        }),
-    ];
-    for (name, step) in steps {
+    for (name, step) in STEPS {
         say(&format!("\n==> {name}"));
         let start = Instant::now();
         let failed_before = tally.failed;
