@@ -157,7 +157,8 @@ impl ChatCommand {
 /// Finds the command of a word that begins with a slash, in upper or lower case.
 #[must_use]
 pub fn read_slash_word(word: &str) -> SlashWord {
-    if !word.starts_with('/') {
+    // Two slashes begin an address or a comment.
+    if !word.starts_with('/') || word.starts_with("//") {
         return SlashWord::Other;
     }
     let word = word.to_ascii_lowercase();

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::diagnostic::{Diagnostic, Severity, SourceFiles};
+use crate::yaml::holds_key;
 
 /// The longest piece of a source line that is shown, characters.
 const WIDTH: usize = 120;
@@ -113,6 +114,9 @@ fn source_excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(Str
     let line = text
         .lines()
         .nth(usize::try_from(diagnostic.line?).ok()?.checked_sub(1)?)?;
+    if holds_key(line) {
+        return None;
+    }
     let before = usize::try_from(diagnostic.column?).ok()?.saturating_sub(1);
     let marked = text
         .get(span)?

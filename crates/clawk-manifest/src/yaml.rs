@@ -12,6 +12,8 @@ use crate::diagnostic::{Diagnostic, quote_text};
 use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join_pointer};
 
 mod syntax_words;
+
+pub(crate) use syntax_words::holds_key;
 #[cfg(test)]
 mod tests;
 

@@ -76,7 +76,7 @@ enum ClawkCommand {
     Login(cmd::login::Args),
     /// Add and test providers; list the models that their servers offer
     Provider(cmd::provider::Args),
-    /// Show the state of a running agent's channels; add channels, pair people, fire triggers
+    /// Show a running agent's channels; add channels, pair people, fire triggers
     Channels(cmd::channels::Args),
     /// Print what an agent does, one line for each fact, running or not
     Logs(cmd::logs::Args),

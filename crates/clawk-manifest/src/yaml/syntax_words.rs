@@ -113,7 +113,7 @@ pub(super) fn explain_syntax(parser: &str, text: &str, stopped: Location) -> Dia
 }
 
 /// Returns whether a word of the line looks like a secret. Such a line is not shown.
-fn holds_key(line: &str) -> bool {
+pub(crate) fn holds_key(line: &str) -> bool {
     line.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '{' | '}' | '[' | ']'))
         .any(clawk_proto::secret_name::looks_like_key)
 }

@@ -162,6 +162,9 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
             ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
+            ["provider", "add"] => &["other", "--manifest", "in", "--vendor", "openai", "--dry-run"],
+            ["mcp", "add"] => &["files", "--manifest", "in", "--dry-run", "--", "/bin/true"],
+            ["channels", "add"] => &["cron", "--manifest", "in", "--dry-run"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
             ["upgrade"] => &["in/claw.yaml", "--shadow", "in/claw.yaml"],
             ["swarm", "run"] => &["in/claw.yaml", "do it"],
@@ -209,7 +212,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 23);
+    assert_eq!(tried, 26);
 }
 
 #[test]

@@ -115,7 +115,6 @@ fn every_verb_takes_the_folder_in_the_place_of_the_manifest() {
         &["config", "."],
         &["mcp", "list", "."],
         &["skill", "list", "."],
-        &["policy", "test", "."],
         &["policy", "explain", ".", "--tool", "file-read"],
         &["sandbox", "explain", "."],
         &["trust", "."],
@@ -123,6 +122,11 @@ fn every_verb_takes_the_folder_in_the_place_of_the_manifest() {
         let (code, out, err) = run(&agent, words);
         assert_eq!(code, 0, "{words:?}: {out}{err}");
     }
+    let (_, _, err) = run(&agent, &["policy", "test", "."]);
+    assert!(
+        err.contains("`./claw.yaml` has no tests"),
+        "the folder's manifest is meant: {err}"
+    );
     let (_, out, _) = run(&agent, &["run", ".", "-m", "- x"]);
     assert_eq!(out, "You said **- x**.\n", "a message may begin with a dash");
 }
