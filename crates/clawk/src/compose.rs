@@ -362,8 +362,8 @@ impl ResolvedConfig {
         let exporters =
             telemetry::build_exporters(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
         keeper.telling(exporters);
-        if let Some(format) = self.config.activity {
-            keeper.log_activity(ActivityFollower::new(Arc::clone(&journal), format));
+        if let Some(settings) = &self.config.activity {
+            keeper.log_activity(ActivityFollower::new(Arc::clone(&journal), settings.clone()));
         }
         Ok(keeper)
     }

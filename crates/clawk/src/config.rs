@@ -31,7 +31,7 @@ use clawk_secrets::{StoreConfig, env};
 use clawk_tools::ToolsConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::activity::LogFormat;
+use crate::activity::ActivitySettings;
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
 pub(crate) use doors::{DoorsConfig, QueueDoor};
@@ -472,7 +472,7 @@ pub(crate) struct Config {
     /// File references of the manifest may point outside its folder: `--allow-outside` (R9).
     pub(crate) allow_outside: bool,
     /// The activity log that a served agent writes to standard error; `None`: the agent is not served, or has none.
-    pub(crate) activity: Option<LogFormat>,
+    pub(crate) activity: Option<ActivitySettings>,
     /// The keys that the file sets.
     given: toml::Table,
 }

@@ -1,6 +1,7 @@
 //! Writes the activity log while an agent works: follows the journal, so that each line stands for a fact that is durable.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clawk_kernel::kind;
 use clawk_kernel::ports::{Journal, JournalError, JournalScan, RecordedEvent};
@@ -14,11 +15,24 @@ use crate::out;
 /// Number of events that are read at once.
 const PAGE: usize = 500;
 
+/// The longest time that the first lines wait until the entry points are open.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// How a served agent writes its activity log.
+#[derive(Debug, Clone)]
+pub(crate) struct ActivitySettings {
+    /// The format of the lines.
+    pub(crate) format: LogFormat,
+    /// Cancelled when the entry points are open. Programs read the address from the first line on standard error, so no line of the log
+    /// comes before it.
+    pub(crate) opened: CancellationToken,
+}
+
 /// Follows the journal of a running agent and writes its activity to standard error.
 #[derive(Debug)]
 pub(crate) struct ActivityFollower {
     journal: Arc<dyn Journal>,
-    format: LogFormat,
+    settings: ActivitySettings,
     describer: ActivityDescriber,
     /// Events before this time belong to an earlier run.
     since: Timestamp,
@@ -27,10 +41,10 @@ pub(crate) struct ActivityFollower {
 
 impl ActivityFollower {
     /// Makes a follower of all that is written from now on.
-    pub(crate) fn new(journal: Arc<dyn Journal>, format: LogFormat) -> Self {
+    pub(crate) fn new(journal: Arc<dyn Journal>, settings: ActivitySettings) -> Self {
         Self {
             journal,
-            format,
+            settings,
             describer: ActivityDescriber::default(),
             since: SystemClock::default().now(),
             row: 0,
@@ -40,6 +54,11 @@ impl ActivityFollower {
     /// Writes lines until `over`, then those of the run's end.
     pub(crate) async fn serve(mut self, over: CancellationToken) {
         let mut commits = self.journal.watch_commits();
+        tokio::select! {
+            () = self.settings.opened.cancelled() => {}
+            () = over.cancelled() => {}
+            () = tokio::time::sleep(OPENING) => {}
+        }
         // silent-ok: then reading begins at the first row, and `since` leaves out what is old
         self.row = self
             .journal
@@ -106,7 +125,7 @@ impl ActivityFollower {
             session: event.session.0,
             sequence: event.sequence,
         };
-        if let Some(text) = line.format_line(&event.kind, &place, self.format) {
+        if let Some(text) = line.format_line(&event.kind, &place, self.settings.format) {
             out::print_note(out::one_line(&text));
         }
     }

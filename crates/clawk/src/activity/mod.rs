@@ -12,6 +12,6 @@ mod line;
 mod tests;
 
 pub(crate) use describe::ActivityDescriber;
-pub(crate) use follow::ActivityFollower;
+pub(crate) use follow::{ActivityFollower, ActivitySettings};
 pub(crate) use json_log::JsonLogFormatter;
 pub(crate) use line::{ActivityLevel, ActivityPlace, LogFormat};

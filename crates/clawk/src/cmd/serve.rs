@@ -18,7 +18,7 @@ use clawk_server::{AgentHost, ClientRights, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::activity::LogFormat;
+use crate::activity::{ActivitySettings, LogFormat};
 use crate::compose::{self, AgentSource, LaunchedAgentFactory, ResolvedConfig, WireAgentFactory};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::state::kept;
@@ -334,7 +334,13 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
     }
     config.settings.atlases.simulate |= args.simulate;
     config.settings.doors.dir.served = args.dir.as_deref().map(std::path::absolute).transpose()?;
-    config.activity = Some(args.activity_format()).filter(|format| *format != LogFormat::Off);
+    config.activity = match args.activity_format() {
+        LogFormat::Off => None,
+        format => Some(ActivitySettings {
+            format,
+            opened: CancellationToken::new(),
+        }),
+    };
     Ok(config.with_outside_access(args.outside))
 }
 

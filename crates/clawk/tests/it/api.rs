@@ -31,7 +31,11 @@ impl Api {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let line = lines.next().unwrap().unwrap();
+        let line = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains("http://"))
+            .unwrap();
         let address = line
             .rsplit(' ')
             .next()

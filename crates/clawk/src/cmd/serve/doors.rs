@@ -101,6 +101,9 @@ pub(super) async fn open_doors(
         }
     }
     doors.warnings.iter().for_each(out::print_note);
+    if let Some(activity) = &launched.resolved_config().config.activity {
+        activity.opened.cancel();
+    }
     doors.tasks.spawn(control.serve(doors.over.clone()));
     Ok(doors)
 }
