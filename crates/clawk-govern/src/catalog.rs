@@ -1,5 +1,5 @@
 //! The catalogue of this agent's tools by name: tools of the manifest, of its MCP servers, its skills and its swarm. For a single
-//! tool see [`entry`].
+//! tool see the module `entry`.
 
 mod convert;
 mod entry;

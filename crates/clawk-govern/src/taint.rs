@@ -1,5 +1,5 @@
 //! What a context was made of (R46): which kind of text a tool brings into it, and the record of untrusted files that were read.
-//! The origins themselves are [`crate::text_origin`].
+//! The origins themselves are [`clawk_core::text_origin`].
 
 use clawk_events::payload::ContextTainted;
 use clawk_plan::{Level, NetworkMode, Plan};

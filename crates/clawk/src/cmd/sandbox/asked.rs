@@ -20,7 +20,7 @@ use crate::{manifest, trust};
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct BoxArgs {
     /// A manifest, or the file of a Sandbox; without one, only the flags grant anything
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::manifest::manifest_path_parser())]
     file: Option<PathBuf>,
 
     #[command(flatten)]

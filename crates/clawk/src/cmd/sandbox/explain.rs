@@ -18,7 +18,7 @@ use crate::out::{self, Format, TerminalStyle};
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
     /// The same as --file
-    #[arg(value_name = "MANIFEST", conflicts_with = "file")]
+    #[arg(value_name = "MANIFEST", conflicts_with = "file", value_parser = crate::manifest::manifest_path_parser())]
     manifest: Option<PathBuf>,
 
     #[command(flatten)]

@@ -34,7 +34,7 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// The same as --file
-    #[arg(value_name = "MANIFEST", conflicts_with = "file")]
+    #[arg(value_name = "MANIFEST", conflicts_with = "file", value_parser = crate::manifest::manifest_path_parser())]
     manifest: Option<PathBuf>,
 
     #[command(flatten)]
