@@ -216,6 +216,14 @@ pub(super) fn describe_doubt(agent: &str, origin: &Origin, states: &[KnownState]
 /// There is no terminal, or nothing was chosen. The error says which commands decide it.
 pub(super) fn ask_for_state(agent: &str, origin: &Origin, states: &[KnownState]) -> Result<StateChoice> {
     if !can_ask() {
+        // A copy beside its original, such as a second checkout, gets a state of its own, and its first start says so.
+        let owner = origin.owner();
+        let is_copy = |state: &KnownState| {
+            state.owner.as_ref() != Some(&owner) && state.manifest().is_some_and(Path::is_file)
+        };
+        if states.iter().all(is_copy) {
+            return Ok(StateChoice::BeginNew);
+        }
         bail!("{}", describe_doubt(agent, origin, states));
     }
     out::print_note(format!(
