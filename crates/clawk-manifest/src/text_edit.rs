@@ -10,7 +10,7 @@ use crate::yaml;
 /// The member of a Claw's `spec` that may be one item or a list.
 const LONE_OR_LIST: &str = "sandbox";
 
-/// Why a text can't be edited. The text stays as it is.
+/// The reason why a text can't be edited. It is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextEditRefusal {
     /// It is not a YAML document, or the map that has the list is missing.

@@ -47,7 +47,7 @@ fn missing_mount_warnings(manifest: &Manifest, workdir: &Path) -> Vec<Diagnostic
     found
 }
 
-/// Finds channels without `access_control` that let nobody in.
+/// Finds channels that let nobody in because they have no `access_control`.
 fn closed_channel_warnings(manifest: &Manifest) -> Vec<Diagnostic> {
     let channels = manifest.channels.iter().enumerate();
     let closed = channels.filter(|(_, channel)| {

@@ -25,7 +25,7 @@ pub struct ToolFacts {
     /// What ran it; absent: the record is older than that, and labels alone said whose text a result was.
     #[serde(default, skip_serializing_if = "Executor::is_unrecorded")]
     pub executor: Executor,
-    /// The category that its executor gave it, whatever the labels say.
+    /// The category from its executor. It counts more than the labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_category: Option<String>,
     /// JSON Schema of the result, if there is one.

@@ -55,7 +55,7 @@ pub(super) enum PromptLine {
     Leave,
     Terminal(TerminalCommand),
     Chat(ChatCommand),
-    /// A word with a slash that is no command; the answer to it.
+    /// An unknown slash word, with the answer to it.
     Unknown(String),
 }
 
